@@ -8,18 +8,15 @@ import (
 	"iter"
 	"log/slog"
 
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
 // Config selects the network namespace of a table. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in. NetNSPath is the path of one,
-	// such as "/run/netns/blue" or "/proc/1234/ns/net". Set at most one of them. They are used only
-	// during [Open]. Zero and empty mean the namespace of the calling thread. Any other needs
-	// CAP_SYS_ADMIN.
-	NetNS     int
-	NetNSPath string
+	// NetNS names the network namespace to work in.
+	NetNS netns.Namespace
 	// Logger gets a debug record for each request. Nil means silence.
 	Logger *slog.Logger
 }
@@ -37,7 +34,7 @@ type Table struct {
 // CAP_NET_ADMIN in the user namespace that owns it.
 func Open(cfg *Config) (*Table, error) {
 	cfg = cmp.Or(cfg, &Config{})
-	ns, err := threadns.OpenAt(cfg.NetNS, cfg.NetNSPath)
+	ns, err := threadns.Open(cfg.NetNS)
 	if err != nil {
 		return nil, fmt.Errorf("open the conntrack table: %w", explain(err))
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -21,11 +22,8 @@ const defaultPrefix = "KUBE"
 
 // Config says where a backend works. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in. NetNSPath is the path of one,
-	// such as "/run/netns/blue" or "/proc/1234/ns/net". Set at most one of them. They are used only
-	// while the backend is opened. Zero and empty mean the namespace of the calling thread.
-	NetNS     int
-	NetNSPath string
+	// NetNS names the network namespace to work in.
+	NetNS netns.Namespace
 	// Prefix is the beginning of the names of chains, before a "-", and identifies the instance:
 	// backends with different prefixes do not see each other. Empty means "KUBE". It has
 	// capital letters, digits and "_" only, at most 7 of them, and starts with a letter.

@@ -21,7 +21,7 @@ import (
 func opened(tb testing.TB, cfg Config) (*backend, *netnstest.NS, *sm.Table) {
 	tb.Helper()
 	ns := nstest.New(tb)
-	cfg.NetNS = ns.Fd()
+	cfg.NetNS = ns.NetNS()
 	b := ok(openBackend(&cfg))(tb)
 	tb.Cleanup(func() { require.NoError(tb, b.Close()) })
 	o := ok(b.Observe(context.Background(), nil))(tb)
@@ -45,7 +45,7 @@ func BenchmarkFirstPacket(bench *testing.B) {
 func benchmarkFirstPacket(bench *testing.B, n int) {
 	bench.Helper()
 	c := netnstest.Start(bench, netnstest.Options{})
-	b := ok(openBackend(&Config{NetNS: c.Node.NS.Fd()}))(bench)
+	b := ok(openBackend(&Config{NetNS: c.Node.NS.NetNS()}))(bench)
 	defer b.Close()
 	o := ok(b.Observe(context.Background(), nil))(bench)
 	to := netip.AddrPortFrom(c.Pods[1].IPv4, 53)

@@ -34,7 +34,7 @@ func startNeighbour(
 	tb testing.TB, ns *netnstest.NS, every time.Duration, change func(e *encoder, odd bool),
 ) *neighbour {
 	tb.Helper()
-	conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(tb)
+	conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.NetNS()}))(tb)
 	ctx, stop := context.WithCancel(context.Background())
 	n := &neighbour{conn: conn, stop: stop, done: make(chan struct{})}
 	go n.run(ctx, tb, every, change)
@@ -125,7 +125,7 @@ func TestABusyNeighbourChangesNothing(t *testing.T) {
 // INPUT. It then deletes the rule by its handle, as iptables does.
 func newSharedNeighbour(tb testing.TB, ns *netnstest.NS, every time.Duration) *neighbour {
 	tb.Helper()
-	conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(tb)
+	conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.NetNS()}))(tb)
 	tb.Cleanup(func() { _ = conn.Close() })
 	rd := newReader(conn)
 	return startNeighbour(tb, ns, every, func(e *encoder, odd bool) {
@@ -176,7 +176,7 @@ func benchmarkBusy(bench *testing.B, n int, busy bool) {
 	}
 	var took, adopting []time.Duration
 	for i := range 5 {
-		other := ok(openBackend(&Config{NetNS: ns.Fd()}))(bench)
+		other := ok(openBackend(&Config{NetNS: ns.NetNS()}))(bench)
 		s = anotherEndpoint(s, i)
 		start := time.Now()
 		_, err := dataplane.New(other, nil).Apply(context.Background(), s)

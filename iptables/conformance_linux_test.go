@@ -13,6 +13,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -24,9 +25,9 @@ import (
 )
 
 // underTest is the backend for the tests of package dataplanetest.
-var underTest = dataplanetest.Backend{Loopback: true, Open: func(netns int) (
+var underTest = dataplanetest.Backend{Loopback: true, Open: func(ns netns.Namespace) (
 	backends.Backend, error) {
-	return openBackend(&Config{NetNS: netns})
+	return openBackend(&Config{NetNS: ns})
 }}
 
 func TestConformance(t *testing.T) {
@@ -44,8 +45,8 @@ func TestEveryField(t *testing.T) {
 	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{
 		Refused: []string{"node.Forbidden", "node.MasqueradeNeighbours", "node.NoEndpoints",
 			"service.Forwarding", "service.Scheduler"},
-		Second: func(netns int) (backends.Backend, error) {
-			return openBackend(&Config{NetNS: netns, Prefix: "SECOND"})
+		Second: func(ns netns.Namespace) (backends.Backend, error) {
+			return openBackend(&Config{NetNS: ns, Prefix: "SECOND"})
 		}})
 }
 

@@ -177,7 +177,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 func TestTwoInstancesSideBySide(t *testing.T) {
 	t.Parallel()
 	one, ns, _ := opened(t, Config{})
-	two := ok(openBackend(&Config{NetNS: ns.Fd(), Prefix: "OTHER"}))(t)
+	two := ok(openBackend(&Config{NetNS: ns.NetNS(), Prefix: "OTHER"}))(t)
 	defer two.Close()
 	a, b := dataplane.New(one, nil), dataplane.New(two, nil)
 	applied(t, a, webService())
@@ -315,7 +315,7 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 		for i, f := range nft.Families {
 			runTool(t, ns, vandalize(want[i], rng), toolName(f.Model)+"-restore", "--noflush")
 		}
-		other := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
+		other := ok(openBackend(&Config{NetNS: ns.NetNS()}))(t)
 		r := applied(t, dataplane.New(other, nil), s)
 		require.NotEmpty(t, r.Drift)
 		require.NoError(t, other.Close())

@@ -112,7 +112,7 @@ func TestEveryFailureIsTold(t *testing.T) {
 func tapped(t *testing.T, ns *netnstest.NS) (*backend, *rawnltest.Tap) {
 	t.Helper()
 	tap := &rawnltest.Tap{}
-	b := ok(openWith(rawnl.Config{NetNS: ns.Fd(),
+	b := ok(openWith(rawnl.Config{NetNS: ns.NetNS(),
 		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }}))(t)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b, tap
@@ -196,7 +196,7 @@ func TestAVersionIsNotTriedForEver(t *testing.T) {
 	apply(t, b, webService())
 	runTool(t, ns, "", "iptables", "-t", "nat", "-X", b.found.versions[0].name)
 	observe(t, b)
-	other := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(t)
+	other := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.NetNS()}))(t)
 	defer other.Close()
 	tries := beforeEach(tap, func(int) {
 		var batch rawnl.Batch

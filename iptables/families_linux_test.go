@@ -17,7 +17,7 @@ import (
 func lack(t *testing.T, f *nft.Family, name string) *backend {
 	t.Helper()
 	_, ns, _ := opened(t, Config{})
-	b := ok(openWith(rawnl.Config{NetNS: ns.Fd(), Wrap: func(s rawnl.Socket) rawnl.Socket {
+	b := ok(openWith(rawnl.Config{NetNS: ns.NetNS(), Wrap: func(s rawnl.Socket) rawnl.Socket {
 		return rawnltest.Without(s, f.NFProto, name)
 	}}))(t)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
@@ -52,7 +52,7 @@ func TestAKernelWithoutAFamily(t *testing.T) {
 func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
-	second := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
+	second := ok(openBackend(&Config{NetNS: ns.NetNS()}))(t)
 	t.Cleanup(func() { second.Close() })
 	writers := []*dataplane.Engine{dataplane.New(b, nil), dataplane.New(second, nil)}
 	for i, only := range []sm.Family{sm.IPv4, 0, sm.IPv6, 0, sm.IPv4, sm.IPv6, sm.IPv4} {

@@ -38,20 +38,19 @@ type kernel struct {
 }
 
 func (k *kernel) open(cfg *Config) error {
-	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
+	ns, err := threadns.Open(cfg.NetNS)
 	if err != nil {
 		return explain(err)
 	}
-	defer release()
-	var errs [3]error
-	k.conn, errs[0] = rawnl.Dial(&rawnl.Config{NetNS: fd})
-	k.ns, errs[1] = threadns.Open(fd)
-	k.Turn, errs[2] = threadns.OpenTurn(fd)
+	k.ns = ns
+	var errs [2]error
+	k.conn, errs[0] = rawnl.Dial(&rawnl.Config{NetNS: ns.NetNS()})
+	k.Turn, errs[1] = threadns.OpenTurn(ns.NetNS())
 	k.reader, k.looks = newReader(k.conn), wait.NewBudget(8, 20)
 	if err = errors.Join(errs[:]...); err == nil {
 		own := names{prefix: cfg.Prefix}.localnet()
 		k.sysctls = sysctls.NewLoopback(k.ns.Do,
-			sysctls.Guards{NetNS: k.ns.FD(), Table: "filter", Chain: own},
+			sysctls.Guards{NetNS: ns.NetNS(), Table: "filter", Chain: own},
 			cfg.Logger.With(logkey.Backend, Name, logkey.Instance, cfg.Prefix))
 		err = k.probe(context.Background())
 	}

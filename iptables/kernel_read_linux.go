@@ -259,7 +259,7 @@ func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) 
 	var group sync.WaitGroup
 	for i := range errs[1:] {
 		group.Go(func() {
-			conn, err := rawnl.Dial(&rawnl.Config{NetNS: k.ns.FD()})
+			conn, err := rawnl.Dial(&rawnl.Config{NetNS: k.ns.NetNS()})
 			if err == nil { // otherwise the open connection does all the work
 				errs[1+i] = errors.Join(work(newReader(conn)), conn.Close())
 			}

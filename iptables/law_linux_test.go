@@ -45,8 +45,8 @@ func newLawful(t *testing.T) func(*testing.T, *rand.Rand) *law.Machine {
 	return func(_ *testing.T, r *rand.Rand) *law.Machine {
 		return k.Machine(r, law.Machine{Check: iptables.Check,
 			Open: func(at int) (backends.Backend, error) {
-				return iptables.OpenWith(rawnl.Config{NetNS: k.Fd(), Wrap: k.Wrap},
-					&iptables.Config{NetNS: k.Fd(), Prefix: prefixes[at]})
+				return iptables.OpenWith(rawnl.Config{NetNS: k.NetNS(), Wrap: k.Wrap},
+					&iptables.Config{NetNS: k.NetNS(), Prefix: prefixes[at]})
 			},
 			Harms: []law.Harm{
 				{Name: "flush the ruleset", Do: k.FlushAll},

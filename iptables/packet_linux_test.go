@@ -28,7 +28,7 @@ func clusterOf(t *testing.T) (*netnstest.Cluster, *backend) {
 	for _, p := range c.Pods {
 		require.NoError(t, p.Serve(sm.TCP, backendPort))
 	}
-	b := ok(openBackend(&Config{NetNS: c.Node.NS.Fd()}))(t)
+	b := ok(openBackend(&Config{NetNS: c.Node.NS.NetNS()}))(t)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return c, b
 }

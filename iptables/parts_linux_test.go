@@ -15,7 +15,7 @@ import (
 func TestALargeInstanceGoesInParts(t *testing.T) {
 	t.Parallel()
 	_, ns, _ := opened(t, Config{})
-	b := ok(openWith(rawnl.Config{NetNS: ns.Fd(), Limit: 40_000}))(t)
+	b := ok(openWith(rawnl.Config{NetNS: ns.NetNS(), Limit: 40_000}))(t)
 	defer b.Close()
 	for name, remove := range map[string]func(*sm.Table) error{
 		"cleanup": func(*sm.Table) error {

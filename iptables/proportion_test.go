@@ -18,7 +18,7 @@ func TestWorkIsProportionalToTheChange(t *testing.T) {
 // The same holds for each field of the configuration.
 func TestWorkIsProportionalInEachConfiguration(t *testing.T) {
 	for name, cfg := range proportion.Configs(t, Config{Prefix: "LB"},
-		"NetNS", "NetNSPath", "TakeOver", "Logger") { // these do not concern the planner
+		"NetNS", "TakeOver", "Logger") { // these do not concern the planner
 		t.Run(name, func(t *testing.T) { lawOf(&cfg).HoldsAsItIs(t) })
 	}
 }

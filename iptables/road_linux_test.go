@@ -13,7 +13,7 @@ func TestRoad(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
 	road.Walk(t, func() backends.Backend {
-		b := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
+		b := ok(openBackend(&Config{NetNS: ns.NetNS()}))(t)
 		t.Cleanup(func() { b.Close() })
 		return b
 	})

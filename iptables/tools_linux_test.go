@@ -316,7 +316,7 @@ func requireIntegrity(t *testing.T, b *backend, want backends.Integrity, why ...
 // another returns a second backend in a namespace.
 func another(t *testing.T, ns *netnstest.NS) *backend {
 	t.Helper()
-	b := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
+	b := ok(openBackend(&Config{NetNS: ns.NetNS()}))(t)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b
 }

@@ -113,7 +113,7 @@ func TestRouteLocalnetIsRestoredAfterAFlush(t *testing.T) {
 	}
 
 	applied(t, e, withLocalhost())
-	other := ok(New(&Config{NetNS: ns.Fd()}))(t)
+	other := ok(New(&Config{NetNS: ns.NetNS()}))(t)
 	defer other.Close()
 	applied(t, dataplane.New(other, nil), webService())
 	require.NoError(t, ns.SetSysctl(name, "1"))
@@ -291,7 +291,7 @@ func TestTheGuardOfKubeletStays(t *testing.T) {
 func TestTwoInstancesShareRouteLocalnet(t *testing.T) {
 	t.Parallel()
 	one, ns, _ := opened(t, Config{})
-	two := ok(openBackend(&Config{NetNS: ns.Fd(), Prefix: "OTHER"}))(t)
+	two := ok(openBackend(&Config{NetNS: ns.NetNS(), Prefix: "OTHER"}))(t)
 	defer two.Close()
 	node := testNode()
 	node.LocalhostNodePorts = true
@@ -337,7 +337,7 @@ func TestTheLongestNames(t *testing.T) {
 func TestOtherTablesDoNotMatter(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
-	conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(t)
+	conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.NetNS()}))(t)
 	defer conn.Close()
 	for _, f := range nft.Families {
 		var batch rawnl.Batch

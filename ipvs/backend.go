@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/internal/wait"
@@ -30,11 +31,8 @@ const defaultCompareShare = 0.0008
 
 // Config says where and how a backend works. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in. NetNSPath is the path of one,
-	// such as "/run/netns/blue" or "/proc/1234/ns/net". Set at most one of them. They are used only
-	// while the backend is opened. Zero and empty mean the namespace of the calling thread.
-	NetNS     int
-	NetNSPath string
+	// NetNS names the network namespace to work in.
+	NetNS netns.Namespace
 	// Table is the name of the companion tables of nf_tables in the families ip and ip6, and
 	// identifies the instance. Empty means "kernlb-ipvs". It starts with a letter and has letters,
 	// digits, "_", "-" and "." only, at most 63 of them.

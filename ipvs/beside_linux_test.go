@@ -17,7 +17,7 @@ func TestTablesOfNftablesAreNotReplaced(t *testing.T) {
 	t.Parallel()
 	const shared = "kernlb"
 	other := func(r *rig) backends.Backend {
-		b := ok(nftables.New(&nftables.Config{NetNS: r.ns.Fd(), Table: shared}))(t)
+		b := ok(nftables.New(&nftables.Config{NetNS: r.ns.NetNS(), Table: shared}))(t)
 		t.Cleanup(func() { b.Close() })
 		return b
 	}

@@ -6,52 +6,48 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netns"
-
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
+	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/ipvs"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-func open(netns int) (backends.Backend, error) {
-	b, err := ipvs.New(&ipvs.Config{NetNS: netns})
+func open(ns netns.Namespace) (backends.Backend, error) {
+	b, err := ipvs.New(&ipvs.Config{NetNS: ns})
 	if err != nil {
 		return nil, err
 	}
-	return b, steady(netns)
+	return b, steady(ns)
 }
 
 // steady prevents Linux 7.x from resizing its table of connections. During a resize, the kernel may
 // not find the remembered endpoint of a client with session affinity, which then gets another
 // endpoint; see the limits in the package documentation. Older kernels have a table of a fixed
 // size.
-func steady(ns int) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	home, err := netns.Get()
+func steady(at netns.Namespace) error {
+	ns, err := threadns.Open(at)
 	if err != nil {
 		return err
 	}
-	defer home.Close()
-	if err := netns.Set(netns.NsHandle(ns)); err != nil {
-		return err
-	}
-	err = os.WriteFile("/proc/sys/net/ipv4/vs/conn_lfactor", []byte("8"), 0)
+	defer ns.Close()
+	err = ns.Do(func() error {
+		return os.WriteFile("/proc/sys/net/ipv4/vs/conn_lfactor", []byte("8"), 0)
+	})
 	if errors.Is(err, os.ErrNotExist) {
-		err = nil
+		return nil
 	}
-	return errors.Join(err, netns.Set(home))
+	return err
 }
 
 // loading is held while a backend is opened for the first time: Linux 5.10 refuses a protocol while
@@ -69,7 +65,7 @@ func needIPVS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ns.Close()
-	b, err := open(ns.Fd())
+	b, err := open(ns.NetNS())
 	if errors.Is(err, kernelerr.ErrMissingModule) {
 		t.Skipf("needs a kernel with the module ip_vs: %v", err)
 	}
@@ -100,8 +96,8 @@ func TestEveryField(t *testing.T) {
 
 // withoutDraining is the backend, except that endpoints are removed at once.
 var withoutDraining = dataplanetest.Backend{Require: needIPVS, OwnConnections: true,
-	Open: func(netns int) (backends.Backend, error) {
-		return ipvs.New(&ipvs.Config{NetNS: netns, DrainLimit: -1})
+	Open: func(ns netns.Namespace) (backends.Backend, error) {
+		return ipvs.New(&ipvs.Config{NetNS: ns, DrainLimit: -1})
 	}}
 
 // podStates are states of one service with two ports. Their endpoints overlap: one endpoint is in
@@ -177,7 +173,7 @@ func between(ns *netnstest.NS, states []sm.State) error {
 // heldIn returns the endpoints of each virtual server of IPv4.
 func heldIn(ns *netnstest.NS) (map[string][]string, error) {
 	ctx := context.Background()
-	vs, err := ipvsnl.Dial(ctx, &rawnl.Config{NetNS: ns.Fd()})
+	vs, err := ipvsnl.Dial(ctx, &rawnl.Config{NetNS: ns.NetNS()})
 	if err != nil {
 		return nil, err
 	}

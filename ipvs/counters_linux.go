@@ -36,13 +36,13 @@ func OpenCounters(cfg *Config) (*Counters, error) {
 		return nil, err
 	}
 	c := &Counters{kernel{table: full.Table, instance: instanceFlag(full.Table)}}
-	fd, release, err := threadns.At(full.NetNS, full.NetNSPath)
+	ns, err := threadns.Open(full.NetNS)
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: open counters: %w", err)
 	}
-	defer release()
-	if err = c.kernel.dial(fd); err == nil {
-		c.kernel.nf, err = rawnl.Dial(&rawnl.Config{NetNS: fd})
+	defer ns.Close() //nolint:errcheck // nothing was written
+	if err = c.kernel.dial(ns.NetNS()); err == nil {
+		c.kernel.nf, err = rawnl.Dial(&rawnl.Config{NetNS: ns.NetNS()})
 	}
 	if err != nil {
 		_ = c.Close()

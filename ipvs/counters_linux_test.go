@@ -17,7 +17,7 @@ import (
 func (r *rig) counters() *Counters {
 	c := &Counters{kernel{table: defaultTable, instance: instanceFlag(defaultTable)}}
 	c.kernel.vs = ok(r.fake.Dial(context.Background(), nil))(r.t)
-	c.kernel.nf = ok(rawnl.Dial(&rawnl.Config{NetNS: r.ns.Fd()}))(r.t)
+	c.kernel.nf = ok(rawnl.Dial(&rawnl.Config{NetNS: r.ns.NetNS()}))(r.t)
 	r.t.Cleanup(func() { require.NoError(r.t, c.Close()) })
 	return c
 }

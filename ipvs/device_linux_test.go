@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
@@ -211,8 +212,8 @@ var deviceScenarios = []string{
 func TestKernelServicesWithDevice(t *testing.T) {
 	t.Parallel()
 	under := underTest
-	under.Open = func(netns int) (backends.Backend, error) {
-		return ipvs.New(&ipvs.Config{NetNS: netns, Device: testDevice})
+	under.Open = func(ns netns.Namespace) (backends.Backend, error) {
+		return ipvs.New(&ipvs.Config{NetNS: ns, Device: testDevice})
 	}
 	var scenarios []dataplanetest.Scenario
 	for _, s := range dataplanetest.Scenarios() {

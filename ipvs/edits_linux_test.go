@@ -110,7 +110,7 @@ func newPlace(t *testing.T) *place {
 	p := &place{t: t, ns: nstest.New(t)}
 	p.run("ip link set lo up")
 	p.run("ip address add 192.0.2.10/32 dev lo")
-	p.backend = ok(ipvs.New(&ipvs.Config{NetNS: p.ns.Fd(), Device: testDevice, StrictARP: true,
+	p.backend = ok(ipvs.New(&ipvs.Config{NetNS: p.ns.NetNS(), Device: testDevice, StrictARP: true,
 		Timeouts: ipvs.Timeouts{TCP: time.Hour, TCPFin: time.Minute, UDP: 2 * time.Minute}}))(t)
 	t.Cleanup(func() { p.backend.Close() })
 	return p

@@ -247,7 +247,7 @@ func (r *rig) tap(b *backend) *rawnltest.Tap {
 	r.t.Helper()
 	require.NoError(r.t, b.kernel.nf.Close())
 	tap := &rawnltest.Tap{}
-	b.kernel.nf = ok(rawnl.Dial(&rawnl.Config{NetNS: r.ns.Fd(),
+	b.kernel.nf = ok(rawnl.Dial(&rawnl.Config{NetNS: r.ns.NetNS(),
 		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }}))(r.t)
 	return tap
 }

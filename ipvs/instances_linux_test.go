@@ -164,7 +164,7 @@ func TestKernelConnectionsGoOnWhenKubeProxyIsReplaced(t *testing.T) {
 	k.engine = dataplane.New(k.backend, &dataplane.Config{Strict: true})
 	k.apply(k.state(web(), "pod2", "pod3"))
 	requireAlive(t, conns)
-	plan := ok(kubeproxy.Cleanup(t.Context(), &kubeproxy.Config{NetNS: k.Node.NS.Fd()}))(t)
+	plan := ok(kubeproxy.Cleanup(t.Context(), &kubeproxy.Config{NetNS: k.Node.NS.NetNS()}))(t)
 	require.Equal(t, "kube-ipvs0", plan.Device)
 	require.Empty(t, plan.VirtualServers)
 	requireAlive(t, conns)

@@ -296,7 +296,7 @@ func TestReferencesTellOfDeletedServers(t *testing.T) {
 func TestKernelOutlinesAreWhatTheKernelHas(t *testing.T) {
 	needIPVS(t)
 	ns := nstest.New(t)
-	b := ok(openBackend(&Config{NetNS: ns.Fd(), AffinityMask4: 24}))(t)
+	b := ok(openBackend(&Config{NetNS: ns.NetNS(), AffinityMask4: 24}))(t)
 	defer b.Close()
 	state := rigState([]string{"10.244.1.1", "10.244.2.2"}, func(s *sm.Service) {
 		// this needs a virtual server by mark

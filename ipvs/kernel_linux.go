@@ -15,6 +15,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/logkey"
@@ -54,14 +55,14 @@ type kernel struct {
 
 // open opens the sockets in the network namespace of the configuration.
 func (k *kernel) open(c *Config) error {
-	fd, release, err := threadns.At(c.NetNS, c.NetNSPath)
+	ns, err := threadns.Open(c.NetNS)
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer ns.Close() //nolint:errcheck // nothing was written
 	at := *c
-	at.NetNS = fd
-	err = k.dial(fd)
+	at.NetNS = ns.NetNS()
+	err = k.dial(at.NetNS)
 	// any process may look up the family; its timeouts show whether more is permitted
 	if err == nil {
 		_, err = k.vs.Timeouts(context.Background())
@@ -76,8 +77,8 @@ func (k *kernel) open(c *Config) error {
 }
 
 // dial opens the socket to IPVS.
-func (k *kernel) dial(netns int) (err error) {
-	k.vs, err = ipvsnl.Dial(context.Background(), &rawnl.Config{NetNS: netns})
+func (k *kernel) dial(at netns.Namespace) (err error) {
+	k.vs, err = ipvsnl.Dial(context.Background(), &rawnl.Config{NetNS: at})
 	if errors.Is(err, ipvsnl.ErrNotSupported) {
 		return noModule("ip_vs", err)
 	}
@@ -95,11 +96,11 @@ func (k *kernel) openNetwork(c *Config) (err error) {
 		return err
 	}
 	k.openTunables(c)
-	fd := k.ns.FD()
+	at := k.ns.NetNS()
 	var errs [5]error
-	k.Turn, errs[0] = threadns.OpenTurn(fd)
+	k.Turn, errs[0] = threadns.OpenTurn(at)
 	k.links, errs[1] = rtnetlink.Open(k.ns)
-	k.nf, errs[2] = rawnl.Dial(&rawnl.Config{NetNS: fd})
+	k.nf, errs[2] = rawnl.Dial(&rawnl.Config{NetNS: at})
 	errs[3] = k.changes.Open(k.ns)
 	k.outlines, errs[4] = openOutlines(k.ns)
 	if err := errors.Join(errs[:]...); err != nil {

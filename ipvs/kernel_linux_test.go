@@ -44,7 +44,7 @@ func newKernel(t *testing.T, cfg ipvs.Config) *kernel {
 		k.pods[h.Name] = h
 	}
 	k.restart(cfg)
-	k.vs = ok(ipvsnl.Dial(t.Context(), &rawnl.Config{NetNS: c.Node.NS.Fd()}))(t)
+	k.vs = ok(ipvsnl.Dial(t.Context(), &rawnl.Config{NetNS: c.Node.NS.NetNS()}))(t)
 	t.Cleanup(func() { k.vs.Close() })
 	return k
 }
@@ -52,7 +52,7 @@ func newKernel(t *testing.T, cfg ipvs.Config) *kernel {
 // restart makes a new backend and engine without any memory.
 func (k *kernel) restart(cfg ipvs.Config) {
 	k.t.Helper()
-	cfg.NetNS = k.Node.NS.Fd()
+	cfg.NetNS = k.Node.NS.NetNS()
 	b := ok(ipvs.New(&cfg))(k.t)
 	k.t.Cleanup(func() { b.Close() })
 	k.backend, k.engine = b, dataplane.New(b, nil)
@@ -325,7 +325,7 @@ func TestKernelCounts(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
 	held := k.apply(k.state(web(), "pod2")).Changes.New
-	source := ok(ipvs.OpenCounters(&ipvs.Config{NetNS: k.Node.NS.Fd()}))(t)
+	source := ok(ipvs.OpenCounters(&ipvs.Config{NetNS: k.Node.NS.NetNS()}))(t)
 	t.Cleanup(func() { require.NoError(t, source.Close()) })
 	nodePort := sm.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: sm.TCP, Port: 30080}
 	clusterIP := sm.FrontendKey{Addr: webAddrs[0], Protocol: sm.TCP, Port: 80}
@@ -358,7 +358,7 @@ func TestKernelCounts(t *testing.T) {
 	require.Equal(t, uint64(3), s.Frontend(clusterIP).Connections)
 	require.Zero(t, s.Endpoint(clusterIP, netip.AddrPortFrom(k.pods["pod3"].IPv4, 8080)))
 
-	table := ok(conntrack.Open(&conntrack.Config{NetNS: k.Node.NS.Fd()}))(t)
+	table := ok(conntrack.Open(&conntrack.Config{NetNS: k.Node.NS.NetNS()}))(t)
 	t.Cleanup(func() { require.NoError(t, table.Close()) })
 	r = ok(flows.Counters{Table: table}.Read(t.Context()))(t)
 	require.Equal(t, uint64(3), r.Of(held, here).Endpoint(clusterIP, pod2).Connections)

@@ -23,7 +23,7 @@ func probeIn(t *testing.T, without ...uint) (links []string, err error) {
 	t.Helper()
 	netnstest.Require(t)
 	ns := nstest.New(t)
-	probe := func() error { return Candidate(&Config{NetNS: ns.Fd()}).Probe(t.Context()) }
+	probe := func() error { return Candidate(&Config{NetNS: ns.NetNS()}).Probe(t.Context()) }
 	if len(without) == 0 {
 		err = probe()
 	} else {

@@ -21,7 +21,7 @@ func TestWorkIsProportionalInEachConfiguration(t *testing.T) {
 		DrainLimit: time.Minute, AffinityMask4: 24, AffinityMask6: 64, Device: "lb0",
 		TakeOver: true, CompareShare: 0.5, Timeouts: Timeouts{TCP: time.Hour}, Mark: 0xfff00000,
 		Logger: slog.New(slog.DiscardHandler)},
-		"NetNS", "NetNSPath", "StrictARP") { // StrictARP needs a device, and sets sysctls
+		"NetNS", "StrictARP") { // StrictARP needs a device, and sets sysctls
 		t.Run(name, func(t *testing.T) { lawOf(cfg).HoldsAsItIs(t) })
 	}
 }

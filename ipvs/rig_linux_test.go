@@ -45,7 +45,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) backend(cfg ...Config) *backend {
 	r.t.Helper()
 	c := append(cfg, Config{})[0]
-	c.NetNS = r.ns.Fd()
+	c.NetNS = r.ns.NetNS()
 	b := ok(openOn(r.fake, c, rawnl.Config{}))(r.t)
 	r.t.Cleanup(func() { b.Close() })
 	return b

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -181,8 +182,8 @@ func onFake() dataplanetest.FaultyBackend {
 		return b, nil
 	}
 	return dataplanetest.FaultyBackend{
-		Backend: dataplanetest.Backend{Open: func(netns int) (backends.Backend, error) {
-			return open(rawnl.Config{NetNS: netns})
+		Backend: dataplanetest.Backend{Open: func(ns netns.Namespace) (backends.Backend, error) {
+			return open(rawnl.Config{NetNS: ns})
 		}},
 		OpenWith: open,
 		Between:  func(*netnstest.NS, []sm.State) error { return nil },

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/ipvsfake"
@@ -24,7 +25,7 @@ func TestEveryFieldOnTheFake(t *testing.T) {
 	}
 	fake := ipvsfake.New()
 	dataplanetest.EveryField(t, dataplanetest.Backend{
-		Open: func(ns int) (backends.Backend, error) {
+		Open: func(ns netns.Namespace) (backends.Backend, error) {
 			return openOn(fake, Config{NetNS: ns}, rawnl.Config{})
 		}}, dataplanetest.FieldsOptions{OneValue: true})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -37,7 +38,8 @@ func TestWritersTakeTurns(t *testing.T) {
 		states = append(states, writerState(i%3, i))
 	}
 	under := onFake().Backend
-	dataplanetest.Writers(t, dataplanetest.Backend{Open: func(ns int) (backends.Backend, error) {
+	dataplanetest.Writers(t, dataplanetest.Backend{Open: func(ns netns.Namespace) (
+		backends.Backend, error) {
 		b, err := under.Open(ns)
 		return slow{b}, err
 	}}, states)

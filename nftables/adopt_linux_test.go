@@ -40,7 +40,7 @@ func dumpsOf(t *testing.T, ns *netnstest.NS, want *servicemodel.Table) (int,
 	t.Helper()
 	b := newBackend(t, ns, nil)
 	counter := &dumpCounter{}
-	dial(t, b, &rawnl.Config{NetNS: ns.Fd(), Logger: slog.New(counter)})
+	dial(t, b, &rawnl.Config{NetNS: ns.NetNS(), Logger: slog.New(counter)})
 	o := ok(b.Observe(t.Context(), want))(t)
 	return int(counter.dumps.Load()), o
 }
@@ -94,7 +94,7 @@ func TestAReadingDuringASlowStartAsksForPresentWeights(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
 	counter := &dumpCounter{}
-	dial(t, b, &rawnl.Config{NetNS: ns.Fd(), Logger: slog.New(counter)})
+	dial(t, b, &rawnl.Config{NetNS: ns.NetNS(), Logger: slog.New(counter)})
 	e := dataplane.New(b, nil)
 	dumps := func(s servicemodel.State) int {
 		e.Resync()

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 )
@@ -50,8 +51,8 @@ func (b *backend) with(c rawnl.Config) (*backend, error) {
 func machine() dataplanetest.FaultyBackend {
 	return dataplanetest.FaultyBackend{
 		Backend: dataplanetest.Backend{Loopback: true,
-			Open: func(netns int) (backends.Backend, error) {
-				return openBackend(&Config{NetNS: netns})
+			Open: func(ns netns.Namespace) (backends.Backend, error) {
+				return openBackend(&Config{NetNS: ns})
 			}},
 		OpenWith: func(c rawnl.Config) (backends.Backend, error) { return openWith(c) }}
 }

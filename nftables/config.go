@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -18,11 +19,8 @@ const defaultTable = "kernlb"
 
 // Config says where a backend works. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in. NetNSPath is the path of one,
-	// such as "/run/netns/blue" or "/proc/1234/ns/net". Set at most one of them. They are used only
-	// while the backend is opened. Zero and empty mean the namespace of the calling thread.
-	NetNS     int
-	NetNSPath string
+	// NetNS names the network namespace to work in.
+	NetNS netns.Namespace
 	// Table is the name of the tables in the families ip and ip6, and identifies the instance:
 	// backends with different tables do not see each other. Empty means "kernlb". It starts
 	// with a letter and has letters, digits, "_", "-" and "." only, at most 63 of them.

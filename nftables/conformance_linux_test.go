@@ -4,14 +4,15 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/nftables"
 )
 
 // underTest is the backend for the tests of package dataplanetest.
 var underTest = dataplanetest.Backend{Loopback: true, Neighbours: true, Answers: true,
-	Open: func(netns int) (backends.Backend, error) {
-		return nftables.New(&nftables.Config{NetNS: netns})
+	Open: func(ns netns.Namespace) (backends.Backend, error) {
+		return nftables.New(&nftables.Config{NetNS: ns})
 	}}
 
 func TestConformance(t *testing.T) {
@@ -28,7 +29,7 @@ func TestEveryField(t *testing.T) {
 	t.Parallel()
 	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{
 		Refused: []string{"service.Forwarding", "service.Scheduler"},
-		Second: func(netns int) (backends.Backend, error) {
-			return nftables.New(&nftables.Config{NetNS: netns, Table: "second"})
+		Second: func(ns netns.Namespace) (backends.Backend, error) {
+			return nftables.New(&nftables.Config{NetNS: ns, Table: "second"})
 		}})
 }

@@ -249,7 +249,7 @@ func TestPublishedAtLoopbackBesideANeighbour(t *testing.T) {
 		fmt.Fprintf(&script, "chain c%d { }\n", i)
 	}
 	runNft(t, ns, nftPrograms(t)[0], "table ip others {\n"+script.String()+"}\n", "-f", "-")
-	n := ok(busy.Start(t.Context(), ns.Fd()))(t)
+	n := ok(busy.Start(t.Context(), ns.NetNS()))(t)
 	defer n.Close()
 	node := goldenNode()
 	node.LocalhostNodePorts = true

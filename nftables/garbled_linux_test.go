@@ -22,7 +22,7 @@ func tapped(t *testing.T, ns *netnstest.NS) (*backend, *rawnltest.Tap) {
 	b := newBackend(t, ns, nil)
 	require.NoError(t, b.kernel.reader.Queriers[1].Conn.Close())
 	tap := &rawnltest.Tap{}
-	dial(t, b, &rawnl.Config{NetNS: ns.Fd(),
+	dial(t, b, &rawnl.Config{NetNS: ns.NetNS(),
 		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }})
 	b.kernel.reader.Queriers[1].Conn = b.kernel.reader.Conn
 	return b, tap

@@ -143,12 +143,11 @@ func instances(t *testing.T, ns *netnstest.NS) []*instance {
 		{name: "iptables", number: 4, mark: 1 << 11,
 			mute: []string{"iptables-nft", "-t", "nat", "-F", "KFOUR-POSTROUTING"}},
 	}
-	path := fmt.Sprintf("/proc/self/fd/%d", ns.Fd())
-	for n, cfg := range []*nftables.Config{{NetNS: ns.Fd(), Table: "one"},
-		{NetNSPath: path, Table: "two"}, {NetNSPath: path, Table: "three"}} {
+	for n, cfg := range []*nftables.Config{{NetNS: ns.NetNS(), Table: "one"},
+		{NetNS: ns.NetNS(), Table: "two"}, {NetNS: ns.NetNS(), Table: "three"}} {
 		l[n].backend = ok(nftables.New(cfg))(t)
 	}
-	l[3].backend = ok(iptables.New(&iptables.Config{NetNSPath: path, Prefix: "KFOUR"}))(t)
+	l[3].backend = ok(iptables.New(&iptables.Config{NetNS: ns.NetNS(), Prefix: "KFOUR"}))(t)
 	return l
 }
 

@@ -37,24 +37,23 @@ func (k *kernel) open(cfg *Config, at form.Hooks) error {
 	if cfg == nil {
 		cfg = &Config{}
 	}
-	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
+	ns, err := threadns.Open(cfg.NetNS)
 	if err != nil {
 		return err
 	}
-	defer release()
-	c := rawnl.Config{NetNS: fd}
+	k.ns = ns
+	c := rawnl.Config{NetNS: ns.NetNS()}
 	var conns [2]*rawnl.Conn
-	var errs [4]error
+	var errs [3]error
 	conns[0], errs[0] = rawnl.Dial(&c)
 	conns[1], errs[1] = rawnl.Dial(&c)
-	k.Turn, errs[2] = threadns.OpenTurn(fd)
-	k.ns, errs[3] = threadns.Open(fd)
+	k.Turn, errs[2] = threadns.OpenTurn(ns.NetNS())
 	k.reader = read.NewReader(conns, at, cfg.TakeOver)
 	if err = errors.Join(errs[:]...); err == nil {
 		k.room = k.reader.Conn.MaxBatch() / 2
 		table, _ := cfg.table() // it was checked
 		k.sysctls = sysctls.NewLoopback(k.ns.Do,
-			sysctls.Guards{NetNS: k.ns.FD(), Table: table, Chain: form.ChainGuard},
+			sysctls.Guards{NetNS: ns.NetNS(), Table: table, Chain: form.ChainGuard},
 			cfg.logger().With(logkey.Backend, Name, logkey.Instance, table))
 		// Without CAP_NET_ADMIN the kernel refuses every request to nf_tables, and without
 		// nf_tables nfnetlink refuses it as invalid.

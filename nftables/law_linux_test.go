@@ -42,8 +42,8 @@ func newLawful(t *testing.T) func(*testing.T, *rand.Rand) *law.Machine {
 		full := r.IntN(2) == 0
 		return k.Machine(r, law.Machine{Check: nftables.Check,
 			Open: func(at int) (backends.Backend, error) {
-				return nftables.OpenWith(rawnl.Config{NetNS: k.Fd(), Wrap: k.Wrap},
-					&nftables.Config{NetNS: k.Fd(), Table: tables[at],
+				return nftables.OpenWith(rawnl.Config{NetNS: k.NetNS(), Wrap: k.Wrap},
+					&nftables.Config{NetNS: k.NetNS(), Table: tables[at],
 						BeforeDispatch: "user-first", BeforeMasquerade: "user-last"}, full)
 			},
 			Harms: []law.Harm{

@@ -28,7 +28,7 @@ type localhost struct {
 
 func newLocalhost(t *testing.T, c *netnstest.Cluster, table string) *localhost {
 	t.Helper()
-	b := ok(nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd(), Table: table}))(t)
+	b := ok(nftables.New(&nftables.Config{NetNS: c.Node.NS.NetNS(), Table: table}))(t)
 	t.Cleanup(func() { b.Close() })
 	return &localhost{Cluster: c, t: t, backend: b, engine: dataplane.New(b, nil)}
 }
@@ -217,9 +217,9 @@ func TestBackendsShareRouteLocalnet(t *testing.T) {
 	nstest.Run(t, ns, "iptables-nft -N X-FIREWALL")
 	nstest.Run(t, ns, "iptables-nft -A X-FIREWALL -j RETURN")
 	value := func() string { return ok(ns.Sysctl(routeLocalnet))(t) }
-	n := ok(nftables.New(&nftables.Config{NetNS: ns.Fd()}))(t)
+	n := ok(nftables.New(&nftables.Config{NetNS: ns.NetNS()}))(t)
 	defer n.Close()
-	i := ok(iptables.New(&iptables.Config{NetNS: ns.Fd()}))(t)
+	i := ok(iptables.New(&iptables.Config{NetNS: ns.NetNS()}))(t)
 	defer i.Close()
 	for _, order := range [][]backends.Backend{{n, i}, {i, n}} {
 		for _, b := range order {

@@ -48,7 +48,7 @@ func TestNeighbourThatCommitsWithoutEnd(t *testing.T) {
 	s := manyServices(1000)
 	name := servicemodel.Name{Namespace: "default", Name: "s7"}
 	ok(e.Apply(t.Context(), s))(t)
-	other := ok(busy.Start(t.Context(), ns.Fd()))(t)
+	other := ok(busy.Start(t.Context(), ns.NetNS()))(t)
 	observed := 0
 	for i := range 200 {
 		r := ok(e.Apply(t.Context(), s.WithEndpoints(name, tenEndpoints(7, 11+i%2))))(t)

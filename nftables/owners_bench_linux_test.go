@@ -17,7 +17,7 @@ import (
 func BenchmarkPart(b *testing.B) {
 	ns, backend := newNS(b)
 	do := func(what func(p *dataplane.Parts) (*dataplane.Result, error)) *dataplane.Result {
-		backend := ok(openBackend(&Config{NetNS: ns.Fd()}))(b)
+		backend := ok(openBackend(&Config{NetNS: ns.NetNS()}))(b)
 		r := ok(what(dataplane.NewParts(backend, nil)))(b)
 		require.NoError(b, backend.Close())
 		return r

@@ -16,7 +16,7 @@ import (
 // limited opens a backend that can send a number of bytes at once.
 func limited(t *testing.T, ns *netnstest.NS, bytes int) *backend {
 	t.Helper()
-	b := ok(openWith(rawnl.Config{NetNS: ns.Fd(), Limit: bytes}))(t)
+	b := ok(openWith(rawnl.Config{NetNS: ns.NetNS(), Limit: bytes}))(t)
 	t.Cleanup(func() { b.Close() })
 	require.Equal(t, bytes, b.kernel.reader.Conn.MaxBatch())
 	return b

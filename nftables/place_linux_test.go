@@ -11,6 +11,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
@@ -38,8 +39,8 @@ func TestPrioritiesAtTheirLimits(t *testing.T) {
 // at is the backend at other priorities.
 func at(p nftables.Priorities) dataplanetest.Backend {
 	under := underTest
-	under.Open = func(netns int) (backends.Backend, error) {
-		return nftables.New(&nftables.Config{NetNS: netns, Priorities: p})
+	under.Open = func(ns netns.Namespace) (backends.Backend, error) {
+		return nftables.New(&nftables.Config{NetNS: ns, Priorities: p})
 	}
 	return under
 }
@@ -76,7 +77,7 @@ func TestChainsOfTheUser(t *testing.T) {
 	ns := c.Node.NS
 	i := &instance{number: 1, all: true}
 	open := func() *dataplane.Engine {
-		b := ok(nftables.New(&nftables.Config{NetNS: ns.Fd(), BeforeDispatch: "user-first",
+		b := ok(nftables.New(&nftables.Config{NetNS: ns.NetNS(), BeforeDispatch: "user-first",
 			BeforeMasquerade: "user-snat"}))(t)
 		t.Cleanup(func() { b.Close() })
 		return dataplane.New(b, nil)
@@ -119,7 +120,7 @@ func TestChainsOfTheUser(t *testing.T) {
 	require.Equal(t, own, ask().Source.Addr())
 
 	// Without the chains in the configuration they do not belong, and go with the table.
-	b := ok(nftables.New(&nftables.Config{NetNS: ns.Fd()}))(t)
+	b := ok(nftables.New(&nftables.Config{NetNS: ns.NetNS()}))(t)
 	t.Cleanup(func() { b.Close() })
 	r := apply(dataplane.New(b, nil), 2)
 	require.Contains(t, strings.Join(r.Drift, "\n"), "chain user-first does not belong")

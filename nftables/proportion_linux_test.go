@@ -36,7 +36,7 @@ func TestAPartCostsTheSameBesideManyOthers(t *testing.T) {
 		return func() {
 			total := backends.Stats{}
 			for i := range 3 {
-				b := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
+				b := ok(openBackend(&Config{NetNS: ns.NetNS()}))(t)
 				p := dataplane.NewParts(b, nil)
 				var r *dataplane.Result
 				if i < 2 {

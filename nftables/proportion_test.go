@@ -39,7 +39,7 @@ func TestWorkIsProportionalToTheChange(t *testing.T) {
 func TestWorkIsProportionalInEachConfiguration(t *testing.T) {
 	for name, cfg := range proportion.Configs(t, Config{Table: "lb", BeforeDispatch: "user-first",
 		BeforeMasquerade: "user-last", Priorities: Priorities{DNAT: 1}},
-		"NetNS", "NetNSPath", "TakeOver", "Logger") { // these do not concern the planner
+		"NetNS", "TakeOver", "Logger") { // these do not concern the planner
 		t.Run(name, func(t *testing.T) { lawOf(t, &cfg).HoldsAsItIs(t) })
 	}
 }

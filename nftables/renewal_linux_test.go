@@ -140,7 +140,7 @@ func TestTheErrorOfAWakingIsReturned(t *testing.T) {
 		}
 		return nil
 	}}
-	dial(t, b, &rawnl.Config{NetNS: ns.Fd(), Wrap: func(inner rawnl.Socket) rawnl.Socket {
+	dial(t, b, &rawnl.Config{NetNS: ns.NetNS(), Wrap: func(inner rawnl.Socket) rawnl.Socket {
 		s.Socket = inner
 		return s
 	}})

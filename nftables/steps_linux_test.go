@@ -38,7 +38,7 @@ func (s *sending) Send(p []byte) error {
 func inSmallSteps(t *testing.T, b *backend, ns *netnstest.NS, before func(n int) error) *sending {
 	t.Helper()
 	s := &sending{before: before}
-	dial(t, b, &rawnl.Config{NetNS: ns.Fd(), Limit: 100_000,
+	dial(t, b, &rawnl.Config{NetNS: ns.NetNS(), Limit: 100_000,
 		Wrap: func(inner rawnl.Socket) rawnl.Socket {
 			s.Socket = inner
 			return s

@@ -32,7 +32,7 @@ func newBench(b *testing.B) *bench {
 	netnstest.Require(b)
 	c := must.OK(netnstest.New(b.Context(), netnstest.Options{}))(b)
 	b.Cleanup(func() { c.Close() })
-	backend := must.OK(nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()}))(b)
+	backend := must.OK(nftables.New(&nftables.Config{NetNS: c.Node.NS.NetNS()}))(b)
 	b.Cleanup(func() { backend.Close() })
 	x := &bench{B: b, c: c, engine: dataplane.New(backend, nil)}
 	x.state = servicemodel.State{}.WithNode(servicemodel.Node{Name: "this", Addresses: nodes})
@@ -43,7 +43,7 @@ func newBench(b *testing.B) *bench {
 		x.state = x.state.WithService(svc).WithEndpoints(svc.Name, x.endpoint(0))
 	}
 	x.apply(x.state)
-	x.counters = must.OK(Open(&Config{NetNS: c.Node.NS.Fd()}))(b)
+	x.counters = must.OK(Open(&Config{NetNS: c.Node.NS.NetNS()}))(b)
 	b.Cleanup(func() { x.counters.Close() })
 	return x
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
@@ -30,11 +31,8 @@ var _ Source = (*Counters)(nil)
 
 // Config names the counters. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path. At
-	// most one may be set, and it is used only while the counters are opened. Zero and empty mean
-	// the calling thread's namespace.
-	NetNS     int
-	NetNSPath string
+	// NetNS names the network namespace to work in.
+	NetNS netns.Namespace
 	// Table is the name of the tables in the families ip and ip6. Empty means "kernlb-counters".
 	Table string
 }

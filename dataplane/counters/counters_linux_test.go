@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -73,7 +74,7 @@ func testCounted(t *testing.T, backend, where string) {
 	for _, p := range netnstest.Protocols() {
 		require.NoError(t, server.Serve(p, 8080))
 	}
-	b := must.OK(open(backend, c.Node.NS.Fd()))(t)
+	b := must.OK(open(backend, c.Node.NS.NetNS()))(t)
 	defer b.Close()
 	r := must.OK(dataplane.New(b, nil).Apply(t.Context(), web(c, server)))(t)
 	table := r.Changes.New
@@ -81,7 +82,7 @@ func testCounted(t *testing.T, backend, where string) {
 	conns := must.OK(netnstest.OpenConns(t.Context(), c.Pods[1],
 		netip.AddrPortFrom(ips[0], 80), 3))(t)
 	defer conns.Close()
-	count := must.OK(Open(&Config{NetNS: c.Node.NS.Fd()}))(t)
+	count := must.OK(Open(&Config{NetNS: c.Node.NS.NetNS()}))(t)
 	defer count.Close()
 	_, err := count.Read(t.Context())
 	require.ErrorIs(t, err, ErrOff)
@@ -142,7 +143,7 @@ func checkCounted(t *testing.T, count *Counters, table *servicemodel.Table, from
 	require.Greater(t, now.BytesOut, size.BytesOut+20)
 }
 
-func open(backend string, ns int) (backends.Backend, error) {
+func open(backend string, ns netns.Namespace) (backends.Backend, error) {
 	if backend == iptables.Name {
 		return iptables.New(&iptables.Config{NetNS: ns})
 	}
@@ -167,10 +168,10 @@ func TestFull(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
 	require.NoError(t, c.Pods[0].Serve(servicemodel.UDP, 8080))
-	b := must.OK(open(nftables.Name, c.Node.NS.Fd()))(t)
+	b := must.OK(open(nftables.Name, c.Node.NS.NetNS()))(t)
 	defer b.Close()
 	must.OK(dataplane.New(b, nil).Apply(t.Context(), web(c, c.Pods[0])))(t)
-	count := must.OK(Open(&Config{NetNS: c.Node.NS.Fd(), Table: "few"}))(t)
+	count := must.OK(Open(&Config{NetNS: c.Node.NS.NetNS(), Table: "few"}))(t)
 	defer count.Close()
 	count.size = 1
 	require.NoError(t, count.Start(t.Context()))
@@ -202,7 +203,7 @@ func TestAKernelWithoutAFamily(t *testing.T) {
 					}
 				}
 			}}
-			conn := must.OK(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(), Wrap: func(
+			conn := must.OK(rawnl.Dial(&rawnl.Config{NetNS: ns.NetNS(), Wrap: func(
 				s rawnl.Socket) rawnl.Socket {
 				return kernel.Wrap(s)
 			}}))(t)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/threadns"
 )
 
 // Counters are the counters of one network namespace. Several goroutines, and several processes,
@@ -25,13 +24,9 @@ type Counters struct {
 // CAP_SYS_ADMIN for another network namespace. Errors match the sentinels of package dataplane.
 func Open(cfg *Config) (*Counters, error) {
 	cfg = cmp.Or(cfg, &Config{})
-	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
-	if err != nil {
-		return nil, fmt.Errorf("counters: open: %w", err)
-	}
-	defer release()
 	c := &Counters{table: cmp.Or(cfg.Table, defaultTable), size: setSize}
-	if c.conn, err = rawnl.Dial(&rawnl.Config{NetNS: fd}); err != nil {
+	var err error
+	if c.conn, err = rawnl.Dial(&rawnl.Config{NetNS: cfg.NetNS}); err != nil {
 		return nil, fmt.Errorf("counters: open: %w",
 			nft.Explain(err, nil, nft.Running()))
 	}

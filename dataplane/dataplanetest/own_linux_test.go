@@ -6,6 +6,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -30,8 +31,8 @@ func TestAScenarioOfOnesOwn(t *testing.T) {
 		}})
 	to := netip.MustParseAddrPort("10.96.0.30:80")
 	dataplanetest.RunScenarios(t, dataplanetest.Backend{
-		Open: func(netns int) (backends.Backend, error) {
-			return nftables.New(&nftables.Config{NetNS: netns})
+		Open: func(ns netns.Namespace) (backends.Backend, error) {
+			return nftables.New(&nftables.Config{NetNS: ns})
 		},
 	}, dataplanetest.Scenario{
 		Name: "pods reach the cart, nobody reaches it without endpoints",

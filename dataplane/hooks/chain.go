@@ -3,15 +3,14 @@ package hooks
 import (
 	"fmt"
 
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Config names the network namespace. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to read, and NetNSPath its path. At most
-	// one may be set. Zero and empty mean the calling thread's namespace.
-	NetNS     int
-	NetNSPath string
+	// NetNS names the network namespace to read.
+	NetNS netns.Namespace
 }
 
 // Hook is a place where netfilter hands packets to chains. Its value is its name as nft writes it,

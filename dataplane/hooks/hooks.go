@@ -11,7 +11,6 @@ import (
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/threadns"
 )
 
 // families are the families whose chains are read, by the numbers of the kernel (NFPROTO_INET,
@@ -62,12 +61,7 @@ func Read(ctx context.Context, cfg *Config, skip func(table string) bool) ([]Cha
 }
 
 func readAll(ctx context.Context, cfg *Config, skip func(string) bool) (d reading, err error) {
-	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
-	if err != nil {
-		return d, err
-	}
-	defer release()
-	conn, err := rawnl.Dial(&rawnl.Config{NetNS: fd})
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: cfg.NetNS})
 	if err != nil {
 		return d, err
 	}

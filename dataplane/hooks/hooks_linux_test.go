@@ -64,7 +64,7 @@ func in(t *testing.T) *netnstest.NS {
 func TestReadTellsWhatDrops(t *testing.T) {
 	t.Parallel()
 	ns := in(t)
-	got, err := hooks.Read(t.Context(), &hooks.Config{NetNS: ns.Fd()},
+	got, err := hooks.Read(t.Context(), &hooks.Config{NetNS: ns.NetNS()},
 		func(table string) bool { return table == "kernlb" })
 	require.NoError(t, err)
 	for i := range got {
@@ -84,7 +84,7 @@ func TestReadTellsWhatDrops(t *testing.T) {
 		{Family: "ip", Table: "kernlb", Name: "a", Type: "nat", Hook: hooks.Prerouting,
 			Priority: -100},
 	}, got)
-	got, err = hooks.Read(t.Context(), &hooks.Config{NetNS: ns.Fd()}, nil)
+	got, err = hooks.Read(t.Context(), &hooks.Config{NetNS: ns.NetNS()}, nil)
 	require.NoError(t, err)
 	require.Equal(t, "drop", got[2].Drops[0].Text, "nothing is skipped")
 }
@@ -143,7 +143,7 @@ func TestRulesAreWrittenAsNFTWritesThem(t *testing.T) {
 		text.WriteString("}\n}\n")
 	}
 	nstest.NFT(t, ns, text.String())
-	got, err := hooks.Read(t.Context(), &hooks.Config{NetNS: ns.Fd()}, nil)
+	got, err := hooks.Read(t.Context(), &hooks.Config{NetNS: ns.NetNS()}, nil)
 	require.NoError(t, err)
 	compared := 0
 	for _, c := range got {
@@ -173,7 +173,7 @@ func TestReadSeesIptables(t *testing.T) {
 	for _, target := range []string{"DROP", "REJECT"} {
 		nstest.Run(t, ns, "iptables-nft -A FORWARD -j "+target)
 	}
-	got, err := hooks.Read(t.Context(), &hooks.Config{NetNS: ns.Fd()}, nil)
+	got, err := hooks.Read(t.Context(), &hooks.Config{NetNS: ns.NetNS()}, nil)
 	require.NoError(t, err)
 	for _, c := range got {
 		if c.Name == "FORWARD" {
@@ -193,11 +193,11 @@ func TestReadBesideABusyProgram(t *testing.T) {
 		fmt.Fprintf(&many, "add chain ip kernlb c%d\n", i)
 	}
 	nstest.NFT(t, ns, many.String())
-	w, err := busywriter.Start(t.Context(), ns.Fd())
+	w, err := busywriter.Start(t.Context(), ns.NetNS())
 	require.NoError(t, err)
 	t.Cleanup(func() { w.Close() })
 	for range 100 {
-		_, err := hooks.Read(t.Context(), &hooks.Config{NetNS: ns.Fd()}, nil)
+		_, err := hooks.Read(t.Context(), &hooks.Config{NetNS: ns.NetNS()}, nil)
 		require.NoError(t, err)
 	}
 }
@@ -207,7 +207,7 @@ func TestAContextThatIsDoneEndsAReading(t *testing.T) {
 	ns := in(t)
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	_, err := hooks.Read(ctx, &hooks.Config{NetNS: ns.Fd()}, nil)
+	_, err := hooks.Read(ctx, &hooks.Config{NetNS: ns.NetNS()}, nil)
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "read the chains of nf_tables: ")
 }

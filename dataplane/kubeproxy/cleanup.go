@@ -10,16 +10,14 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Config names the network namespace. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in. NetNSPath is its path, such
-	// as "/run/netns/blue" or "/proc/1234/ns/net". At most one of them may be set; both are used
-	// only during the call. Zero and empty mean the calling thread's namespace.
-	NetNS     int
-	NetNSPath string
+	// NetNS names the network namespace to work in.
+	NetNS netns.Namespace
 	// Logger gets a debug record for each request to the kernel. Nil means silence.
 	Logger *slog.Logger
 }

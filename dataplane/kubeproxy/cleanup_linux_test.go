@@ -15,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -28,12 +29,12 @@ import (
 
 func cleanup(t *testing.T, ns *netnstest.NS) *Plan {
 	t.Helper()
-	return ok(Cleanup(t.Context(), &Config{NetNS: ns.Fd()}))(t)
+	return ok(Cleanup(t.Context(), &Config{NetNS: ns.NetNS()}))(t)
 }
 
 func find(t *testing.T, ns *netnstest.NS) *Plan {
 	t.Helper()
-	return ok(Find(t.Context(), &Config{NetNS: ns.Fd()}))(t)
+	return ok(Find(t.Context(), &Config{NetNS: ns.NetNS()}))(t)
 }
 
 // The objects of each version go, in both families. Everything else is the same, byte for byte.
@@ -137,7 +138,7 @@ func TestChainsOfAnInstanceWithOneFamilyStay(t *testing.T) {
 	for _, family := range []sm.Family{sm.IPv4, sm.IPv6} {
 		ns := nstest.New(t)
 		load(t, ns, "iptables-1.28.rules")
-		b := ok(iptables.New(&iptables.Config{NetNS: ns.Fd()}))(t)
+		b := ok(iptables.New(&iptables.Config{NetNS: ns.NetNS()}))(t)
 		defer b.Close()
 		e, n := dataplane.New(b, nil), sm.Name{Namespace: "default", Name: "web"}
 		ok(e.Apply(t.Context(), sm.State{}.WithNode(sm.Node{OnlyFamily: family}).
@@ -171,7 +172,7 @@ func TestASetThatOthersUseStays(t *testing.T) {
 	ns := nstest.New(t)
 	load(t, ns, "ipvs-1.36.rules")
 	nstest.Run(t, ns, "iptables-nft -A INPUT -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT")
-	done, err := Cleanup(t.Context(), &Config{NetNS: ns.Fd()})
+	done, err := Cleanup(t.Context(), &Config{NetNS: ns.NetNS()})
 	require.ErrorContains(t, err, "destroy IP set KUBE-CLUSTER-IP")
 	require.ErrorContains(t, err, "rules of others refer to it")
 	require.Len(t, done.Sets, len(setNames())-1)
@@ -183,7 +184,7 @@ func TestASetThatOthersUseStays(t *testing.T) {
 // neighbour returns a function that commits a transaction as another program.
 func neighbour(t *testing.T, ns *netnstest.NS) func() {
 	t.Helper()
-	c := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(t)
+	c := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.NetNS()}))(t)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return func() {
 		var b rawnl.Batch
@@ -204,7 +205,7 @@ func TestOtherWritersAreWaitedFor(t *testing.T) {
 	ns := nstest.New(t)
 	load(t, ns, "iptables-1.28.rules")
 	with, commit := saved(t, ns), neighbour(t, ns)
-	k := ok(open(&Config{NetNS: ns.Fd()}))(t)
+	k := ok(open(&Config{NetNS: ns.NetNS()}))(t)
 	defer k.close()
 	attempts := 0
 	until := func(end int) func(*Plan, uint32) error {
@@ -236,7 +237,7 @@ func TestLegacyTablesAreNamed(t *testing.T) {
 	nstest.Exec(t, ns, rules6(rules), "ip6tables-legacy-restore", "--noflush")
 	load(t, ns, "nftables-1.29.nft")
 	before := nstest.Exec(t, ns, "", "iptables-legacy-save", "-t", "nat")
-	done, err := Cleanup(t.Context(), &Config{NetNS: ns.Fd()})
+	done, err := Cleanup(t.Context(), &Config{NetNS: ns.NetNS()})
 	require.ErrorIs(t, err, ErrLegacy)
 	require.ErrorContains(t, err, "table filter of ip6tables-legacy: ")
 	require.Len(t, done.Tables, 2, "the rest is done")
@@ -291,11 +292,11 @@ func TestKernelEachRequestGoesWrong(t *testing.T) {
 	m.begin()
 	rawnltest.FailEach(t, "clean up", func(ctx context.Context) error {
 		m.begin()
-		_, err := Cleanup(ctx, &Config{NetNS: m.ns.Fd()})
+		_, err := Cleanup(ctx, &Config{NetNS: m.ns.NetNS()})
 		m.ended(err, "a request failed")
 		return err
 	})
-	k := ok(open(&Config{NetNS: m.ns.Fd()}))(t)
+	k := ok(open(&Config{NetNS: m.ns.NetNS()}))(t)
 	defer k.close()
 	f := rawnltest.NewFaults()
 	k.links.Wrap(f.Call)
@@ -337,15 +338,15 @@ func webState(c *netnstest.Cluster) sm.State {
 }
 
 // takers are the backends that a test hands over to.
-var takers = map[string]func(fd int) (backends.Backend, error){
-	"nftables": func(fd int) (backends.Backend, error) {
-		return nftables.New(&nftables.Config{NetNS: fd})
+var takers = map[string]func(ns netns.Namespace) (backends.Backend, error){
+	"nftables": func(ns netns.Namespace) (backends.Backend, error) {
+		return nftables.New(&nftables.Config{NetNS: ns})
 	},
-	"iptables": func(fd int) (backends.Backend, error) {
-		return iptables.New(&iptables.Config{NetNS: fd})
+	"iptables": func(ns netns.Namespace) (backends.Backend, error) {
+		return iptables.New(&iptables.Config{NetNS: ns})
 	},
-	"iptables with another prefix": func(fd int) (backends.Backend, error) {
-		return iptables.New(&iptables.Config{NetNS: fd, Prefix: "KLB"})
+	"iptables with another prefix": func(ns netns.Namespace) (backends.Backend, error) {
+		return iptables.New(&iptables.Config{NetNS: ns, Prefix: "KLB"})
 	},
 }
 
@@ -366,7 +367,7 @@ func TestConnectionsOutliveTheHandOver(t *testing.T) {
 					load = []string{"nft", "-f", "-"}
 				}
 				nstest.Exec(t, c.Node.NS, recorded(t, file), load...)
-				b := ok(open(c.Node.NS.Fd()))(t)
+				b := ok(open(c.Node.NS.NetNS()))(t)
 				defer b.Close()
 				handOver(t, c, b)
 			})

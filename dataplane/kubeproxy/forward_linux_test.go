@@ -30,7 +30,7 @@ func TestAFirewallThatDropsForwardedPackets(t *testing.T) {
 			nstest.Run(t, c.Node.NS, "iptables-nft -P FORWARD DROP")
 			set := manifest.NewSet(kube.Config{Node: sm.Node{Name: "node-1"}})
 			ok(set.PutFile("testdata/forward-drop.yaml"))(t)
-			b := ok(open(c.Node.NS.Fd()))(t)
+			b := ok(open(c.Node.NS.NetNS()))(t)
 			defer b.Close()
 			ok(dataplane.New(b, nil).Apply(t.Context(), set.Tracker().State()))(t)
 

@@ -13,11 +13,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
+	vishvananda "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/nstest"
@@ -78,7 +79,7 @@ func loadCopies(t *testing.T, ns *netnstest.NS, version string, n int) {
 		return
 	}
 	makeSets(t, ns)
-	h := ok(netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_NETFILTER))(t)
+	h := ok(netlink.NewHandleAt(vishvananda.NsHandle(ns.Fd()), unix.NETLINK_NETFILTER))(t)
 	defer h.Close()
 	var batch strings.Builder
 	batch.WriteString("link add kube-ipvs0 type bridge\n")
@@ -104,7 +105,7 @@ type counted struct {
 
 func newCounted(t *testing.T, ns *netnstest.NS) *counted {
 	t.Helper()
-	c := &counted{kernel: ok(open(&Config{NetNS: ns.Fd()}))(t), counts: map[string]int{}}
+	c := &counted{kernel: ok(open(&Config{NetNS: ns.NetNS()}))(t), counts: map[string]int{}}
 	t.Cleanup(c.close)
 	c.nf.Close()
 	count := func(what string, n int) { c.counts[c.doing+": "+what] += n }
@@ -115,7 +116,7 @@ func newCounted(t *testing.T, ns *netnstest.NS) *counted {
 			count("bytes", len(m.Body))
 		}}
 	wrap := func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }
-	c.nf = ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(), Wrap: wrap}))(t)
+	c.nf = ok(rawnl.Dial(&rawnl.Config{NetNS: ns.NetNS(), Wrap: wrap}))(t)
 	c.links.Wrap(func(_ bool, do func() error) error {
 		count("requests to rtnetlink", 1)
 		return do()
@@ -151,7 +152,7 @@ func wanted(c contents) sm.State {
 
 // countedHandOver counts a comparison, an apply of the same services and a clean-up.
 func countedHandOver(t *testing.T, version string, n int,
-	backend func(fd int) (backends.Backend, error)) map[string]int {
+	backend func(ns netns.Namespace) (backends.Backend, error)) map[string]int {
 	t.Helper()
 	ns := nstest.New(t)
 	loadCopies(t, ns, version, n)
@@ -164,7 +165,7 @@ func countedHandOver(t *testing.T, version string, n int,
 		k.counts["endpoints"] += len(f.Endpoints)
 	}
 
-	b := ok(backend(ns.Fd()))(t)
+	b := ok(backend(ns.NetNS()))(t)
 	defer b.Close()
 	result := ok(dataplane.New(b, nil).Apply(t.Context(), wanted(found)))(t)
 	require.Empty(t, result.Refused)
@@ -201,12 +202,12 @@ func TestAHandOverIsProportional(t *testing.T) {
 	versions := ok(filepath.Glob("testdata/*-1.*"))(t)
 	require.NotEmpty(t, versions)
 	for _, version := range versions {
-		for name, backend := range map[string]func(fd int) (backends.Backend, error){
-			"nftables": func(fd int) (backends.Backend, error) {
-				return nftables.New(&nftables.Config{NetNS: fd})
+		for name, backend := range map[string]func(ns netns.Namespace) (backends.Backend, error){
+			"nftables": func(ns netns.Namespace) (backends.Backend, error) {
+				return nftables.New(&nftables.Config{NetNS: ns})
 			},
-			"iptables": func(fd int) (backends.Backend, error) {
-				return iptables.New(&iptables.Config{NetNS: fd})
+			"iptables": func(ns netns.Namespace) (backends.Backend, error) {
+				return iptables.New(&iptables.Config{NetNS: ns})
 			},
 		} {
 			t.Run(filepath.Base(version)+" to "+name, func(t *testing.T) {

@@ -72,7 +72,7 @@ func (k *kernel) withIPVS(ctx context.Context, fn func(*ipvsnl.Client) error) er
 	if err != nil {
 		return fmt.Errorf("look for IPVS: %w", err)
 	}
-	c, err := ipvsnl.Dial(ctx, &rawnl.Config{NetNS: k.ns.FD(), Logger: k.log})
+	c, err := ipvsnl.Dial(ctx, &rawnl.Config{NetNS: k.ns.NetNS(), Logger: k.log})
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func newIPVSMode(t *testing.T) *ipvsMode {
 	t.Helper()
 	m := &ipvsMode{t: t, ns: nstest.New(t)}
 	var err error
-	m.ipvs, err = ipvsnl.Dial(t.Context(), &rawnl.Config{NetNS: m.ns.Fd()})
+	m.ipvs, err = ipvsnl.Dial(t.Context(), &rawnl.Config{NetNS: m.ns.NetNS()})
 	if errors.Is(err, ipvsnl.ErrNotSupported) {
 		t.Skip("the kernel has no IPVS")
 	}
@@ -75,7 +75,7 @@ func tcp(addr string) ipvsnl.ServiceKey {
 // stay, even at an address of the node.
 func TestKernelVirtualServers(t *testing.T) {
 	m := newIPVSMode(t)
-	k := ok(open(&Config{NetNS: m.ns.Fd()}))(t)
+	k := ok(open(&Config{NetNS: m.ns.NetNS()}))(t)
 	defer k.close()
 	addPort(t, k, "KUBE-NODE-PORT-TCP", 30080)
 	port, protocol := uint16(80), uint8(unix.IPPROTO_TCP)
@@ -150,7 +150,7 @@ func TestEntriesOfSets(t *testing.T) {
 	add("KUBE-CLUSTER-IP", "10.96.0.10", unix.IPPROTO_UDP, 53)
 	add("KUBE-6-LOAD-BALANCER", "2001:db8:113::1", unix.IPPROTO_SCTP, 80)
 
-	k := ok(open(&Config{NetNS: ns.Fd()}))(t)
+	k := ok(open(&Config{NetNS: ns.NetNS()}))(t)
 	defer k.close()
 	addPort(t, k, "KUBE-NODE-PORT-UDP", 30053)
 	v := ok(k.readVirtual(t.Context()))(t)

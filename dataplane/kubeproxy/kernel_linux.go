@@ -42,7 +42,7 @@ func open(cfg *Config) (*kernel, error) {
 	if cfg != nil {
 		k.log = cfg.Logger
 	}
-	if k.nf, err = rawnl.Dial(&rawnl.Config{NetNS: ns.FD(), Logger: k.log}); err == nil {
+	if k.nf, err = rawnl.Dial(&rawnl.Config{NetNS: ns.NetNS(), Logger: k.log}); err == nil {
 		k.links, err = rtnetlink.Open(ns)
 	}
 	if err != nil {

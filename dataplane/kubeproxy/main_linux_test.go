@@ -142,7 +142,7 @@ func kindOfSet(name string) string {
 // makeCounters makes the counters of kube-proxy. It reports whether the kernel supports counters.
 func makeCounters(t *testing.T, ns *netnstest.NS) bool {
 	t.Helper()
-	c := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(t)
+	c := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.NetNS()}))(t)
 	defer c.Close()
 	for _, name := range counters {
 		if _, err := c.SendAll(t.Context(), counterRequest(0, "add", name), nil); err != nil {
@@ -174,7 +174,7 @@ func TestRunning(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			ns := nstest.New(t)
-			cfg := &Config{NetNS: ns.Fd()}
+			cfg := &Config{NetNS: ns.NetNS()}
 			mode := ok(Running(t.Context(), cfg))(t)
 			require.Empty(t, mode, "nobody listens")
 
@@ -199,8 +199,8 @@ func TestRunning(t *testing.T) {
 			require.Equal(t, c.want, mode)
 		})
 	}
-	_, err := Running(t.Context(), &Config{NetNS: -1})
-	require.ErrorContains(t, err, "NetNS: -1 is not a file descriptor")
+	_, err := Running(t.Context(), &Config{NetNS: "/run/netns/nosuch"})
+	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
 // A program that begins an answer and does not end it cannot hold up Running.
@@ -221,7 +221,7 @@ func TestRunningWaitsOnlySoLong(t *testing.T) {
 	t.Cleanup(func() { server.Close() })
 	ctx, stop := context.WithTimeout(t.Context(), 10*answerLimit)
 	defer stop()
-	mode, err := Running(ctx, &Config{NetNS: ns.Fd()})
+	mode, err := Running(ctx, &Config{NetNS: ns.NetNS()})
 	require.NoError(t, err)
 	require.Empty(t, mode)
 }

@@ -158,7 +158,7 @@ const recordedFrontends = `*4:3001/tcp ns2/svc2:p80 []
 // frontends returns the frontends of each family as text.
 func frontends(t *testing.T, ns *netnstest.NS) (v4, v6 string) {
 	t.Helper()
-	all := ok(Frontends(t.Context(), &Config{NetNS: ns.Fd()}))(t)
+	all := ok(Frontends(t.Context(), &Config{NetNS: ns.NetNS()}))(t)
 	for _, f := range all {
 		text := &v4
 		if f.Key.Addr.Is6() {
@@ -200,7 +200,7 @@ func TestLegacyTablesAreNotTakenForNothing(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
 	nstest.Exec(t, ns, recorded(t, "iptables-1.28.rules"), "iptables-legacy-restore", "--noflush")
-	_, err := Frontends(t.Context(), &Config{NetNS: ns.Fd()})
+	_, err := Frontends(t.Context(), &Config{NetNS: ns.NetNS()})
 	require.ErrorIs(t, err, ErrLegacy)
 }
 
@@ -216,8 +216,8 @@ COMMIT
 `, "iptables-legacy-restore", "--noflush")
 	require.True(t, find(t, ns).Empty())
 	require.Empty(t, find(t, ns).Left)
-	ok(Frontends(t.Context(), &Config{NetNS: ns.Fd()}))(t)
-	ok(Cleanup(t.Context(), &Config{NetNS: ns.Fd()}))(t)
+	ok(Frontends(t.Context(), &Config{NetNS: ns.NetNS()}))(t)
+	ok(Cleanup(t.Context(), &Config{NetNS: ns.NetNS()}))(t)
 }
 
 // Matches of ports that are extensions of x_tables are read, too: for SCTP there is no other.

@@ -91,7 +91,7 @@ func enter(cfg *Config) (*threadns.NS, error) {
 	if cfg == nil {
 		cfg = &Config{}
 	}
-	return threadns.OpenAt(cfg.NetNS, cfg.NetNSPath)
+	return threadns.Open(cfg.NetNS)
 }
 
 // rootListens reports whether a socket of root listens at the port of the metrics. It returns true

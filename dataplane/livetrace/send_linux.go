@@ -42,12 +42,12 @@ func send(ctx context.Context, cfg *Config) (*Trace, error) {
 	if err := c.Filter.check(); err != nil {
 		return nil, err
 	}
-	ns, err := threadns.OpenAt(c.NetNS, c.NetNSPath)
+	ns, err := threadns.Open(c.NetNS)
 	if err != nil {
 		return nil, err
 	}
 	defer ns.Close() //nolint:errcheck // nothing was written
-	c.NetNS, c.NetNSPath = ns.FD(), ""
+	c.NetNS = ns.NetNS()
 	var sock int
 	err = ns.Do(func() (err error) {
 		sock, err = bound(kind, &c.Filter)

@@ -6,16 +6,14 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Config says what is followed, and where.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path. At
-	// most one may be set, and it is used only while the tracer is opened. Zero and empty mean the
-	// calling thread's namespace.
-	NetNS     int
-	NetNSPath string
+	// NetNS names the network namespace to work in.
+	NetNS netns.Namespace
 	// Filter says which packets are followed.
 	Filter Filter
 	// Patience is how long the tracer waits for the next event until a packet counts as lost, and

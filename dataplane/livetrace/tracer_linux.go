@@ -56,7 +56,7 @@ func open(ctx context.Context, cfg *Config) (*Tracer, error) {
 	if err := cfg.Filter.check(); err != nil {
 		return nil, err
 	}
-	ns, err := threadns.OpenAt(cfg.NetNS, cfg.NetNSPath)
+	ns, err := threadns.Open(cfg.NetNS)
 	if err != nil {
 		return nil, err
 	}

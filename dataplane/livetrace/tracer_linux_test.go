@@ -12,6 +12,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/iptables"
@@ -43,7 +44,7 @@ func newNetwork(t *testing.T, backend string) *network {
 	for _, p := range netnstest.Protocols() {
 		require.NoError(t, n.Pods[1].Serve(p, 8080))
 	}
-	b, err := openBackend(backend, n.Node.NS.Fd())
+	b, err := openBackend(backend, n.Node.NS.NetNS())
 	if backend == ipvs.Name && errors.Is(err, kernelerr.ErrMissingModule) {
 		t.Skip(err)
 	}
@@ -54,7 +55,7 @@ func newNetwork(t *testing.T, backend string) *network {
 	return n
 }
 
-func openBackend(name string, ns int) (backends.Backend, error) {
+func openBackend(name string, ns netns.Namespace) (backends.Backend, error) {
 	switch name {
 	case iptables.Name:
 		return iptables.New(&iptables.Config{NetNS: ns})
@@ -115,7 +116,7 @@ func (n *network) follow(from *netnstest.Host, proto servicemodel.Protocol,
 	if from != n.Node {
 		f.Src, f.InInterface = from.Addr(to.Addr()), from.NodeInterface
 	}
-	tracer, err := Open(n.t.Context(), &Config{NetNS: n.Node.NS.Fd(), Filter: f})
+	tracer, err := Open(n.t.Context(), &Config{NetNS: n.Node.NS.NetNS(), Filter: f})
 	require.NoError(n.t, err)
 	defer func() { require.NoError(n.t, tracer.Close()) }()
 	got := netnstest.Probe{From: from, Proto: proto, To: to}.Send(n.t.Context())
@@ -309,7 +310,7 @@ func TestLostByRouting(t *testing.T) {
 func TestSend(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, nftables.Name)
-	cfg := Config{NetNS: n.Node.NS.Fd()}
+	cfg := Config{NetNS: n.Node.NS.NetNS()}
 	for _, f := range []Filter{
 		{Dst: at(clusterIP), Protocol: servicemodel.TCP},
 		{Dst: at(clusterIP), Protocol: servicemodel.UDP, Src: netip.MustParseAddr("192.0.2.11")},
@@ -357,7 +358,7 @@ func TestTracersLeaveNothing(t *testing.T) {
 	before := n.tables()
 	var tracers []*Tracer
 	for range 2 {
-		tr, err := Open(t.Context(), &Config{NetNS: n.Node.NS.Fd(), Filter: Filter{
+		tr, err := Open(t.Context(), &Config{NetNS: n.Node.NS.NetNS(), Filter: Filter{
 			Dst: at(emptyIP), Protocol: servicemodel.UDP}})
 		require.NoError(t, err)
 		tracers = append(tracers, tr)
@@ -388,7 +389,7 @@ func TestTracersLeaveNothing(t *testing.T) {
 func TestNextEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, nftables.Name)
-	tr, err := Open(t.Context(), &Config{NetNS: n.Node.NS.Fd(), Filter: Filter{Dst: at(emptyIP),
+	tr, err := Open(t.Context(), &Config{NetNS: n.Node.NS.NetNS(), Filter: Filter{Dst: at(emptyIP),
 		Protocol: servicemodel.TCP}})
 	require.NoError(t, err)
 	defer tr.Close()

@@ -22,7 +22,7 @@
 //	                                              fd00:10:244:2::1 fd00:10:244:2::2
 //
 // A backend works on the node if its configuration says so, such as nftables.Config with NetNS set
-// to cluster.Node.NS.Fd().
+// to cluster.Node.NS.NetNS().
 //
 // Each pod of the node, the node, the other node with its pods, the outside clients, and the
 // internet is one anonymous network namespace. Only a file descriptor holds it, so it vanishes with

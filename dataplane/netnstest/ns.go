@@ -8,6 +8,8 @@ import (
 	"path"
 	"strings"
 	"sync"
+
+	"github.com/kernlb/kernlb/dataplane/netns"
 )
 
 // errClosed is returned by methods of an NS after Close.
@@ -40,8 +42,11 @@ func NewNS(name string) (*NS, error) {
 	return ns, nil
 }
 
-// Fd returns the file descriptor of the namespace, for libraries that take one. It is valid until
-// Close.
+// NetNS names the namespace, for configurations of this module. The name is valid in this process
+// until Close.
+func (ns *NS) NetNS() netns.Namespace { return netns.FD(ns.Fd()) }
+
+// Fd returns the file descriptor of the namespace, for other libraries. It is valid until Close.
 func (ns *NS) Fd() int { return int(ns.file.Fd()) }
 
 // Do runs f inside the namespace, on an operating system thread of its own. The thread is used

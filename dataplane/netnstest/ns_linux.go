@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
@@ -19,7 +20,7 @@ func newNetNS() (file *os.File, err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return os.NewSyscallError("unshare", err)
 		}
-		file, err = threadns.Current()
+		file, err = netns.Namespace("").Open()
 		return err
 	})
 	return file, err

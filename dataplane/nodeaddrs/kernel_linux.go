@@ -24,7 +24,7 @@ type kernel struct {
 }
 
 func (k *kernel) open(cfg *Config) (err error) {
-	if k.ns, err = threadns.OpenAt(cfg.NetNS, cfg.NetNSPath); err != nil {
+	if k.ns, err = threadns.Open(cfg.NetNS); err != nil {
 		return err
 	}
 	if err = k.changes.Open(k.ns); err == nil {

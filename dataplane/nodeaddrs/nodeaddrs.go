@@ -21,16 +21,14 @@ import (
 	"sync"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Config selects the addresses. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the node's network namespace, and NetNSPath its path, such as
-	// "/run/netns/blue". At most one may be set, and it is used only while the source is opened.
-	// Zero and empty mean the calling thread's namespace.
-	NetNS     int
-	NetNSPath string
+	// NetNS names the node's network namespace.
+	NetNS netns.Namespace
 	// Except are names of devices whose addresses do not count, such as one that holds the
 	// addresses of services. The devices need not exist. The devices of kube-proxy (kube-ipvs0) and
 	// of kube-router (kube-dummy-if) never count.

@@ -33,7 +33,7 @@ func newNode(t *testing.T, except ...string) *node {
 	t.Helper()
 	n := &node{t: t, ns: nstest.New(t)}
 	var err error
-	n.Source, err = nodeaddrs.New(&nodeaddrs.Config{NetNS: n.ns.Fd(), Except: except})
+	n.Source, err = nodeaddrs.New(&nodeaddrs.Config{NetNS: n.ns.NetNS(), Except: except})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Close()) })
 	n.ip("link add v type veth peer name w")
@@ -153,12 +153,11 @@ func TestAnEngineFollowsTheNode(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
-// After lost notices, the source lists the addresses. The path of the namespace works, too.
+// After lost notices, the source lists the addresses.
 func TestABurstOfAddressesIsNoticed(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	path := fmt.Sprintf("/proc/self/fd/%d", n.ns.Fd())
-	s, err := nodeaddrs.New(&nodeaddrs.Config{NetNSPath: path})
+	s, err := nodeaddrs.New(&nodeaddrs.Config{NetNS: n.ns.NetNS()})
 	require.NoError(t, err)
 	defer s.Close()
 	got, err := s.Complete(t.Context(), servicemodel.Node{})

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
@@ -17,8 +18,8 @@ import (
 // have rules, and the rule of kube-proxy, the kubelet and the iptables backend in a chain
 // …-FIREWALL of the table filter. It is the [Others] of a backend that only needs this sysctl.
 type Guards struct {
-	// NetNS is a file descriptor of the network namespace.
-	NetNS int
+	// NetNS names the network namespace.
+	NetNS netns.Namespace
 	// Table and Chain name the chain with the guard of the instance.
 	Table, Chain string
 }

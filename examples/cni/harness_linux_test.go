@@ -252,7 +252,8 @@ func (c *container) serve(tb testing.TB, proto servicemodel.Protocol, port uint1
 
 // owners returns the owners that hold anything on the host.
 func (h *host) owners() []string {
-	backend := must.OK(nftables.New(&nftables.Config{Table: instance, NetNS: h.Node.NS.Fd()}))(h.tb)
+	backend := must.OK(nftables.New(
+		&nftables.Config{Table: instance, NetNS: h.Node.NS.NetNS()}))(h.tb)
 	defer backend.Close()
 	return must.OK(dataplane.NewParts(backend, nil).Owners(h.tb.Context()))(h.tb)
 }

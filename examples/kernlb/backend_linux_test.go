@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/livetrace"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
@@ -142,14 +143,16 @@ func TestKernelAutoTakesIPVSForItsSchedulers(t *testing.T) {
 }
 
 var (
-	onNftables = dataplanetest.Backend{Open: func(ns int) (backends.Backend, error) {
+	onNftables = dataplanetest.Backend{Open: func(ns netns.Namespace) (backends.Backend, error) {
 		return nftables.New(&nftables.Config{NetNS: ns})
 	}}
-	onIPTables = dataplanetest.Backend{Open: func(ns int) (backends.Backend, error) {
+	onIPTables = dataplanetest.Backend{Open: func(ns netns.Namespace) (backends.Backend, error) {
 		return iptables.New(&iptables.Config{NetNS: ns})
 	}}
 	onIPVS = dataplanetest.Backend{Require: needIPVS, OwnConnections: true,
-		Open: func(ns int) (backends.Backend, error) { return ipvs.New(&ipvs.Config{NetNS: ns}) }}
+		Open: func(ns netns.Namespace) (backends.Backend, error) {
+			return ipvs.New(&ipvs.Config{NetNS: ns})
+		}}
 )
 
 func needIPVS(t *testing.T) {

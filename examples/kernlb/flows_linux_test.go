@@ -39,7 +39,7 @@ endpoints:
 // put adds a flow to the service, answered by the endpoint.
 func put(t *testing.T, ns *netnstest.NS, p conntrack.Protocol, port uint16, endpoint string) {
 	t.Helper()
-	table := ok(conntrack.Open(&conntrack.Config{NetNS: ns.Fd()}))(t)
+	table := ok(conntrack.Open(&conntrack.Config{NetNS: ns.NetNS()}))(t)
 	defer table.Close()
 	client := netip.MustParseAddrPort("198.51.100.1:4000")
 	f := conntrack.Flow{Protocol: p, Timeout: time.Minute,

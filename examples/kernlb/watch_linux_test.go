@@ -325,7 +325,7 @@ func TestSIGHUPDuringTheStart(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "-listen", "127.0.0.1:0")
 	w.write("a.yaml", one("a", "10.96.0.1"))
-	b := ok(nftables.New(&nftables.Config{NetNS: w.ns.Fd()}))(t)
+	b := ok(nftables.New(&nftables.Config{NetNS: w.ns.NetNS()}))(t)
 	defer b.Close()
 	unlock := ok(b.(backends.Locker).Lock(t.Context()))(t) // the program waits for its turn
 	w.start()

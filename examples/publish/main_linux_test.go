@@ -155,7 +155,7 @@ func TestDELSucceedsWithoutNFTables(t *testing.T) {
 
 // others publishes three ports for each of the pods, as processes would.
 func others(tb testing.TB, ns *netnstest.NS, pods int) {
-	backend, err := nftables.New(&nftables.Config{Table: "published", NetNS: ns.Fd()})
+	backend, err := nftables.New(&nftables.Config{Table: "published", NetNS: ns.NetNS()})
 	require.NoError(tb, err)
 	defer backend.Close()
 	p := dataplane.NewParts(backend, nil)

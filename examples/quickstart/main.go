@@ -68,7 +68,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 
 	// These three statements are enough: a backend in a network namespace, an engine on it, and an
 	// applied state.
-	backend, err := nftables.New(&nftables.Config{NetNS: network.Node.NS.Fd()})
+	backend, err := nftables.New(&nftables.Config{NetNS: network.Node.NS.NetNS()})
 	if err != nil {
 		return err
 	}

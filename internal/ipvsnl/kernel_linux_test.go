@@ -25,7 +25,7 @@ func kernelClient(tb testing.TB) (*Client, *netnstest.NS) {
 	tb.Helper()
 	ns := nstest.New(tb)
 
-	c, err := Dial(tb.Context(), &rawnl.Config{NetNS: ns.Fd()})
+	c, err := Dial(tb.Context(), &rawnl.Config{NetNS: ns.NetNS()})
 	if errors.Is(err, ErrNotSupported) {
 		tb.Skipf("needs a kernel with IPVS: %v", err)
 	}
@@ -57,7 +57,7 @@ func TestKernelListsInParts(t *testing.T) {
 func TestKernelAnswersFitTheReceiveQueue(t *testing.T) {
 	_, ns := kernelClient(t)
 	// Only the queue limits how much is sent at once.
-	c := ok(Dial(t.Context(), &rawnl.Config{NetNS: ns.Fd(), Limit: 1 << 30}))(t)
+	c := ok(Dial(t.Context(), &rawnl.Config{NetNS: ns.NetNS(), Limit: 1 << 30}))(t)
 	defer c.Close()
 	const n = 20_000 // some times as many as the queue has room for
 	_, remove := Many(n, 0)
@@ -82,7 +82,7 @@ func BenchmarkKernelSubmit(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				_, ns := kernelClient(b)
-				c := ok(Dial(b.Context(), &rawnl.Config{NetNS: ns.Fd(), Limit: window}))(b)
+				c := ok(Dial(b.Context(), &rawnl.Config{NetNS: ns.NetNS(), Limit: window}))(b)
 				b.StartTimer()
 				require.NoError(b, c.Submit(context.Background(), add...))
 				b.StopTimer()

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/kernlb/kernlb/dataplane/netns"
 )
 
 // receiveSize is the size of the receive buffer. The kernel makes the parts of a dump as large as
@@ -25,10 +27,9 @@ const manySize = 1 << 10
 
 // Config says where and how to open a connection. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of a network namespace (an open /proc/…/ns/net or a bind mount of
-	// one), used only during Dial. 0 means the network namespace of the calling thread. A caller
-	// that changes namespaces itself must have locked its goroutine to the thread.
-	NetNS int
+	// NetNS names the network namespace of the socket. A caller that changes namespaces itself must
+	// have locked its goroutine to the thread.
+	NetNS netns.Namespace
 	// Logger gets a debug record for each request. Nil means silence.
 	Logger *slog.Logger
 	// Limit is the greatest number of bytes in one send. It only lowers the limit of the socket;
@@ -99,9 +100,6 @@ func Dial(cfg *Config) (*Conn, error) {
 func dial(protocol int, cfg *Config) (*Conn, error) {
 	if cfg == nil {
 		cfg = &Config{}
-	}
-	if cfg.NetNS < 0 {
-		return nil, fmt.Errorf("NetNS: %d is not a file descriptor", cfg.NetNS)
 	}
 	sock := cfg.Socket
 	if sock == nil {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
@@ -50,13 +51,13 @@ const (
 	protocolGeneric   = unix.NETLINK_GENERIC
 )
 
-// openSocket opens a socket in the network namespace netns; 0 means the calling thread's. A socket
-// stays in the namespace in which it was made.
-func openSocket(protocol, netns int) (Socket, error) {
-	if netns == 0 {
+// openSocket opens a socket in a network namespace. A socket stays in the namespace in which it was
+// made.
+func openSocket(protocol int, at netns.Namespace) (Socket, error) {
+	if at == "" {
 		return newSocket(protocol)
 	}
-	ns, err := threadns.Open(netns)
+	ns, err := threadns.Open(at)
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,11 @@
 
 package rawnl
 
-import "syscall"
+import (
+	"syscall"
+
+	"github.com/kernlb/kernlb/dataplane/netns"
+)
 
 // errRestart is ERESTART in the numbering of most Linux architectures.
 const errRestart = syscall.Errno(85)
@@ -14,4 +18,4 @@ const (
 )
 
 // openSocket returns [ErrNotSupported].
-func openSocket(_, _ int) (Socket, error) { return nil, ErrNotSupported }
+func openSocket(int, netns.Namespace) (Socket, error) { return nil, ErrNotSupported }

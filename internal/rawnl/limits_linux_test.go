@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 func TestMoreErrorsThanTheQueueHolds(t *testing.T) {
@@ -117,13 +119,13 @@ func TestBatchesAreLimited(t *testing.T) {
 
 func TestDialTakesTheThreadsNamespace(t *testing.T) {
 	t.Parallel()
-	ns := newNetNS(t)
-	commitNumbers(t, dialIn(t, ns), 1)
+	ns := nstest.New(t)
+	commitNumbers(t, dialIn(t, ns.NetNS()), 1)
 	names := make(chan []string)
 	go func() {
 		defer close(names)
 		runtime.LockOSThread() // the thread ends with this goroutine
-		if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
+		if err := unix.Setns(ns.Fd(), unix.CLONE_NEWNET); err != nil {
 			t.Errorf("enter the namespace: %v", err)
 			return
 		}

@@ -3,14 +3,15 @@ package rawnl
 import (
 	"testing"
 
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/stretchr/testify/require"
 )
 
-// newNetNS returns a descriptor of a network namespace that lives until the test ends.
-func newNetNS(t testing.TB) int {
+// newNetNS returns the name of a network namespace that lives until the test ends.
+func newNetNS(t testing.TB) netns.Namespace {
 	t.Helper()
-	return nstest.New(t).Fd()
+	return nstest.New(t).NetNS()
 }
 
 // dialNew returns a connection in a network namespace of its own.
@@ -20,7 +21,7 @@ func dialNew(t testing.TB) *Conn {
 }
 
 // dialIn returns a connection in the network namespace ns.
-func dialIn(t testing.TB, ns int) *Conn {
+func dialIn(t testing.TB, ns netns.Namespace) *Conn {
 	t.Helper()
 	c := ok(Dial(&Config{NetNS: ns}))(t)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })

@@ -40,9 +40,9 @@ func TestWithoutIPv6(t *testing.T) {
 			ns := nstest.New(t)
 			serve(t, ns)
 			b := must.OK([]backends.Candidate{
-				nftables.Candidate(&nftables.Config{NetNS: ns.Fd()}),
-				iptables.Candidate(&iptables.Config{NetNS: ns.Fd()}),
-				ipvs.Candidate(&ipvs.Config{NetNS: ns.Fd()}),
+				nftables.Candidate(&nftables.Config{NetNS: ns.NetNS()}),
+				iptables.Candidate(&iptables.Config{NetNS: ns.NetNS()}),
+				ipvs.Candidate(&ipvs.Config{NetNS: ns.NetNS()}),
 			}[i].Open())(t)
 			t.Cleanup(func() { require.NoError(t, b.Close()) })
 			e := dataplane.New(b, nil)

@@ -15,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
@@ -27,15 +28,15 @@ import (
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
 // candidates are those that write nf_tables, in a namespace; 0 means the calling thread's.
-func candidates(netns int) []backends.Candidate {
-	return []backends.Candidate{nftables.Candidate(&nftables.Config{NetNS: netns}),
-		iptables.Candidate(&iptables.Config{NetNS: netns})}
+func candidates(ns netns.Namespace) []backends.Candidate {
+	return []backends.Candidate{nftables.Candidate(&nftables.Config{NetNS: ns}),
+		iptables.Candidate(&iptables.Config{NetNS: ns})}
 }
 
 func TestProbingLeavesNothingBehind(t *testing.T) {
 	ns := nstest.New(t)
 	generation := func() uint32 {
-		c := must.OK(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(t)
+		c := must.OK(rawnl.Dial(&rawnl.Config{NetNS: ns.NetNS()}))(t)
 		defer c.Close()
 		g := must.OK(c.GenID(t.Context()))(t)
 		return g.ID
@@ -43,12 +44,12 @@ func TestProbingLeavesNothingBehind(t *testing.T) {
 	before := generation()
 	var found []dataplane.Support
 	require.NoError(t, ns.Do(func() error {
-		found = dataplane.Probe(t.Context(), candidates(0)...)
+		found = dataplane.Probe(t.Context(), candidates("")...)
 		return nil
 	}))
 	require.Equal(t, []dataplane.Support{{Backend: "nftables"}, {Backend: "iptables"}}, found)
 	require.Equal(t, before, generation(), "the ruleset's generation")
-	for _, c := range candidates(ns.Fd()) {
+	for _, c := range candidates(ns.NetNS()) {
 		b := must.OK(c.Open())(t)
 		defer b.Close()
 		o := must.OK(b.Observe(t.Context(), nil))(t)
@@ -67,7 +68,7 @@ func TestProbingBesideAnInstanceOfTheSameName(t *testing.T) {
 	} {
 		nstest.Run(t, ns, command)
 	}
-	for _, s := range dataplane.Probe(t.Context(), candidates(ns.Fd())...) {
+	for _, s := range dataplane.Probe(t.Context(), candidates(ns.NetNS())...) {
 		require.NoError(t, s.Err, s.Backend)
 	}
 }
@@ -75,7 +76,7 @@ func TestProbingBesideAnInstanceOfTheSameName(t *testing.T) {
 func TestWithoutPermission(t *testing.T) {
 	ns := nstest.New(t)
 	require.NoError(t, dataplanetest.WithoutCapabilities(func() error {
-		for _, s := range dataplane.Probe(t.Context(), candidates(ns.Fd())...) {
+		for _, s := range dataplane.Probe(t.Context(), candidates(ns.NetNS())...) {
 			var refused *kernelerr.OpError
 			if !errors.Is(s.Err, kernelerr.ErrNoPermission) ||
 				!errors.Is(s.Err, fs.ErrPermission) || !errors.As(s.Err, &refused) ||
@@ -109,7 +110,7 @@ func TestMissingModules(t *testing.T) {
 		t.Run(tt.module, func(t *testing.T) {
 			hide(t, tt.module)
 			ns := nstest.New(t)
-			c := candidates(ns.Fd())[tt.backend]
+			c := candidates(ns.NetNS())[tt.backend]
 			if tt.module == "nf_tables" { // then there is nothing that a backend could clean up
 				_, err := c.Open()
 				require.ErrorIs(t, err, kernelerr.ErrMissingModule)

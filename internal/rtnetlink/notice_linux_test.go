@@ -16,7 +16,7 @@ import (
 func newNS(t *testing.T) (*threadns.NS, func(args ...string)) {
 	t.Helper()
 	n := nstest.New(t)
-	ns, err := threadns.Open(n.Fd())
+	ns, err := threadns.Open(n.NetNS())
 	require.NoError(t, err)
 	t.Cleanup(func() { ns.Close() })
 	return ns, func(args ...string) {

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { netnstest.Main(m) }
 // open opens a connection in a namespace of its own, where lo is up.
 func open(t *testing.T) *rtnetlink.Conn {
 	t.Helper()
-	ns, err := threadns.Open(nstest.New(t).Fd())
+	ns, err := threadns.Open(nstest.New(t).NetNS())
 	require.NoError(t, err)
 	t.Cleanup(func() { ns.Close() })
 	c, err := rtnetlink.Open(ns)

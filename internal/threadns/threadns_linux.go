@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/netns"
 )
 
 // threadNetNS is the file of the calling thread's network namespace.
@@ -23,39 +24,18 @@ type NS struct {
 	ino  uint64
 }
 
-// Open holds the network namespace of a file descriptor; 0 means the calling thread's.
-func Open(fd int) (*NS, error) {
-	var file *os.File
-	var err error
-	switch {
-	case fd < 0:
-		return nil, fmt.Errorf("NetNS: %d is not a file descriptor", fd)
-	case fd == 0:
-		if file, err = Current(); err != nil {
-			return nil, err
-		}
-	default:
-		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			return nil, fmt.Errorf("NetNS: duplicate file descriptor %d: %w", fd, err)
-		}
-		file = os.NewFile(uintptr(dup), "network namespace")
+// Open holds a network namespace.
+func Open(at netns.Namespace) (*NS, error) {
+	file, err := at.Open()
+	if err != nil {
+		return nil, err
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
 		file.Close()
-		return nil, fmt.Errorf("NetNS: stat: %w", err)
+		return nil, fmt.Errorf("network namespace: stat: %w", err)
 	}
 	return &NS{file: file, dev: st.Dev, ino: st.Ino}, nil
-}
-
-// Current opens the network namespace of the calling thread.
-func Current() (*os.File, error) {
-	file, err := os.Open(threadNetNS)
-	if err != nil {
-		return nil, fmt.Errorf("open the network namespace of the thread: %w", err)
-	}
-	return file, nil
 }
 
 // Close releases the namespace. A nil or closed NS has nothing to release.
@@ -66,8 +46,8 @@ func (n *NS) Close() error {
 	return closeOnce(n.file)
 }
 
-// FD returns a file descriptor of the namespace. It is valid until Close.
-func (n *NS) FD() int { return int(n.file.Fd()) }
+// NetNS names the namespace. The name is valid until Close.
+func (n *NS) NetNS() netns.Namespace { return netns.FD(int(n.file.Fd())) }
 
 // Do runs fn on a thread that is in the namespace. To enter a namespace, it needs CAP_SYS_ADMIN. If
 // the calling thread is in the namespace already, Do enters nothing, so a program that never leaves
@@ -108,7 +88,7 @@ func OnThread(fn func() error) error {
 		err := ErrEnded
 		defer func() { done <- err }()
 		runtime.LockOSThread()
-		home, openErr := Current()
+		home, openErr := netns.Namespace("").Open()
 		if openErr != nil {
 			err = openErr
 			runtime.UnlockOSThread()

@@ -6,19 +6,21 @@ package threadns
 import (
 	"errors"
 	"fmt"
+
+	"github.com/kernlb/kernlb/dataplane/netns"
 )
 
 // NS is a network namespace. There are none here.
 type NS struct{}
 
 // Open fails.
-func Open(int) (*NS, error) { return nil, errNotSupported }
+func Open(netns.Namespace) (*NS, error) { return nil, errNotSupported }
 
 // Close does nothing.
 func (n *NS) Close() error { return nil }
 
-// FD is no file descriptor.
-func (n *NS) FD() int { return -1 }
+// NetNS names no namespace.
+func (n *NS) NetNS() netns.Namespace { return "" }
 
 // Do fails.
 func (n *NS) Do(func() error) error { return errNotSupported }

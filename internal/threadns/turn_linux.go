@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/wait"
 )
 
@@ -48,16 +49,11 @@ const (
 	courtesy = 4 * time.Millisecond
 )
 
-// OpenTurn prepares the lock of the network namespace of a file descriptor; 0 means the calling
-// thread's.
-func OpenTurn(fd int) (*Turn, error) {
-	path := threadNetNS
-	if fd != 0 { // a duplicate would share its lock with the descriptor
-		path = fmt.Sprintf("/proc/self/fd/%d", fd)
-	}
-	file, err := os.Open(path)
+// OpenTurn prepares the lock of a network namespace.
+func OpenTurn(at netns.Namespace) (*Turn, error) {
+	file, err := at.Open()
 	if err != nil {
-		return nil, fmt.Errorf("open the network namespace to lock it: %w", err)
+		return nil, err
 	}
 	return &Turn{file: file, patience: usualPatience}, nil
 }

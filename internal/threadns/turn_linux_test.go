@@ -17,10 +17,10 @@ import (
 
 // Not parallel: the test uses the network namespace of the test process, which has one lock.
 func TestOneHasItsTurnAtATime(t *testing.T) {
-	ns := must.OK(Open(0))(t)
+	ns := must.OK(Open(""))(t)
 	defer ns.Close()
-	a := must.OK(OpenTurn(0))(t)
-	b := must.OK(OpenTurn(ns.FD()))(t)
+	a := must.OK(OpenTurn(""))(t)
+	b := must.OK(OpenTurn(ns.NetNS()))(t)
 	defer b.Close()
 
 	release := must.OK(take(t.Context(), a, time.Minute))(t)
@@ -41,7 +41,7 @@ func TestOneHasItsTurnAtATime(t *testing.T) {
 	now := time.Now()
 	<-released
 	require.True(t, free.Before(now))
-	require.ErrorIs(t, unix.Flock(ns.FD(), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+	require.ErrorIs(t, unix.Flock(int(ns.file.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 	release()
 
 	must.OK(take(t.Context(), a, 0))(t)
@@ -51,9 +51,9 @@ func TestOneHasItsTurnAtATime(t *testing.T) {
 }
 
 func TestNobodyWaitsForeverForItsTurn(t *testing.T) {
-	a := must.OK(OpenTurn(0))(t)
+	a := must.OK(OpenTurn(""))(t)
 	defer a.Close()
-	b := must.OK(OpenTurn(0))(t)
+	b := must.OK(OpenTurn(""))(t)
 	defer b.Close()
 	release := must.OK(take(t.Context(), a, 0))(t)
 
@@ -74,9 +74,9 @@ func TestNobodyWaitsForeverForItsTurn(t *testing.T) {
 
 // A process that takes the lock again at once lets waiting processes go first.
 func TestWhoComesAgainAtOnceLetsOthersGoFirst(t *testing.T) {
-	busy := must.OK(OpenTurn(0))(t)
+	busy := must.OK(OpenTurn(""))(t)
 	defer busy.Close()
-	seldom := must.OK(OpenTurn(0))(t)
+	seldom := must.OK(OpenTurn(""))(t)
 	defer seldom.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int)
@@ -107,7 +107,7 @@ func TestAClosedTurnIsNotWaitedFor(t *testing.T) {
 		"no locks": func(turn *Turn) error { return unix.Dup3(pathOnly(t), turn.fd(), 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			turn := must.OK(OpenTurn(0))(t)
+			turn := must.OK(OpenTurn(""))(t)
 			require.NoError(t, breakIt(turn))
 			start := time.Now()
 			_, err := take(t.Context(), turn, time.Minute)
@@ -150,7 +150,7 @@ func TestStrangersAreNotWaitedFor(t *testing.T) {
 		}
 		must.OK(out.Read(make([]byte, 16)))(t)
 
-		turn := must.OK(OpenTurn(0))(t)
+		turn := must.OK(OpenTurn(""))(t)
 		start := time.Now()
 		_, err := take(t.Context(), turn, patience)
 		waited := time.Since(start)
@@ -177,7 +177,7 @@ func TestAQueueIsWaitedForToItsEnd(t *testing.T) {
 		}
 		holders = append(holders, holder)
 	}
-	turn := must.OK(OpenTurn(0))(t)
+	turn := must.OK(OpenTurn(""))(t)
 	defer turn.Close()
 	time.Sleep(each / 4) // the first has it
 	start := time.Now()

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 func node(t *testing.T) *netnstest.Cluster {
 	t.Helper()
 	c := netnstest.Start(t, netnstest.Options{})
-	b := must.OK(nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()}))(t)
+	b := must.OK(nftables.New(&nftables.Config{NetNS: c.Node.NS.NetNS()}))(t)
 	t.Cleanup(func() { b.Close() })
 	state := servicemodel.State{}.WithNode(servicemodel.Node{Name: "node"})
 	for i := range 3 {
@@ -49,7 +49,7 @@ func node(t *testing.T) *netnstest.Cluster {
 		state = state.WithService(web(i)).WithEndpoints(name(i), eps)
 	}
 	must.OK(dataplane.New(b, nil).Apply(t.Context(), state))(t)
-	counted := must.OK(counters.Open(&counters.Config{NetNS: c.Node.NS.Fd()}))(t)
+	counted := must.OK(counters.Open(&counters.Config{NetNS: c.Node.NS.NetNS()}))(t)
 	t.Cleanup(func() { counted.Close() })
 	require.NoError(t, counted.Start(t.Context()))
 	return c

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/examples/userspace/proxy"
 	"github.com/kernlb/kernlb/internal/threadns"
@@ -31,8 +32,8 @@ type within struct {
 	ns *threadns.NS
 }
 
-func openIn(netns int) (backends.Backend, error) {
-	ns, err := threadns.Open(netns)
+func openIn(at netns.Namespace) (backends.Backend, error) {
+	ns, err := threadns.Open(at)
 	if err != nil {
 		return nil, err
 	}

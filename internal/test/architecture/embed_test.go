@@ -42,7 +42,7 @@ func TestAnEmbeddedEngineIsLight(t *testing.T) {
 	visit(module + "nftables")
 	visit(module + "dataplane")
 	require.ElementsMatch(t, []string{"dataplane", "dataplane/backends", "dataplane/kernelerr",
-		"dataplane/sysctls", "nftables", "servicemodel",
+		"dataplane/netns", "dataplane/sysctls", "nftables", "servicemodel",
 		"github.com/mdlayher/netlink", "golang.org/x/sys/unix", "net/netip", "os"}, got)
 
 	for _, other := range []string{"iptables", "ipvs", "conntrack", "dataplane/flows"} {

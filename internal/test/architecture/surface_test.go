@@ -36,7 +36,7 @@ var tasks = []task{
 	{"Take services from Kubernetes", "From its objects, or from files with manifests.",
 		[]string{"servicemodel/kube", "servicemodel/kube/manifest"}},
 	{"Choose and open a backend", "",
-		[]string{"dataplane/probe.go", "nftables", "iptables", "ipvs"}},
+		[]string{"dataplane/probe.go", "nftables", "iptables", "ipvs", "dataplane/netns"}},
 	{"Apply services, and run in the background", "The engine holds what was wanted last.",
 		[]string{"dataplane/engine.go", "dataplane/run.go", "dataplane/apply.go",
 			"dataplane/switch.go", "dataplane/status.go", "dataplane/refuse.go",

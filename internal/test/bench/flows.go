@@ -55,7 +55,7 @@ func (b *benchmark) cleanFlows(r *flowReport) error {
 			return err
 		}
 		defer ns.Close()
-		more, err := conntrack.Open(&conntrack.Config{NetNS: ns.Fd()})
+		more, err := conntrack.Open(&conntrack.Config{NetNS: ns.NetNS()})
 		if err != nil {
 			return err
 		}

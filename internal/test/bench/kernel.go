@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	wire "github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -102,7 +103,7 @@ func (b *benchmark) besideNeighbour() {
 	start := time.Now()
 	var small timing
 	var adopt large
-	waits := b.beside(0, func() {
+	waits := b.beside("", func() {
 		small = b.small(pacedRuns, b.replaceAtPace)
 		adopt = b.large(adoptRuns, b.replaceEndpoint)
 	})
@@ -124,32 +125,32 @@ func (b *benchmark) holdingUp() {
 		return
 	}
 	var sync large
-	all := map[int][]time.Duration{}
-	for _, fd := range []int{0, ns.Fd()} {
+	all := map[netns.Namespace][]time.Duration{}
+	for _, at := range []netns.Namespace{"", ns.NetNS()} {
 		for i := 0; i < syncRuns && b.err == nil; i++ {
 			_, b.err = b.engine.Cleanup(b.ctx)
 			b.close() // waits until the kernel has freed the tables
-			all[fd] = append(all[fd], b.beside(fd, func() {
+			all[at] = append(all[at], b.beside(at, func() {
 				sync = b.large(1, b.same)
 			})...)
 		}
 	}
 	if b.err == nil {
 		b.note("busy_full_sync", "full sync", sync)
-		b.note("neighbour_during_full_sync", "commits beside it", newTiming(all[0], 0))
+		b.note("neighbour_during_full_sync", "commits beside it", newTiming(all[""], 0))
 		b.note("neighbour_elsewhere_during_full_sync", "  of other namespaces",
-			newTiming(all[ns.Fd()], 0))
+			newTiming(all[ns.NetNS()], 0))
 	}
 	b.err = errors.Join(b.err, ns.Close())
 }
 
 // beside calls measure beside a neighbour in a network namespace, and returns how long each of the
 // neighbour's commits took.
-func (b *benchmark) beside(netns int, measure func()) []time.Duration {
+func (b *benchmark) beside(ns netns.Namespace, measure func()) []time.Duration {
 	if b.err != nil {
 		return nil
 	}
-	n, err := busywriter.Start(b.ctx, netns)
+	n, err := busywriter.Start(b.ctx, ns)
 	if err != nil {
 		b.err = err
 		return nil

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
@@ -24,10 +25,9 @@ type Writer struct {
 	err   error
 }
 
-// Start starts a writer in the network namespace of a file descriptor; 0 means the calling
-// thread's. The caller must close it.
-func Start(ctx context.Context, netns int) (*Writer, error) {
-	conn, err := rawnl.Dial(&rawnl.Config{NetNS: netns})
+// Start starts a writer in a network namespace. The caller must close it.
+func Start(ctx context.Context, ns netns.Namespace) (*Writer, error) {
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns})
 	if err != nil {
 		return nil, err
 	}
@@ -72,8 +72,8 @@ func touch(ctx context.Context, conn *rawnl.Conn) error {
 }
 
 // Once commits once, like a program that runs for a moment.
-func Once(ctx context.Context, netns int) error {
-	conn, err := rawnl.Dial(&rawnl.Config{NetNS: netns})
+func Once(ctx context.Context, ns netns.Namespace) error {
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns})
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func NewTable(tb testing.TB) (*Table, *netnstest.NS) {
 // OpenTable opens the table of a namespace.
 func OpenTable(tb testing.TB, ns *netnstest.NS) *Table {
 	tb.Helper()
-	table, err := Open(&Config{NetNS: ns.Fd()})
+	table, err := Open(&Config{NetNS: ns.NetNS()})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, table.Close()) })
 	return table

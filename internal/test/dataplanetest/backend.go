@@ -4,14 +4,15 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
 // Backend is a backend under test.
 type Backend struct {
-	// Open opens the backend in a network namespace, given by file descriptor. Many goroutines call
-	// it, each with another namespace.
-	Open func(netns int) (backends.Backend, error)
+	// Open opens the backend in a network namespace. Many goroutines call it, each with another
+	// namespace.
+	Open func(ns netns.Namespace) (backends.Backend, error)
 	// Require skips the test if the kernel lacks what the backend needs. Nil requires nothing
 	// besides network namespaces.
 	Require func(*testing.T)

@@ -38,14 +38,12 @@ func Deprived(t *testing.T, under Backend) {
 }
 
 func deprivedOfSockets(t *testing.T, under Backend) {
-	none := ok(os.Open(os.DevNull))(t)
-	defer none.Close()
-	b, err := under.Open(int(none.Fd()))
+	b, err := under.Open(os.DevNull)
 	if err == nil || errors.Is(err, kernelerr.ErrMissingModule) {
 		t.Errorf("a file that is no namespace: %v, %v", b, err)
 	}
 	ns := under.namespace(t)
-	b, other := ok(under.Open(ns.Fd()))(t), opened(under.Open(ns.Fd()))(t)
+	b, other := ok(under.Open(ns.NetNS()))(t), opened(under.Open(ns.NetNS()))(t)
 	requireOthersTurn(t, b, other)
 	if err := errors.Join(b.Close(), b.Close()); err != nil {
 		t.Errorf("closed twice: %v", err)
@@ -80,11 +78,11 @@ func requireOthersTurn(t *testing.T, b, other backends.Backend) {
 
 func deprivedOfPermission(t *testing.T, under Backend) {
 	f := newFaulted(t, FaultyBackend{Backend: under})
-	b := opened(under.Open(f.ns.Fd()))(t)
+	b := opened(under.Open(f.ns.NetNS()))(t)
 	e := dataplane.New(b, nil)
 	ok(e.Apply(t.Context(), f.from))(t)
 	for what, call := range map[string]func() error{
-		"open":    func() error { return errOf(under.Open(f.ns.Fd())) },
+		"open":    func() error { return errOf(under.Open(f.ns.NetNS())) },
 		"apply":   func() error { return errOf(e.Apply(t.Context(), f.to)) },
 		"observe": func() error { return errOf(e.Observe(t.Context())) },
 		"cleanup": func() error { return errOf(e.Cleanup(t.Context())) },
@@ -178,7 +176,7 @@ func deprivedOfNamespace(t *testing.T, under Backend) {
 			return errOf(netlink.LinkByName("outside"))
 		}) == nil
 	}
-	b := ok(under.Open(ns.Fd()))(t)
+	b := ok(under.Open(ns.NetNS()))(t)
 	e := dataplane.New(b, nil)
 	from, to := faultedStates()
 	_, err := e.Apply(t.Context(), from)
@@ -209,7 +207,7 @@ func ClockJumps(t *testing.T, under Backend) {
 		t.Skip("sets the clock of the machine: needs a virtual machine of its own")
 	}
 	f := newFaulted(t, FaultyBackend{Backend: under})
-	e := dataplane.New(opened(under.Open(f.ns.Fd()))(t), nil)
+	e := dataplane.New(opened(under.Open(f.ns.NetNS()))(t), nil)
 	stop := RunEngine(t, e, f.from)
 	defer stop()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

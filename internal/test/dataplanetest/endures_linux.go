@@ -139,7 +139,7 @@ func (s *soak) logFailures(ctx context.Context) func(context.Context, dataplane.
 // change applies one random change after the other until ctx ends. At the interval, it makes a
 // reading.
 func (s *soak) change(ctx context.Context, t *testing.T, interval time.Duration) (n int) {
-	neighbour := ok(busywriter.Start(t.Context(), s.Node.NS.Fd()))(t)
+	neighbour := ok(busywriter.Start(t.Context(), s.Node.NS.NetNS()))(t)
 	r := &random{w: s.world, t: t, rng: rand.New(rand.NewPCG(1, 2))}
 	c := r.config()
 	c.Nodes = nil
@@ -155,7 +155,7 @@ func (s *soak) change(ctx context.Context, t *testing.T, interval time.Duration)
 			// nft begins a listing again after each foreign commit
 			ok(neighbour.Close())(t)
 			s.read(t)
-			neighbour = ok(busywriter.Start(t.Context(), s.Node.NS.Fd()))(t)
+			neighbour = ok(busywriter.Start(t.Context(), s.Node.NS.NetNS()))(t)
 			s.quiet.Unlock()
 			tick.Reset(interval) // a reading takes long on a busy machine
 		case <-time.After(time.Millisecond):
@@ -327,7 +327,7 @@ func Rolls(t *testing.T, under Backend) {
 		t.Skip("takes long: set KERNLB_TEST_ROLLS, such as 1m")
 	}
 	w, s := under.busy(t, 1000)
-	neighbour := ok(busywriter.Start(t.Context(), w.Node.NS.Fd()))(t)
+	neighbour := ok(busywriter.Start(t.Context(), w.Node.NS.NetNS()))(t)
 	var waits sync.WaitGroup
 	var mu sync.Mutex
 	var took []time.Duration // from a change until the kernel has it

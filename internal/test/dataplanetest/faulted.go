@@ -32,7 +32,7 @@ type FaultyBackend struct {
 // openFaulty opens the backend with sockets that the faults wrap.
 func (b *FaultyBackend) openFaulty(ns *netnstest.NS, f *rawnltest.Faults) (backends.Backend,
 	error) {
-	return b.OpenWith(rawnl.Config{NetNS: ns.Fd(),
+	return b.OpenWith(rawnl.Config{NetNS: ns.NetNS(),
 		Wrap: func(s rawnl.Socket) rawnl.Socket { return f.Wrap(s) }})
 }
 

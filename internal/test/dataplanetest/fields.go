@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/busywriter"
 	"github.com/kernlb/kernlb/internal/test/randstate"
@@ -27,7 +28,7 @@ type FieldsOptions struct {
 	Refused []string
 	// Second opens another instance of the backend in a network namespace, or another backend. With
 	// it, the engine also switches there and back with some of the states.
-	Second func(netns int) (backends.Backend, error)
+	Second func(ns netns.Namespace) (backends.Backend, error)
 }
 
 // An engine also switches between the backends with one of switchedEach fields. With
@@ -43,7 +44,7 @@ func EveryField(t *testing.T, under Backend, o FieldsOptions) {
 	under.need(t)
 	network := ok(netnstest.New(t.Context(), netnstest.Options{}))(t)
 	t.Cleanup(func() { network.Close() })
-	node := network.Node.NS.Fd()
+	node := network.Node.NS.NetNS()
 	everyField(t, &fields{
 		open:  func() (backends.Backend, error) { return under.Open(node) },
 		touch: func() error { return busywriter.Once(t.Context(), node) },
@@ -51,7 +52,7 @@ func EveryField(t *testing.T, under Backend, o FieldsOptions) {
 }
 
 // everyField is EveryField for backends of the kernel of f.
-func everyField(t *testing.T, f *fields, netns int, o FieldsOptions) {
+func everyField(t *testing.T, f *fields, ns netns.Namespace, o FieldsOptions) {
 	f.T, f.again, f.refused = t, 2, map[string]bool{}
 	f.engine = dataplane.New(opened(f.open())(t), nil)
 	applied, least, each := 0, 100, switchedEach
@@ -72,7 +73,7 @@ func everyField(t *testing.T, f *fields, netns int, o FieldsOptions) {
 			if applied++; !had[v.Name] {
 				f.repaired(v, applied%2 == 0)
 				if o.Second != nil && len(had)%each == 0 {
-					f.switched(v, func() (backends.Backend, error) { return o.Second(netns) })
+					f.switched(v, func() (backends.Backend, error) { return o.Second(ns) })
 					f.switched(v, f.open)
 				}
 			}

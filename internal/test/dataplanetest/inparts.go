@@ -22,7 +22,7 @@ const partLimit = 60_000
 // and nothing else.
 func inParts(t *testing.T, under FaultyBackend) {
 	ns := under.namespace(t)
-	c := rawnl.Config{NetNS: ns.Fd(), Limit: partLimit, Wrap: func(s rawnl.Socket) rawnl.Socket {
+	c := rawnl.Config{NetNS: ns.NetNS(), Limit: partLimit, Wrap: func(s rawnl.Socket) rawnl.Socket {
 		return &sized{s, t}
 	}}
 	e := dataplane.New(opened(under.OpenWith(c))(t), nil)
@@ -42,7 +42,7 @@ func inParts(t *testing.T, under FaultyBackend) {
 		if r.Bytes <= partLimit {
 			t.Errorf("state %d took only %d bytes", i, r.Bytes)
 		}
-		fresh := ok(under.Open(ns.Fd()))(t)
+		fresh := ok(under.Open(ns.NetNS()))(t)
 		r = ok(dataplane.New(fresh, nil).Apply(t.Context(), s))(t)
 		if len(r.Drift) > 0 || !r.Changes.Empty() || r.Messages > 0 {
 			t.Errorf("a new process found state %d otherwise: %v %v", i, r.Drift, r.Changes)

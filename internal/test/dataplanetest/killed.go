@@ -16,6 +16,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -168,13 +169,13 @@ func startKilled(t *testing.T, ns *netnstest.NS, first int) (p *os.Process, repo
 		return nil, nil, err
 	}
 	defer theirs.Close()
-	netns, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()))
+	file, err := ns.NetNS().Open()
 	if err == nil {
-		defer netns.Close()
+		defer file.Close()
 		p, err = os.StartProcess("/proc/self/exe",
 			[]string{os.Args[0], "-test.run=^" + t.Name() + "$"}, &os.ProcAttr{
 				Env:   append(os.Environ(), killedChild+"="+strconv.Itoa(first)),
-				Files: []*os.File{nil, nil, os.Stderr, netns, theirs},
+				Files: []*os.File{nil, nil, os.Stderr, file, theirs},
 			})
 	}
 	if err != nil {
@@ -211,7 +212,7 @@ func applyIfKilled(under Backend, states []servicemodel.State) {
 	}
 	first, err := strconv.Atoi(from)
 	check(err)
-	b, err := under.Open(3)
+	b, err := under.Open(netns.FD(3))
 	check(err)
 	engine := dataplane.New(b, nil)
 	for i := first; ; i++ {

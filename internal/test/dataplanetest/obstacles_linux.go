@@ -79,14 +79,14 @@ func (o *Obstacles) Run(t *testing.T) {
 // openingFails requires that a failure to open leaves nothing open.
 func openingFails(t *testing.T, under FaultyBackend) {
 	ns := under.namespace(t)
-	rawnltest.FailEachOpen(t, func() (io.Closer, error) { return under.Open(ns.Fd()) })
+	rawnltest.FailEachOpen(t, func() (io.Closer, error) { return under.Open(ns.NetNS()) })
 }
 
 // logged requires that each commit makes a log record with its cost.
 func (o *Obstacles) logged(t *testing.T, under FaultyBackend) {
 	f := newFaulted(t, under)
 	var log bytes.Buffer
-	b := opened(under.OpenWith(rawnl.Config{NetNS: f.ns.Fd(), Logger: slog.New(
+	b := opened(under.OpenWith(rawnl.Config{NetNS: f.ns.NetNS(), Logger: slog.New(
 		slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}))(t)
 	r := ok(dataplane.New(b, nil).Apply(t.Context(), f.to))(t)
 	want := fmt.Sprintf("level=DEBUG msg=committed backend=%s instance=%s messages=%d bytes=%d "+
@@ -117,7 +117,7 @@ func (o *Obstacles) withoutFamily(t *testing.T, under FaultyBackend) {
 	for i, proto := range []uint8{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
 		lacks := servicemodel.FamilyOf(clusterIP[i])
 		f := newFaulted(t, under)
-		b := opened(under.OpenWith(rawnl.Config{NetNS: f.ns.Fd(),
+		b := opened(under.OpenWith(rawnl.Config{NetNS: f.ns.NetNS(),
 			Wrap: func(s rawnl.Socket) rawnl.Socket {
 				return rawnltest.Without(s, proto, o.Needs)
 			}}))(t)

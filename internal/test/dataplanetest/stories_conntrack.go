@@ -32,7 +32,7 @@ func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) *flows.
 	t.Helper()
 	table, own := w.backend.(flows.Table)
 	if !own || !w.under.Proxy {
-		kernel, err := conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.Fd()})
+		kernel, err := conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.NetNS()})
 		if errors.Is(err, kernelerr.ErrMissingModule) {
 			t.Skipf("no conntrack over netlink: %v", err)
 		}

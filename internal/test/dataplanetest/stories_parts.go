@@ -28,8 +28,8 @@ func part(owner string, ips [2]netip.Addr, hosts ...string) servicemodel.State {
 // holds after that.
 func (w *world) parts(t *testing.T, do func(p *dataplane.Parts) error) *servicemodel.Table {
 	t.Helper()
-	b := opened(w.under.Open(w.Node.NS.Fd()))(t)
-	table := ok(conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.Fd()}))(t)
+	b := opened(w.under.Open(w.Node.NS.NetNS()))(t)
+	table := ok(conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.NetNS()}))(t)
 	defer table.Close()
 	keeper := ok(flows.New(table, nil))(t)
 	must(t, do(dataplane.NewParts(b, &dataplane.PartsConfig{Flows: keeper})))
@@ -127,7 +127,7 @@ func programsAtOnce(t *testing.T, w *world) {
 		programs.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(i), 6))
 			for range 6 {
-				b, err := w.under.Open(w.Node.NS.Fd())
+				b, err := w.under.Open(w.Node.NS.NetNS())
 				if err != nil {
 					t.Error(err)
 					return
@@ -187,7 +187,7 @@ func (b *interrupted) interrupt() {
 // publishes another one in between, which must stay.
 func lastPartGoes(t *testing.T, w *world) {
 	w.applyPart(t, "one", part("one", clusterIP, "pod1"))
-	b := &interrupted{Backend: opened(w.under.Open(w.Node.NS.Fd()))(t)}
+	b := &interrupted{Backend: opened(w.under.Open(w.Node.NS.NetNS()))(t)}
 	b.call = func() { w.applyPart(t, "two", part("two", clusterIP2, "pod2")) }
 	must(t, errOf(dataplane.NewParts(b, nil).Remove(t.Context(), "one")))
 	table := w.parts(t, func(*dataplane.Parts) error { return nil })

@@ -153,7 +153,7 @@ func (w *world) ask(ctx context.Context, host string, to netip.AddrPort) (asked 
 // previous one.
 func (w *world) switchTo(t *testing.T, under Backend) {
 	t.Helper()
-	b := ok(under.Open(w.Node.NS.Fd()))(t)
+	b := ok(under.Open(w.Node.NS.NetNS()))(t)
 	before := w.backend
 	r := ok(w.engine.Switch(t.Context(), b, nil))(t)
 	w.under, w.backend = under, b

@@ -36,7 +36,7 @@ func (o *Obstacles) witnessed(t *testing.T, under FaultyBackend) {
 // command run again and again, because they may be too early.
 func witnessOf(t *testing.T, under Backend, command []string) (p backends.Program, err error) {
 	ns := under.namespace(t)
-	b := opened(under.Open(ns.Fd()))(t)
+	b := opened(under.Open(ns.NetNS()))(t)
 	bystander := filepath.Join(t.TempDir(), "bystander")
 	nft, err := exec.LookPath("nft")
 	if err = errors.Join(err, os.Symlink(nft, bystander)); err != nil {

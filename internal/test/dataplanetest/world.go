@@ -48,7 +48,7 @@ func newWorld(t *testing.T, under Backend, o Options) *world {
 			w.serve(t, h.Name, proto, PortB)
 		}
 	}
-	w.backend = ok(under.Open(c.Node.NS.Fd()))(t)
+	w.backend = ok(under.Open(c.Node.NS.NetNS()))(t)
 	w.engine = w.newEngine(nil)
 	return w
 }

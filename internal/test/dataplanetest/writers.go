@@ -13,6 +13,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -49,8 +50,8 @@ func Writers(t *testing.T, under Backend, states []servicemodel.State, harmless 
 func WritersWithoutTurns(t *testing.T, under Backend, states []servicemodel.State,
 	harmless ...string) {
 	w := newWriting(t, under, states, harmless)
-	w.run(func(netns int) (backends.Backend, error) {
-		b, err := under.Open(netns)
+	w.run(func(ns netns.Namespace) (backends.Backend, error) {
+		b, err := under.Open(ns)
 		return noTurns{b}, err
 	})
 	t.Logf("%d of %d applies gave up", w.conflicts.Load(), len(states))
@@ -87,12 +88,12 @@ func newWriting(t *testing.T, under Backend, states []servicemodel.State,
 }
 
 // run runs the writers, and returns the last state of each.
-func (w *writing) run(open func(netns int) (backends.Backend, error)) []servicemodel.State {
+func (w *writing) run(open func(netns.Namespace) (backends.Backend, error)) []servicemodel.State {
 	last := make([]servicemodel.State, writers)
 	var running sync.WaitGroup
 	for writer := range last {
 		running.Go(func() {
-			b, err := open(w.ns.Fd())
+			b, err := open(w.ns.NetNS())
 			if err != nil {
 				w.t.Error(err)
 				return
@@ -135,7 +136,7 @@ func (w *writing) look(done <-chan struct{}) {
 			return
 		case <-time.After(20 * time.Millisecond):
 		}
-		b, err := w.under.Open(w.ns.Fd())
+		b, err := w.under.Open(w.ns.NetNS())
 		if err != nil {
 			w.t.Error(err)
 			return
@@ -188,7 +189,7 @@ func tablesOf(states []servicemodel.State) ([]*servicemodel.Table, error) {
 // holdsTable is holdsOne for states that were resolved.
 func holdsTable(ctx context.Context, under Backend, ns *netnstest.NS, tables []*servicemodel.Table,
 	harmless []string) error {
-	b, err := under.Open(ns.Fd())
+	b, err := under.Open(ns.NetNS())
 	if err != nil {
 		return err
 	}

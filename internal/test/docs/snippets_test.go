@@ -117,7 +117,7 @@ func TestTestingWithPackets(t *testing.T) {
 	cluster := netnstest.Start(t, netnstest.Options{})
 	pod := cluster.Pods[0]
 	require.NoError(t, pod.Serve(servicemodel.TCP, 8080))
-	backend, err := nftables.New(&nftables.Config{NetNS: cluster.Node.NS.Fd()})
+	backend, err := nftables.New(&nftables.Config{NetNS: cluster.Node.NS.NetNS()})
 	require.NoError(t, err)
 	defer backend.Close()
 	name := servicemodel.Name{Namespace: "default", Name: "web"}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netns"
 )
 
 // handBackAll hands a node back to kube-proxy, for each pair of a kernlb backend and a kube-proxy
@@ -70,7 +71,7 @@ func handBack(ctx context.Context, from, to string) (outcome string, err error) 
 		return n
 	}
 	began := differ()
-	if err := cleanUp(ctx, from, s.cluster.Node.NS.Fd()); err != nil {
+	if err := cleanUp(ctx, from, s.cluster.Node.NS.NetNS()); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("of %d checks %d differ when kube-proxy has begun, and %d after the cleanup",
@@ -78,8 +79,8 @@ func handBack(ctx context.Context, from, to string) (outcome string, err error) 
 }
 
 // cleanUp removes the objects that a peer of kernlb has left.
-func cleanUp(ctx context.Context, name string, netns int) error {
-	b, err := backend(strings.TrimPrefix(name, "kernlb-"), netns)
+func cleanUp(ctx context.Context, name string, ns netns.Namespace) error {
+	b, err := backend(strings.TrimPrefix(name, "kernlb-"), ns)
 	if err != nil {
 		return err
 	}

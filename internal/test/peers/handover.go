@@ -70,7 +70,7 @@ func handOver(ctx context.Context, name string) (*kubeproxy.Plan, error) {
 	if err := n.serveOthers(ctx); err != nil {
 		return nil, err
 	}
-	plan, err := kubeproxy.Cleanup(ctx, &kubeproxy.Config{NetNS: n.ns.Fd()})
+	plan, err := kubeproxy.Cleanup(ctx, &kubeproxy.Config{NetNS: n.ns.NetNS()})
 	if legacy := strings.HasSuffix(name, "-legacy"); legacy != errors.Is(err, kubeproxy.ErrLegacy) {
 		return nil, fmt.Errorf("legacy tables %t: %w", legacy, err)
 	} else if err != nil && !legacy {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/test/peers/serve"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
@@ -20,21 +21,20 @@ type kernlb struct {
 	engine  *dataplane.Engine
 }
 
-// backend opens a backend of kernlb by its name. A netns of 0 is the network namespace of the
-// thread.
-func backend(name string, netns int) (backends.Backend, error) {
+// backend opens a backend of kernlb by its name.
+func backend(name string, ns netns.Namespace) (backends.Backend, error) {
 	switch name {
 	case nftables.Name:
-		return nftables.New(&nftables.Config{NetNS: netns})
+		return nftables.New(&nftables.Config{NetNS: ns})
 	case iptables.Name:
-		return iptables.New(&iptables.Config{NetNS: netns})
+		return iptables.New(&iptables.Config{NetNS: ns})
 	}
-	return ipvs.New(&ipvs.Config{NetNS: netns})
+	return ipvs.New(&ipvs.Config{NetNS: ns})
 }
 
 func newKernlb(name string) func(context.Context, *serve.Settings) (serve.Syncer, error) {
 	return func(_ context.Context, s *serve.Settings) (serve.Syncer, error) {
-		b, err := backend(name, 0)
+		b, err := backend(name, "")
 		if err != nil {
 			return nil, err
 		}
