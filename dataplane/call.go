@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,9 +9,6 @@ import (
 
 	"github.com/kernlb/kernlb/internal/wait"
 )
-
-// errNoBackend says that an engine or parts have no backend.
-var errNoBackend = errors.New("there is no backend")
 
 // begin waits for the turn of a call, and begins the measurement of its phases. end ends both.
 // Calls get the turn in the order in which they came. The error is the context's, also if the turn
@@ -21,7 +19,7 @@ func (e *Engine) begin(ctx context.Context, name string, p Phase) (context.Conte
 		doing = name + ": "
 	}
 	if e.turn == nil {
-		return nil, fmt.Errorf("%s%w", doing, errNoBackend)
+		return nil, fmt.Errorf("%s%w", doing, cmp.Or(e.unusable, errNoBackend))
 	}
 	if e.isWithin(ctx) {
 		return nil, fmt.Errorf("%s%w", doing, errWithin)

@@ -3,7 +3,6 @@ package dataplane
 import (
 	"context"
 	"log/slog"
-	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -71,6 +70,7 @@ type Config struct {
 type Engine struct {
 	cfg       Config
 	turn      chan struct{}               // full during a call; nil without a backend
+	unusable  error                       // why there is no backend
 	switched  chan struct{}               // tells Run that the backend has changed
 	grace     func(context.Context) error // wait.GracePeriod, except in tests
 	progress  progress
@@ -134,10 +134,11 @@ func newHeld(b backends.Backend) held {
 }
 
 // New returns an engine on a backend. The caller closes the backend. Without a backend, as in the
-// zero Engine, all methods with a context fail, except Wait and Finish.
+// zero Engine, and with one that hides another ([backends.Backend]), all methods with a context
+// fail, except Wait and Finish.
 func New(b backends.Backend, cfg *Config) *Engine {
 	e := &Engine{}
-	if isNil(b) {
+	if e.unusable = unusable(b); e.unusable != nil {
 		return e
 	}
 	if cfg == nil {
@@ -145,27 +146,6 @@ func New(b backends.Backend, cfg *Config) *Engine {
 	}
 	e.open(b, *cfg)
 	return e
-}
-
-// as returns the first T among b and the backends that it wraps.
-func as[T any](b backends.Backend) (t T, ok bool) {
-	for b != nil {
-		if t, ok = b.(T); ok {
-			return t, true
-		}
-		w, wraps := b.(interface{ Unwrap() backends.Backend })
-		if !wraps {
-			break
-		}
-		b = w.Unwrap()
-	}
-	return t, false
-}
-
-// isNil reports whether b is nil or a nil pointer, such as the result of a constructor that failed.
-func isNil(b backends.Backend) bool {
-	v := reflect.ValueOf(b)
-	return b == nil || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // open gives an engine its backend.

@@ -336,3 +336,28 @@ func TestAWrappedBackendDoesWhatItWraps(t *testing.T) {
 		require.NoError(t, err, "nor more than that")
 	})
 }
+
+// hiding embeds an interface, hidden has a field, and bare a concrete type.
+type (
+	hiding struct{ backends.Backend }
+	hidden struct {
+		able
+		inner *memory.Backend
+	}
+	bare struct{ able }
+)
+
+func TestABackendDoesNotHideAnotherInSilence(t *testing.T) {
+	t.Parallel()
+	a := able{called: map[string]int{}}
+	for _, b := range []backends.Backend{hiding{a}, &hiding{a}, hidden{able: a}, &hidden{able: a}} {
+		const want = "and needs a method Unwrap() backends.Backend"
+		require.ErrorContains(t, errOf(dataplane.New(b, nil).Apply(t.Context(), services(1))), want)
+		require.ErrorContains(t, errOf(dataplane.NewParts(b, nil).Owners(t.Context())), want)
+		e := dataplane.New(memory.New(nil), nil)
+		require.ErrorContains(t, errOf(e.Switch(t.Context(), b, nil)), want)
+	}
+	for _, b := range []backends.Backend{bare{a}, &bare{a}, memory.New(nil), wrapped{a}} {
+		ok(dataplane.New(b, nil).Observe(t.Context()))(t)
+	}
+}

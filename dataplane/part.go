@@ -65,7 +65,7 @@ type Parts struct {
 // context fail.
 func NewParts(b backends.Backend, cfg *PartsConfig) *Parts {
 	p := &Parts{}
-	if isNil(b) {
+	if p.engine.unusable = unusable(b); p.engine.unusable != nil {
 		return p
 	}
 	if cfg == nil {

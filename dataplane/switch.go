@@ -38,8 +38,8 @@ type SwitchOptions struct {
 // caller closes both backends. Run may be running during a Switch.
 func (e *Engine) Switch(ctx context.Context, b backends.Backend, o *SwitchOptions) (*Result,
 	error) {
-	if isNil(b) {
-		return nil, fmt.Errorf("switch: %w", errNoBackend)
+	if err := unusable(b); err != nil {
+		return nil, fmt.Errorf("switch: %w", err)
 	}
 	ctx, err := e.begin(ctx, "switch", PhaseObserve)
 	if err != nil {
