@@ -233,3 +233,29 @@ func FuzzElements(f *testing.F) {
 		})
 	})
 }
+
+// Counters that follow an engine come back with its services after another program has flushed the
+// whole ruleset. An engine that does not run, or finds nothing to repair, leaves them as they are.
+func TestFollowedCountersComeBack(t *testing.T) {
+	t.Parallel()
+	ns := nstest.New(t)
+	b := ok(open(nftables.Name, ns.Fd()))(t)
+	defer b.Close()
+	engine := dataplane.New(b, nil)
+	count := ok(Open(&Config{NetNS: ns.Fd()}))(t)
+	defer count.Close()
+	stop := count.Follow(t.Context(), engine, func(err error) { t.Error(err) })
+	state := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this", Addresses: nodes})
+	ok(engine.Apply(t.Context(), state))(t)
+	ok(count.Read(t.Context()))(t)
+
+	nstest.Run(t, ns, "nft flush ruleset")
+	ok(engine.Apply(t.Context(), state))(t)
+	ok(count.Read(t.Context()))(t)
+
+	stop()
+	nstest.Run(t, ns, "nft flush ruleset")
+	ok(engine.Apply(t.Context(), state))(t)
+	_, err := count.Read(t.Context())
+	require.ErrorIs(t, err, ErrOff)
+}

@@ -6,20 +6,7 @@
 //	proxy := health.NewProxy(engine, nil)
 //	ports := health.NewNodePorts(&health.NodePortsConfig{Healthy: proxy.Healthy})
 //	defer ports.Close()
-//	engine.Subscribe(func(ctx context.Context, ev dataplane.Event) {
-//		var err error
-//		switch ev := ev.(type) {
-//		case dataplane.Applied:
-//			err = ports.Sync(ctx, ev.Changes.New)
-//		case dataplane.Switched: // it comes instead of Applied
-//			var held *servicemodel.Table // nothing, if no state is wanted
-//			if ev.Changes != nil {
-//				held = ev.Changes.New
-//			}
-//			err = ports.Sync(ctx, held)
-//		}
-//		…
-//	})
+//	defer ports.Follow(engine, func(err error) { … })()
 //	http.ListenAndServe("0.0.0.0:10256", proxy.Handler())
 //
 // [Proxy] serves /healthz and /livez: whether wanted states reach the kernel in time.

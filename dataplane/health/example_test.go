@@ -45,7 +45,7 @@ func ExampleProxy_Handler() {
 }
 
 // A load balancer outside asks the health check node port of a service whether this node has
-// endpoints. A program calls Sync for each event Applied and Switched, with the table Changes.New.
+// endpoints. The ports follow the engine.
 func ExampleNodePorts() {
 	var listener net.Listener
 	ports := health.NewNodePorts(&health.NodePortsConfig{ // the default listens at 0.0.0.0:32000
@@ -55,22 +55,7 @@ func ExampleNodePorts() {
 		}})
 	defer ports.Close()
 	engine := dataplane.New(memory.New(nil), nil)
-	engine.Subscribe(func(ctx context.Context, ev dataplane.Event) {
-		var err error
-		switch ev := ev.(type) {
-		case dataplane.Applied:
-			err = ports.Sync(ctx, ev.Changes.New)
-		case dataplane.Switched:
-			var held *servicemodel.Table // nothing, if no state is wanted
-			if ev.Changes != nil {
-				held = ev.Changes.New
-			}
-			err = ports.Sync(ctx, held)
-		}
-		if err != nil {
-			fmt.Println(err)
-		}
-	})
+	defer ports.Follow(engine, func(err error) { fmt.Println(err) })()
 
 	engine.Set(servicemodel.State{}.
 		WithService(&servicemodel.Service{Name: web, HealthCheckNodePort: 32000,

@@ -89,6 +89,7 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	defer p.ports.Close()
 	p.events = newRecorder(ctx, client, p.tracker.Node.Name)
 	defer p.events.close()
+	defer p.ports.Follow(p.engine, p.portsFailed)() // before observe, which says that all is applied
 	defer p.engine.Subscribe(p.observe)()
 	defer p.engine.Subscribe(kept.Observe)()
 	p.events.node("Normal", "Starting", "StartKubeProxy", "kernlb proxies in mode "+string(p.mode))
@@ -171,7 +172,7 @@ func (p *proxy) problems() (l []string) {
 }
 
 // observe handles events of the engine. Only one goroutine at a time calls it.
-func (p *proxy) observe(ctx context.Context, ev dataplane.Event) {
+func (p *proxy) observe(_ context.Context, ev dataplane.Event) {
 	switch ev := ev.(type) {
 	case dataplane.Refused:
 		if ev.Family != 0 {
@@ -182,19 +183,20 @@ func (p *proxy) observe(ctx context.Context, ev dataplane.Event) {
 	case dataplane.ClaimConflict:
 		p.events.service(ev.Loser.Name, "AddressTaken", "Sync", ev.String())
 	case dataplane.Applied:
-		err := p.ports.Sync(ctx, ev.Changes.New)
-		for _, e := range listenErrors(err) {
-			p.events.service(e.Service, "FailedToStartServiceHealthcheck", "Listen", e.Error())
-		}
-		if err != nil {
-			p.log.Warn("health check node ports", "err", err)
-		}
 		select {
 		case <-p.applied:
 		default:
 			close(p.applied)
 		}
 	}
+}
+
+// portsFailed handles an error of the health check node ports.
+func (p *proxy) portsFailed(err error) {
+	for _, e := range listenErrors(err) {
+		p.events.service(e.Service, "FailedToStartServiceHealthcheck", "Listen", e.Error())
+	}
+	p.log.Warn("health check node ports", "err", err)
 }
 
 // listenErrors returns the ListenErrors that an error joins.

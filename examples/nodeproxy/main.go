@@ -170,13 +170,9 @@ func run(ctx context.Context, client kubernetes.Interface, k *kernel, o options)
 		Eligible: source.NodeEligible, Problems: problems})
 	ports := health.NewNodePorts(&health.NodePortsConfig{Healthy: proxy.Healthy})
 	defer ports.Close()
-	engine.Subscribe(func(ctx context.Context, ev dataplane.Event) {
-		if ev, ok := ev.(dataplane.Applied); ok {
-			if err := ports.Sync(ctx, ev.Changes.New); err != nil {
-				logger.Warn("health check node ports", "error", err)
-			}
-		}
-	})
+	defer ports.Follow(engine, func(err error) {
+		logger.Warn("health check node ports", "error", err)
+	})()
 	collector := metrics.New(engine, watch)
 	defer collector.Close()
 	g, ctx := errgroup.WithContext(ctx)

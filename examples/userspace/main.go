@@ -63,13 +63,9 @@ func run(ctx context.Context, o *options) error {
 	}
 	engine := dataplane.New(backend, &dataplane.Config{Flows: keeper})
 	ports := health.NewNodePorts(nil) // for load balancers in front of this host
-	defer engine.Subscribe(func(ctx context.Context, ev dataplane.Event) {
-		follower.tell(ev)
-		if ev, ok := ev.(dataplane.Applied); ok {
-			if err := ports.Sync(ctx, ev.Changes.New); err != nil {
-				log.Error("health check node ports", "error", err)
-			}
-		}
+	defer engine.Subscribe(func(_ context.Context, ev dataplane.Event) { follower.tell(ev) })()
+	defer ports.Follow(engine, func(err error) {
+		log.Error("health check node ports", "error", err)
 	})()
 	engine.Set(follower.state())
 	// Load balancers must learn at once that this host stops.

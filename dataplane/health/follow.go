@@ -1,0 +1,59 @@
+package health
+
+import (
+	"context"
+	"sync"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Follow calls [NodePorts.Sync] with what the kernel holds, now and whenever an engine changes it:
+// after [dataplane.Applied], [dataplane.Switched] and [dataplane.CleanedUp]. failed gets the errors
+// of Sync, one call after the other, while the engine waits; nil ignores them. Calling stop ends
+// this, and leaves the ports as they are. An engine that is nil changes nothing.
+func (p *NodePorts) Follow(e *dataplane.Engine, failed func(error)) (stop func()) {
+	if e == nil {
+		return func() {}
+	}
+	var mu sync.Mutex
+	followed := false
+	sync := func(ctx context.Context, t *servicemodel.Table) {
+		if err := p.Sync(ctx, t); err != nil && failed != nil {
+			failed(err)
+		}
+	}
+	stop = e.Subscribe(func(ctx context.Context, ev dataplane.Event) {
+		t, changed := held(ev)
+		if !changed {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		followed = true
+		sync(ctx, t)
+	})
+
+	mu.Lock()
+	defer mu.Unlock()
+	if t := e.Status().Held; t != nil && !followed {
+		sync(context.Background(), t)
+	}
+	return stop
+}
+
+// held returns the table that the kernel holds after an event, if the event changes it.
+func held(ev dataplane.Event) (t *servicemodel.Table, changed bool) {
+	switch ev := ev.(type) {
+	case dataplane.Applied:
+		return ev.Changes.New, true
+	case dataplane.Switched:
+		if ev.Changes != nil { // a state is wanted
+			t = ev.Changes.New
+		}
+		return t, true
+	case dataplane.CleanedUp:
+		return nil, true
+	}
+	return nil, false
+}
