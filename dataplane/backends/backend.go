@@ -20,9 +20,9 @@ import (
 // reads the part of one owner. [OmitsPools] says that a reading may lack pools.
 //
 // A Backend that wraps another one must return it from a method Unwrap() Backend, or nil there to
-// hide the other one's interfaces. An engine on a struct with another Backend in a field and without
-// that method fails. A struct that embeds a concrete type, and not an interface, has all of its
-// methods anyway.
+// hide the other one's interfaces. An engine on a struct with another Backend in a field and
+// without that method fails. A struct that embeds a concrete type, and not an interface, has all of
+// its methods anyway.
 type Backend interface {
 	// Name is the backend's name: "nftables", "iptables", "ipvs", "memory", or the name of another
 	// module's backend.

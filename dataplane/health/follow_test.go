@@ -22,12 +22,10 @@ func TestPortsFollowAnEngine(t *testing.T) {
 	state := func(services ...string) servicemodel.State {
 		s := servicemodel.State{}.WithNode(servicemodel.Node{Name: "n1"})
 		for i, name := range services {
-			svc := &servicemodel.Service{HealthCheckNodePort: 32000 + uint16(i),
+			ip := netip.AddrFrom4([4]byte{10, 96, 0, byte(1 + i)})
+			s = s.WithService(&servicemodel.Service{HealthCheckNodePort: 32000 + uint16(i),
 				Name:                  servicemodel.Name{Namespace: "default", Name: name},
-				ExternalTrafficPolicy: servicemodel.PolicyLocal,
-				ClusterIPs:            []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(1 + i)})},
-				Ports:                 []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
-			s = s.WithService(svc)
+				ExternalTrafficPolicy: servicemodel.PolicyLocal, ClusterIPs: []netip.Addr{ip}})
 		}
 		return s
 	}

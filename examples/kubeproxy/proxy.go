@@ -89,7 +89,8 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	defer p.ports.Close()
 	p.events = newRecorder(ctx, client, p.tracker.Node.Name)
 	defer p.events.close()
-	defer p.ports.Follow(p.engine, p.portsFailed)() // before observe, which says that all is applied
+	// before observe, which says that all is applied
+	defer p.ports.Follow(p.engine, p.portsFailed)()
 	defer p.engine.Subscribe(p.observe)()
 	defer p.engine.Subscribe(kept.Observe)()
 	p.events.node("Normal", "Starting", "StartKubeProxy", "kernlb proxies in mode "+string(p.mode))
