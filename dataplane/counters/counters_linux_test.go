@@ -239,10 +239,10 @@ func FuzzElements(f *testing.F) {
 func TestFollowedCountersComeBack(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
-	b := must.OK(open(nftables.Name, ns.Fd()))(t)
+	b := must.OK(open(nftables.Name, ns.NetNS()))(t)
 	defer b.Close()
 	engine := dataplane.New(b, nil)
-	count := must.OK(Open(&Config{NetNS: ns.Fd()}))(t)
+	count := must.OK(Open(&Config{NetNS: ns.NetNS()}))(t)
 	defer count.Close()
 	stop := count.Follow(t.Context(), engine, func(err error) { t.Error(err) })
 	state := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this", Addresses: nodes})
