@@ -49,6 +49,18 @@
 // takes 0.1 s ("kernlb show -counters" of 10,000 services 0.5 s in all), and 60,000 take 1.5 s: the
 // kernel walks a set anew for each 32 KB that it tells of (nft_rhash_walk).
 //
+// # After a flush
+//
+// Whoever flushes the whole ruleset ends the counters, too. An engine repairs the services, and an
+// observer can start the counters again:
+//
+//	engine.Subscribe(func(ctx context.Context, ev dataplane.Event) {
+//		if _, ok := ev.(dataplane.Repaired); ok {
+//			err := counters.Start(ctx) // no change if they are on
+//			…
+//		}
+//	})
+//
 // # Limits
 //
 // Each family counts 65,536 pairs of a frontend and an endpoint. Further pairs are not counted, and
