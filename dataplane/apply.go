@@ -1,7 +1,6 @@
 package dataplane
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,16 +85,15 @@ func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Re
 }
 
 // applyState makes the kernel hold the state of revision rev, while other writers of the instance
-// wait. A reading with a hint may leave unwanted objects unread. A second step removes these.
+// wait. A reading with a hint may leave unwanted objects unread. A second step removes these. After
+// an error the result has no meaning.
 func (e *Engine) applyState(ctx context.Context, s servicemodel.State, rev Revision) (r *Result,
 	err error) {
-	if e.turns != nil { // for both steps
-		unlock, err := e.turns.Lock(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer unlock()
+	unlock, err := lock(ctx, e.backend) // for both steps
+	if err != nil {
+		return nil, err
 	}
+	defer unlock()
 	err = e.retry(ctx, "apply", nil, func() error {
 		if r, err = e.compare(ctx, s, true); err != nil {
 			return err
@@ -103,18 +101,15 @@ func (e *Engine) applyState(ctx context.Context, s servicemodel.State, rev Revis
 		r.State, r.Revision = s, rev
 		return e.commit(ctx, r, r.Changes)
 	})
-	if err == nil && e.unread {
+	if err == nil && e.known.partial {
 		err = e.retry(ctx, "apply, remove what nobody wants", nil, func() error {
 			return e.applyRest(ctx, r)
 		})
 		if err != nil && !errors.Is(err, ErrNotApproved) {
-			e.resolved = nil
+			e.known.applied = nil
 		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
+	return r, err
 }
 
 // tries is the maximum number of tries after conflicts with other programs. The waits in between
@@ -123,17 +118,14 @@ const tries = 16
 
 // retry repeats f as long as it fails with ErrConflict, up to tries times, and emits each conflict.
 // It is the only retry of reading and committing, because backends return conflicts to the engine.
-// Other writers of the instance wait meanwhile if turns is the backend; nil lets them write.
-func (e *Engine) retry(ctx context.Context, doing string, turns backends.Locker,
+// Other writers of the instance of b wait meanwhile. If b is nil, they may write.
+func (e *Engine) retry(ctx context.Context, doing string, b backends.Backend,
 	f func() error) error {
-	if turns != nil {
-		unlock, err := turns.Lock(ctx)
-		if err != nil {
-			return err
-		}
-		defer unlock()
+	unlock, err := lock(ctx, b)
+	if err != nil {
+		return err
 	}
-	var err error
+	defer unlock()
 	for try := range tries {
 		if try > 0 {
 			if err := wait.For(ctx, time.Duration(try*try)*time.Millisecond); err != nil {
@@ -148,6 +140,14 @@ func (e *Engine) retry(ctx context.Context, doing string, turns backends.Locker,
 	return fmt.Errorf("%s: tried %d times: %w", doing, tries, err)
 }
 
+// lock lets the other writers of the instance of b wait until unlock, if b has that.
+func lock(ctx context.Context, b backends.Backend) (unlock func(), err error) {
+	if l, ok := as[backends.Locker](b); ok {
+		return l.Lock(ctx)
+	}
+	return func() {}, nil
+}
+
 // compare resolves a state, compares it with what the kernel holds, and leaves out the services
 // that the backend refuses. The result has the changes that lead to the whole weights of slow
 // starts, or with now set to their weights at present. With now, a reading of the kernel may be
@@ -155,6 +155,54 @@ func (e *Engine) retry(ctx context.Context, doing string, turns backends.Locker,
 //
 // The backend checks whole weights, so it refuses a service at once and not in a later step.
 func (e *Engine) compare(ctx context.Context, s servicemodel.State, now bool) (*Result, error) {
+	var d *reducedState
+	var observed bool
+	for {
+		var err error
+		if d, err = e.resolve(ctx, s); err != nil {
+			return nil, err
+		}
+		e.enter(PhaseObserve)
+		read, err := e.ensureKnown(ctx, d.table, now)
+		if err != nil {
+			return nil, err
+		}
+		observed = observed || read
+		if !read || e.known.lacks == nil {
+			break
+		}
+		e.known.lacks = nil // the kernel may have that family by now
+	}
+
+	e.enter(PhaseCheck)
+	changes := e.known.changes(d.table)
+	if err := e.backend.Check(changes); err != nil {
+		d.table = changes.New
+		if err := e.withoutRefused(d, err); err != nil {
+			return nil, err
+		}
+		if e.known.partial { // the hint was another table, so the reading may lack objects of this
+			if err := e.observe(ctx, e.known.atPresent(d.table)); err != nil {
+				return nil, err
+			}
+			observed = true
+		}
+		changes = e.known.changes(d.table)
+	}
+	if present := e.known.atPresent(d.table); now && present != d.table {
+		changes = e.known.changes(present)
+	}
+	e.known.lacks = d.lacks
+	r := &Result{Backend: e.backend.Name(), Changes: changes, Counts: changes.Counts(),
+		Refused: d.refused, Conflicts: slices.Collect(changes.New.Conflicts()), Observed: observed,
+		Warnings: changes.New.Warnings(), Accepted: d.state, partly: d.partly}
+	e.countRepairs(r)
+	return r, nil
+}
+
+// resolve completes the node of a state and makes the state's table, without the family that the
+// kernel is known to lack and without invalid services.
+func (e *Engine) resolve(ctx context.Context, s servicemodel.State) (*reducedState, error) {
 	e.enter(PhaseResolve)
 	if e.cfg.Node != nil {
 		n, err := e.cfg.Node.Complete(ctx, s.Node())
@@ -163,152 +211,45 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, now bool) (*
 		}
 		s = s.WithNode(n)
 	}
-	d := draft{state: s, cfg: &e.cfg, served: e.served}
-	lacked := e.lacks != nil && d.leaveOutFamily(*e.lacks)
-	t, err := servicemodel.Resolve(e.resolved, d.state)
-	if err != nil {
-		if t, err = d.withoutInvalid(e.resolved, err); err != nil {
-			return nil, err
-		}
+	d := &reducedState{state: s, cfg: &e.cfg, accepted: e.known.accepted}
+	if e.known.lacks != nil {
+		d.leaveOutFamily(*e.known.lacks)
 	}
-
-	var want *servicemodel.Table
-	if now {
-		want = t
-	}
-	e.enter(PhaseObserve)
-	observed, err := e.ensureKnown(ctx, want)
-	if err != nil {
-		return nil, err
-	}
-	if lacked && observed { // ask again what the kernel lacks
-		e.lacks = nil
-		r, err := e.compare(ctx, s, now)
-		if err == nil {
-			r.Observed = true
-		}
-		return r, err
-	}
-
-	e.enter(PhaseCheck)
-	changes := e.difference(t)
-	if err := e.backend.Check(changes); err != nil {
-		if t, err = e.withoutRefused(&d, changes.New, err); err != nil {
-			return nil, err
-		}
-		if e.unread { // the hint was another table, so the reading may lack objects of this one
-			if err := e.observe(ctx, e.atPresent(t)); err != nil {
-				return nil, err
-			}
-			observed = true
-		}
-		changes = e.difference(t)
-	}
-	if present := e.atPresent(t); now && present != t {
-		changes = e.difference(present)
-	}
-	e.lacks = d.lacks
-	r := &Result{Backend: e.backend.Name(), Changes: changes, Counts: changes.Counts(),
-		Refused: d.refused, Conflicts: slices.Collect(changes.New.Conflicts()), Observed: observed,
-		Warnings: changes.New.Warnings(), Accepted: d.state, partly: d.partly,
-		begun: e.resolved != nil}
-	if r.begun && e.kernel != e.resolved {
-		e.countRepairs(r)
-	}
-	return r, nil
-}
-
-// ensureKnown reads the kernel unless its contents are known, and reports whether it did. want is
-// the table that the kernel is to hold. If it is nil, the reading is complete.
-func (e *Engine) ensureKnown(ctx context.Context, want *servicemodel.Table) (read bool, err error) {
-	i := backends.Broken
-	if !e.unread {
-		i, err = e.integrity(ctx)
-	}
-	switch hinted := want != nil; {
-	case err != nil || i == backends.Intact:
-		return false, err
-	case i == backends.Touched && hinted:
-		return e.verify(ctx, e.kernel) // with this hint only foreign objects stay unread
-	case i == backends.Touched:
-		return e.verify(ctx, nil)
-	case hinted: // endpoints that grow have a part of their weight in the kernel
-		want = e.atPresent(want)
-	}
-	return true, e.observe(ctx, want)
-}
-
-// integrity says whether the kernel must be read: Broken if its contents are unknown or destroyed,
-// Touched because of a suspicion, if the ration allows a reading now.
-func (e *Engine) integrity(ctx context.Context) (backends.Integrity, error) {
-	if e.kernel == nil {
-		return backends.Broken, nil
-	}
-	i, err := e.backend.Integrity(ctx)
-	if err != nil || i == backends.Broken {
-		return i, err
-	}
-	e.suspect = e.suspect || i == backends.Touched
-	if e.suspect && e.readings.Allow(time.Now()) {
-		return backends.Touched, nil
-	}
-	return backends.Intact, nil
-}
-
-// atPresent returns t with the part of its weight that each endpoint with a slow start has by now.
-func (e *Engine) atPresent(t *servicemodel.Table) *servicemodel.Table {
-	return t.At(time.Now, cmp.Or(e.resolved, e.kernel))
-}
-
-// difference returns the changes that lead to t. If the kernel was read since the last apply, its
-// endpoints keep the slots that they have in the kernel. If only pools are missing for which the
-// kernel has no place, it then returns no changes. Otherwise it includes these pools: a stored
-// change set must begin from what another process can read.
-func (e *Engine) difference(t *servicemodel.Table) *servicemodel.ChangeSet {
-	if e.kernel == e.resolved {
-		return servicemodel.Diff(e.kernel, t)
-	}
-	t = t.Arrange(e.kernel)
-	if k := t.AssumedIn(e.kernel); k != e.kernel {
-		if assumed := servicemodel.Diff(k, t); assumed.Empty() {
-			return assumed
-		}
-	}
-	return servicemodel.Diff(e.kernel, t)
+	return d, d.resolve(e.known.applied)
 }
 
 // countRepairs tells new changes of the wanted state from repairs of what others did since the last
 // apply. On the first apply, and after a failed commit, nothing tells them apart: everything counts
 // as ours.
 func (e *Engine) countRepairs(r *Result) {
-	damage := servicemodel.Diff(e.kernel, e.resolved.Arrange(e.kernel))
+	r.begun = e.known.applied != nil
+	if !r.begun || !e.known.disturbed() {
+		return
+	}
+	damage := e.known.repairs()
 	r.Repaired, r.damaged = damage.Counts(), !damage.Empty()
-	r.Counts = servicemodel.Diff(e.resolved, r.Changes.New.Arrange(e.resolved)).Counts()
+	r.Counts = e.known.requested(r.Changes.New).Counts()
 }
 
 // commit writes the changes c of the result r, repairs the drift of the last observation, and
 // records what the kernel then holds. After an error of the backend the kernel's contents are
 // unknown. Unless it failed because of another writer, the kernel may hold a part of the commit.
 func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
-	if !c.Empty() || len(c.Health) > 0 || len(e.drift) > 0 {
-		if e.cfg.Approve != nil || e.cfg.Logger != nil {
-			if err := e.approve(ctx, r, c); err != nil {
-				return err
-			}
+	if !c.Empty() || len(c.Health) > 0 || len(e.known.drift) > 0 {
+		if err := e.approve(ctx, r, c); err != nil {
+			return err
 		}
 		e.enter(PhaseCommit)
 		stats, err := e.backend.Commit(ctx, c)
 		if err != nil {
-			if e.kernel = nil; !errors.Is(err, kernelerr.ErrConflict) {
-				e.resolved = nil
-			}
+			e.known.failed(err)
 			return err
 		}
 		r.Stats = stats
 	}
 	e.enter(PhaseCommit)
-	r.Drift = append(r.Drift, e.drift...)
-	e.resolved, e.kernel, e.drift = c.New, c.New, nil
+	r.Drift = append(r.Drift, e.known.drift...)
+	e.known.committed(c.New)
 	if r.stored {
 		return nil
 	}
@@ -316,18 +257,19 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 		// The flows must learn of every step of the kernel. After a commit that failed half way, or
 		// a change by another program, this commit does not begin where the last notification
 		// ended. The flows then get both differences.
-		if e.notified != nil && e.notified != c.Old {
-			f.Changed(r.Accepted, servicemodel.Diff(e.notified, c.New))
+		if last := e.reported.table; last != nil && last != c.Old {
+			f.Changed(r.Accepted, servicemodel.Diff(last, c.New))
 		}
 		f.Changed(r.Accepted, c)
-		e.notified = c.New
+		e.reported.table = c.New
 	}
 	if e.cfg.KeepRefused {
-		r.Accepted = r.Accepted.Tried(e.served, c.New)
+		before := e.known.accepted
+		r.Accepted = r.Accepted.Tried(before, c.New)
 		for _, n := range r.partly { // until the service is accepted again
-			r.Accepted = r.Accepted.WithEndpoints(n, e.served.Endpoints(n))
+			r.Accepted = r.Accepted.WithEndpoints(n, before.Endpoints(n))
 		}
-		e.served = r.Accepted
+		e.known.accepted = r.Accepted
 	}
 	return nil
 }
@@ -364,7 +306,7 @@ func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 		return err
 	}
 	e.enter(PhaseCheck)
-	c := servicemodel.Diff(e.kernel, e.resolved.Arrange(e.kernel))
+	c := e.known.repairs()
 	first := r.Stats
 	r.Stats = backends.Stats{}
 	err := e.commit(ctx, r, c)

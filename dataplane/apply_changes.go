@@ -27,13 +27,13 @@ func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 	}
 	defer e.end()
 	var r *Result
-	err = e.retry(ctx, "apply changes", e.turns, func() error {
+	err = e.retry(ctx, "apply changes", e.backend, func() error {
 		e.enter(PhaseObserve)
 		if err := e.observe(ctx, nil); err != nil {
 			return err
 		}
 		e.enter(PhaseCheck)
-		on, err := c.On(e.read)
+		on, err := c.On(e.known.lastRead)
 		if err != nil {
 			return err
 		}
@@ -50,7 +50,7 @@ func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 	}
 	e.enter(PhaseSettle)
 	r.Settle, err = e.settle(ctx)
-	e.held, e.notified = newHeld(e.backend), nil
+	e.forget()
 	r.Revision = e.progress.ask(servicemodel.State{}, false)
 	return r, e.succeeded(ctx, r, err)
 }
@@ -67,9 +67,8 @@ func (e *Engine) fromReading(ctx context.Context, r *Result) error {
 			return err
 		}
 	}
-	r.Changes = servicemodel.Diff(e.read, r.Changes.New.Arrange(e.read))
-	if r.begun && e.kernel != e.resolved {
-		e.countRepairs(r)
-	}
+	last := e.known.lastRead
+	r.Changes = servicemodel.Diff(last, r.Changes.New.Arrange(last))
+	e.countRepairs(r)
 	return nil
 }

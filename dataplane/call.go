@@ -36,7 +36,7 @@ func (e *Engine) begin(ctx context.Context, name string, p Phase) (context.Conte
 		return nil, fmt.Errorf("%swait for the turn: %w", doing, err)
 	}
 	if e.resync.Swap(false) {
-		e.kernel = nil
+		e.known.inKernel = nil
 	}
 	ctx = context.WithValue(ctx, within{}, e)
 	if e.cfg.Span != nil && name != "" {

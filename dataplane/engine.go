@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -78,11 +79,9 @@ type Engine struct {
 	observers observers
 
 	// The call that has the turn may use the fields below.
-	held
-	// notified is the table of the last notification of the flows.
-	notified *servicemodel.Table
-	// served is the last accepted state. It is kept only if refused services are kept.
-	served servicemodel.State
+	backend  backends.Backend
+	known    knowledge
+	reported reported
 
 	phase                 Phase
 	callBegan, phaseBegan time.Time
@@ -92,45 +91,13 @@ type Engine struct {
 	failure               error           // of the call
 }
 
-// held is a backend, and the engine's knowledge of the kernel through it.
-type held struct {
-	backend backends.Backend
-	turns   backends.Locker  // the backend, if it is one
-	settler backends.Settler // the backend, if it is one
-	// resolved is the table of the last state, from which the next one is resolved. It is nil after
-	// a commit that may have failed half way, because then nothing tells our changes from other
-	// programs'.
-	resolved *servicemodel.Table
-	// kernel is the table that the kernel holds, and drift describes what it holds besides. kernel
-	// is the same pointer as resolved if the two are equal. It is nil while the kernel's contents
-	// are unknown: before the first reading and after any failure. The next operation then reads
-	// the kernel, whether an apply or a check by Run. The table is kept only here. A backend keeps
-	// only what a table does not contain, such as handles, sizes of sets and versions.
-	kernel *servicemodel.Table
-	// read is the table of the last reading. It lacks pools for which the kernel has no place.
-	read   *servicemodel.Table
-	drift  []string
-	unread bool // the kernel holds more objects than any wanted state
-	// suspect says that another program committed since the last reading. readings limits how much
-	// time the readings for this reason may take.
-	suspect  bool
-	readings wait.Budget
-	// refused are the services that the last apply left out, conflicts the claims that lost, and
-	// warnings its warnings.
+// reported is what was last reported: the table to the flows, and the services that the last apply
+// left out, the claims that lost and the warnings to the observers.
+type reported struct {
+	table     *servicemodel.Table
 	refused   []Refusal
 	conflicts []servicemodel.Conflict
 	warnings  servicemodel.Warnings
-	// lacks says which family the kernel lacks, so that not each apply begins with that family. It
-	// is nil if that is unknown, as after a reading.
-	lacks *Problem
-}
-
-// newHeld returns the knowledge of the kernel before the first reading.
-func newHeld(b backends.Backend) held {
-	h := held{backend: b, readings: wait.NewBudget(readBurst, readShare)}
-	h.turns, _ = as[backends.Locker](b)
-	h.settler, _ = as[backends.Settler](b)
-	return h
 }
 
 // New returns an engine on a backend. The caller closes the backend. Without a backend, as in the
@@ -141,22 +108,19 @@ func New(b backends.Backend, cfg *Config) *Engine {
 	if e.unusable = unusable(b); e.unusable != nil {
 		return e
 	}
-	if cfg == nil {
-		cfg = &Config{}
-	}
-	e.open(b, *cfg)
+	e.open(b, *cmp.Or(cfg, &Config{}))
 	return e
 }
 
 // open gives an engine its backend.
 func (e *Engine) open(b backends.Backend, cfg Config) {
-	e.cfg, e.held = cfg, newHeld(b)
+	e.cfg, e.backend, e.known = cfg, b, newKnowledge(servicemodel.State{})
 	if cfg.KeepRefused {
-		e.served = cfg.Accepted
+		e.known.accepted = cfg.Accepted
 	}
 	e.turn, e.switched, e.grace = make(chan struct{}, 1), make(chan struct{}, 1), wait.GracePeriod
 	e.progress.wake, e.progress.status.Backend = make(chan struct{}, 1), b.Name()
-	e.progress.status.Accepted = e.served
+	e.progress.status.Accepted = e.known.accepted
 	if cfg.Logger != nil {
 		e.observers.add(logTo(cfg.Logger))
 	}
@@ -195,10 +159,9 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 // preview returns what the commit of c would do, which is the result r or a part of it.
 func (e *Engine) preview(r *Result, c *servicemodel.ChangeSet) (*Preview, error) {
 	plan, err := e.backend.Plan(c)
-	return &Preview{Revision: r.Revision, State: r.State, Changes: c, Repaired: r.Repaired,
-		Drift: slices.Clone(e.drift), Plan: plan,
-		Refused: slices.Clone(r.Refused), Conflicts: slices.Clone(r.Conflicts),
-		Warnings: r.Warnings}, err
+	return &Preview{Revision: r.Revision, State: r.State, Changes: c, Plan: plan,
+		Repaired: r.Repaired, Warnings: r.Warnings, Drift: slices.Clone(e.known.drift),
+		Refused: slices.Clone(r.Refused), Conflicts: slices.Clone(r.Conflicts)}, err
 }
 
 // Observe reads everything that the kernel holds for the instance.
@@ -212,7 +175,7 @@ func (e *Engine) Observe(ctx context.Context) (*backends.Observation, error) {
 	if err != nil {
 		return nil, e.fail(err)
 	}
-	return &backends.Observation{Table: e.kernel, Drift: slices.Clone(e.drift)}, nil
+	return &backends.Observation{Table: e.known.inKernel, Drift: slices.Clone(e.known.drift)}, nil
 }
 
 // Resync makes the engine read the kernel before the next apply, even if its integrity is intact.
@@ -228,8 +191,8 @@ func (e *Engine) Cleanup(ctx context.Context) (backends.Stats, error) {
 	}
 	defer e.end()
 	rev := e.progress.ask(servicemodel.State{}, false)
-	e.held, e.notified = newHeld(e.backend), nil
-	stats, err := e.cleanup(ctx, e.held)
+	e.forget()
+	stats, err := e.cleanup(ctx, e.backend)
 	if err != nil {
 		err = e.failed(ctx, Failed{Doing: "cleanup", Revision: rev, Err: err})
 	}
@@ -250,10 +213,14 @@ func (e *Engine) Cleanup(ctx context.Context) (backends.Stats, error) {
 	return stats, err
 }
 
+// forget drops the knowledge of the kernel. The next apply reads it, and reports everything.
+func (e *Engine) forget() { e.known, e.reported = newKnowledge(e.known.accepted), reported{} }
+
 // cleanup removes everything that a backend holds.
-func (e *Engine) cleanup(ctx context.Context, h held) (stats backends.Stats, err error) {
-	err = e.retry(ctx, "cleanup", h.turns, func() (err error) {
-		stats, err = h.backend.Cleanup(ctx)
+func (e *Engine) cleanup(ctx context.Context, b backends.Backend) (stats backends.Stats,
+	err error) {
+	err = e.retry(ctx, "cleanup", b, func() (err error) {
+		stats, err = b.Cleanup(ctx)
 		return err
 	})
 	return stats, err

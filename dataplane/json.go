@@ -112,14 +112,10 @@ type statusFields Status
 // MarshalJSON writes s without State and Held, which can be many megabytes and have a JSON of their
 // own. It leaves out what never happened.
 func (s Status) MarshalJSON() ([]byte, error) {
-	v := struct {
+	return json.Marshal(struct {
 		statusFields
 		Error string `json:"error,omitempty"`
-	}{statusFields: statusFields(s)}
-	if s.Err != nil {
-		v.Error = s.Err.Error()
-	}
-	return json.Marshal(v)
+	}{statusFields(s), message(s.Err)})
 }
 
 // eventJSON holds an event of any kind. Fields that a kind does not have are left out.

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -68,9 +69,7 @@ func NewParts(b backends.Backend, cfg *PartsConfig) *Parts {
 	if p.engine.unusable = unusable(b); p.engine.unusable != nil {
 		return p
 	}
-	if cfg == nil {
-		cfg = &PartsConfig{}
-	}
+	cfg = cmp.Or(cfg, &PartsConfig{})
 	p.engine.open(b, Config{Logger: cfg.Logger, Flows: cfg.Flows})
 	return p
 }

@@ -45,7 +45,7 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 	defer e.end()
 	var r *Result
 	var unsettled error
-	err = e.retry(ctx, "read and commit", e.turns, func() (err error) {
+	err = e.retry(ctx, "read and commit", e.backend, func() (err error) {
 		if r, err = t.compare(); err != nil {
 			return err
 		}
@@ -53,9 +53,9 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 			return err
 		}
 		p.changed(t.state, r)
-		if e.settler != nil {
+		if s, ok := as[backends.Settler](e.backend); ok {
 			e.enter(PhaseSettle)
-			r.Settle, unsettled = e.settler.Settle(e.observers.noticing(ctx, p.told))
+			r.Settle, unsettled = s.Settle(e.observers.noticing(ctx, p.told))
 		}
 		return nil
 	})

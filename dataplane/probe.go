@@ -53,17 +53,11 @@ func Probe(ctx context.Context, candidates ...backends.Candidate) []Support {
 func Choose(
 	ctx context.Context, s servicemodel.State, cfg *Config, candidates ...backends.Candidate,
 ) (b backends.Backend, others []Support, err error) {
-	if cfg == nil {
-		cfg = &Config{}
+	d := reducedState{state: s, cfg: cmp.Or(cfg, &Config{})}
+	if err := d.resolve(nil); err != nil {
+		return nil, nil, err
 	}
-	d := draft{state: s, cfg: cfg}
-	t, err := servicemodel.Resolve(nil, s)
-	if err != nil {
-		if t, err = d.withoutInvalid(nil, err); err != nil {
-			return nil, nil, err
-		}
-	}
-	all := servicemodel.Diff(nil, t)
+	all := servicemodel.Diff(nil, d.table)
 	errs := []error{errors.New("no backend")}
 	var best, fewest int // the index of b in others, and the number of its refusals
 	for _, candidate := range candidates {
@@ -111,9 +105,9 @@ func probe(ctx context.Context, c backends.Candidate) error {
 	return c.Probe(ctx)
 }
 
-// open opens a candidate if it can express the changes, which lead to the state of the draft. It
-// returns the services that the candidate cannot express.
-func open(c backends.Candidate, d draft, changes *servicemodel.ChangeSet) (
+// open opens a candidate if it can express the changes, which lead to the table of d. It returns
+// the services that the candidate cannot express.
+func open(c backends.Candidate, d reducedState, changes *servicemodel.ChangeSet) (
 	b backends.Backend, refused []Refusal, err error) {
 	if c.Open == nil {
 		return nil, nil, fmt.Errorf("%s: the candidate has no Open", c.Name)

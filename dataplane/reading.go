@@ -3,21 +3,11 @@ package dataplane
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/servicemodel"
-)
-
-// Readings that only a suspicion causes are limited: readBurst short ones at once, then at most
-// 1/readShare of the time. Without a ration, a
-// neighbour that commits all the time would cause a reading in each apply, and the apply would take
-// as long.
-const (
-	readBurst = 3
-	readShare = 200
 )
 
 // intact reports whether another apply of the same state would find nothing to do. It reads the
@@ -29,33 +19,63 @@ func (e *Engine) intact(ctx context.Context, denied bool) bool {
 		return true // Run ends
 	}
 	defer e.end()
-	if e.kernel == nil && !denied {
-		if e.observe(ctx, e.resolved) != nil {
+	if e.known.inKernel == nil && !denied {
+		if e.observe(ctx, e.known.applied) != nil {
 			return false
 		}
 	} else if i, err := e.integrity(ctx); err != nil || i == backends.Broken ||
 		i == backends.Touched && !denied {
 		return false
 	} else if i == backends.Touched {
-		before := e.held
+		before := e.known
 		_, err := e.verify(ctx, nil)
-		return err == nil && e.sameAs(before)
+		return err == nil && e.known.same(before)
 	}
-	return denied || e.kernel == e.resolved && len(e.drift) == 0 && !e.unread
+	return denied || e.known.inSync()
 }
 
-// sameAs reports whether the kernel holds what it held before, whatever the order of slots, foreign
-// objects included.
-func (h *held) sameAs(before held) bool {
-	return h.kernel.Arrange(before.kernel).Equal(before.kernel) &&
-		slices.Equal(h.drift, before.drift)
+// ensureKnown reads the kernel unless its contents are known, and reports whether it did. t is the
+// table that the kernel is to hold. If hinted is set, the reading may be confined to its objects.
+func (e *Engine) ensureKnown(ctx context.Context, t *servicemodel.Table, hinted bool) (read bool,
+	err error) {
+	i := backends.Broken
+	if !e.known.partial {
+		i, err = e.integrity(ctx)
+	}
+	var hint *servicemodel.Table
+	switch {
+	case err != nil || i == backends.Intact:
+		return false, err
+	case !hinted:
+	case i == backends.Touched:
+		hint = e.known.inKernel // only foreign objects stay unread
+	default:
+		hint = e.known.atPresent(t)
+	}
+	if i == backends.Touched {
+		return e.verify(ctx, hint)
+	}
+	return true, e.observe(ctx, hint)
+}
+
+// integrity says whether the kernel must be read: Broken if its contents are unknown or destroyed,
+// Touched because of a suspicion, if the ration allows a reading now.
+func (e *Engine) integrity(ctx context.Context) (backends.Integrity, error) {
+	if e.known.inKernel == nil {
+		return backends.Broken, nil
+	}
+	i, err := e.backend.Integrity(ctx)
+	if err == nil && i != backends.Broken {
+		i = e.known.suspected(i, time.Now())
+	}
+	return i, err
 }
 
 // verify reads the kernel because of a suspicion that may be unfounded. Only readings that find
 // nothing new use up the ration. If the reading has a conflict, the earlier knowledge stays valid
 // until the next reading, unless the integrity is broken by then.
 func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (read bool, err error) {
-	before, start := e.held, time.Now()
+	before, start := e.known, time.Now()
 	err = e.observe(ctx, want)
 	switch {
 	case errors.Is(err, kernelerr.ErrConflict):
@@ -63,37 +83,23 @@ func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (read boo
 		if integrityErr != nil || i == backends.Broken {
 			return true, err
 		}
-		e.kernel, e.suspect = before.kernel, true
+		e.known = before
+		e.known.suspect = true
 	case err != nil:
 		return true, err
-	case (len(e.drift) > 0 || e.kernel != e.resolved) && !e.sameAs(before):
+	case (len(e.known.drift) > 0 || e.known.disturbed()) && !e.known.same(before):
 		return true, nil
 	}
-	e.readings.Spend(time.Since(start))
+	e.known.readings.Spend(time.Since(start))
 	return err == nil, nil
 }
 
-// observe reads the kernel. want is the table that it is about to hold, or nil if unknown. If the
-// reading equals the resolved table except for the order of slots, which IPVS does not keep, the
-// engine continues with the resolved table. That one also has what no kernel holds, such as health
-// checks and pools for which the kernel has no place.
+// observe reads the kernel. want is the table that it is about to hold, or nil if unknown.
 func (e *Engine) observe(ctx context.Context, want *servicemodel.Table) error {
-	e.kernel = nil
+	e.known.inKernel = nil
 	o, err := e.backend.Observe(ctx, want)
-	if err != nil {
-		return err
+	if err == nil {
+		e.known.observed(o)
 	}
-	e.kernel, e.drift, e.unread, e.suspect = o.Table, o.Drift, o.Partial, false
-	if e.kernel == nil {
-		e.kernel = &servicemodel.Table{}
-	}
-	e.read = e.kernel
-	if e.resolved == nil {
-		return nil
-	}
-	e.kernel = e.resolved.AssumedIn(e.kernel)
-	if same := e.resolved.Arrange(e.kernel); same.Equal(e.kernel) {
-		e.resolved, e.kernel = same, same
-	}
-	return nil
+	return err
 }

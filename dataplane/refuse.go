@@ -40,57 +40,57 @@ func (r Refusal) String() string {
 
 func compareRefusals(a, b Refusal) int { return a.Service.Compare(b.Service) }
 
-// draft is a state during an apply. Refused services are removed from it.
-type draft struct {
-	state   servicemodel.State
-	cfg     *Config
-	refused []Refusal
-	kept    int                 // how often a refused service was kept
-	partly  []servicemodel.Name // kept with those accepted endpoints that still exist
-	lacks   *Problem            // of a family that is left out
-	served  servicemodel.State  // the source of the old definitions of refused services
+// reducedState is a state during an apply. Refused services are removed from it.
+type reducedState struct {
+	state    servicemodel.State
+	table    *servicemodel.Table
+	cfg      *Config
+	refused  []Refusal
+	kept     int                 // how often a refused service was kept
+	partly   []servicemodel.Name // kept with those accepted endpoints that still exist
+	lacks    *Problem            // of a family that is left out
+	accepted servicemodel.State  // the source of the old definitions of refused services
 }
 
-// withoutInvalid resolves the state without its invalid services. err is why it cannot be resolved.
-func (d *draft) withoutInvalid(prev *servicemodel.Table, err error) (*servicemodel.Table, error) {
-	var t *servicemodel.Table
-	for err != nil {
-		if err := d.leaveOut(err); err != nil {
-			return nil, err
+// resolve makes the table of the state, and leaves out its invalid services.
+func (d *reducedState) resolve(prev *servicemodel.Table) (err error) {
+	for {
+		if d.table, err = servicemodel.Resolve(prev, d.state); err == nil {
+			return nil
 		}
-		t, err = servicemodel.Resolve(prev, d.state)
+		if err = d.leaveOut(err); err != nil {
+			return err
+		}
 	}
-	return t, nil
 }
 
 // withoutRefused leaves out the services that the backend refuses. err is its answer to the changes
-// that lead to t. A service that is left out may have taken an address from another one, so the
-// backend must check the new changes, too. Each round leaves out at least one service.
-func (e *Engine) withoutRefused(d *draft, t *servicemodel.Table, err error) (*servicemodel.Table,
-	error) {
+// that lead to the table. A service that is left out may have taken an address from another one, so
+// the backend must check the new changes, too. Each round leaves out at least one service.
+func (e *Engine) withoutRefused(d *reducedState, err error) error {
 	for err != nil {
 		kept := d.kept
 		if err := d.leaveOut(err); err != nil {
-			return nil, err
+			return err
 		}
-		next, errInvalid := servicemodel.Resolve(t, d.state)
+		next, errInvalid := servicemodel.Resolve(d.table, d.state)
 		if errInvalid != nil {
-			return nil, errInvalid
+			return errInvalid
 		}
-		c := e.kernel.Changes(servicemodel.Diff(t, next))
+		c := e.known.inKernel.Changes(servicemodel.Diff(d.table, next))
 		if d.kept > kept {
 			// The backend may refuse a service's previous definition for the same reason, although
 			// the kernel does not change for it.
-			c = servicemodel.Diff(e.kernel, next)
+			c = servicemodel.Diff(e.known.inKernel, next)
 		}
-		t, err = next, e.backend.Check(c)
+		d.table, err = next, e.backend.Check(c)
 	}
-	return t, nil
+	return nil
 }
 
 // leaveOut leaves out the services that err names, at least one. If a part of err concerns anything
 // else, such as the node, it returns err.
-func (d *draft) leaveOut(err error) error {
+func (d *reducedState) leaveOut(err error) error {
 	if d.cfg.Strict {
 		return refusedState{err}
 	}
@@ -113,7 +113,7 @@ func (d *draft) leaveOut(err error) error {
 
 // leaveOutFamily leaves out the family that a problem says the kernel lacks. It returns false for
 // other problems, and if the node is to serve that family only.
-func (d *draft) leaveOutFamily(p Problem) bool {
+func (d *reducedState) leaveOutFamily(p Problem) bool {
 	n := d.state.Node()
 	if p.Field != backends.FieldFamily || n.OnlyFamily != 0 {
 		return false
@@ -129,7 +129,7 @@ func (d *draft) leaveOutFamily(p Problem) bool {
 
 // refuse leaves out the invalid endpoints of a service if that is configured and enough. Otherwise
 // it leaves out the service.
-func (d *draft) refuse(name servicemodel.Name, err error) {
+func (d *reducedState) refuse(name servicemodel.Name, err error) {
 	r := Refusal{Service: name, Err: err}
 	before := func(o Refusal) bool { return o.Service == name }
 	i := slices.IndexFunc(d.refused, before)
@@ -155,7 +155,7 @@ func (d *draft) refuse(name servicemodel.Name, err error) {
 		r.Err = errors.Join(d.refused[i].Err, err)
 		d.refused = slices.DeleteFunc(d.refused, before)
 	}
-	if was := d.served.Service(name); was != nil && d.keep(was, kept) {
+	if was := d.accepted.Service(name); was != nil && d.keep(was, kept) {
 		r.Kept = true
 		d.kept++
 	} else {
@@ -168,19 +168,19 @@ func (d *draft) refuse(name servicemodel.Name, err error) {
 // If the service is kept already, the backend refuses the present endpoints, and only the old ones
 // that still exist stay. If it refuses these, too, because some were accepted and never used, the
 // service has no endpoints. keep returns false if this changes nothing.
-func (d *draft) keep(was *servicemodel.Service, kept bool) bool {
+func (d *reducedState) keep(was *servicemodel.Service, kept bool) bool {
 	before, present := d.state, d.state.Endpoints(was.Name)
 	d.state = d.state.WithService(was)
 	switch {
 	case kept:
-		d.state = d.state.WithEndpoints(was.Name, common(d.served.Endpoints(was.Name), present))
+		d.state = d.state.WithEndpoints(was.Name, common(d.accepted.Endpoints(was.Name), present))
 		if d.state.Same(before) {
 			d.state = d.state.WithEndpoints(was.Name, nil)
 		}
 	case slices.ContainsFunc(present, func(e servicemodel.Endpoint) bool {
 		return e.Validate() != nil
 	}):
-		d.state = d.state.WithEndpoints(was.Name, d.served.Endpoints(was.Name))
+		d.state = d.state.WithEndpoints(was.Name, d.accepted.Endpoints(was.Name))
 	}
 	if !kept || d.state.Same(before) {
 		return !kept

@@ -55,24 +55,24 @@ func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
 // contents are unknown, also after a conflict, it reads the kernel first. Run's next check repairs
 // the damage that this reading finds.
 func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
-	if e.settler != nil {
-		err = e.retry(ctx, "settle", e.turns, func() (err error) {
-			if e.kernel == nil {
+	if s, ok := as[backends.Settler](e.backend); ok {
+		err = e.retry(ctx, "settle", e.backend, func() (err error) {
+			if e.known.inKernel == nil {
 				if err := e.observe(ctx, nil); err != nil {
 					return err
 				}
 			}
-			if next, err = e.settler.Settle(e.observers.noticing(ctx, e.kernel)); err != nil {
-				e.kernel = nil
+			if next, err = s.Settle(e.observers.noticing(ctx, e.known.inKernel)); err != nil {
+				e.known.inKernel = nil
 			}
 			return err
 		})
 	}
 	if f := e.cfg.Flows; f != nil {
-		n, errFlows := f.Settle(e.observers.noticing(ctx, e.kernel))
+		n, errFlows := f.Settle(e.observers.noticing(ctx, e.known.inKernel))
 		next, err = earlier(next, n), errors.Join(err, errFlows)
 	}
-	if at := e.resolved.NextStep(); !at.IsZero() {
+	if at := e.known.applied.NextStep(); !at.IsZero() {
 		n := time.Until(at)
 		if n <= 0 {
 			n = lateStep
@@ -109,7 +109,7 @@ const lateStep = time.Second
 // stepDue returns the state whose next step is due, and its revision. A state that is not applied
 // yet is not applied for the sake of a step.
 func (e *Engine) stepDue() (s servicemodel.State, rev Revision, due bool) {
-	if at := e.resolved.NextStep(); at.IsZero() || time.Now().Before(at) {
+	if at := e.known.applied.NextStep(); at.IsZero() || time.Now().Before(at) {
 		return s, 0, false
 	}
 	if _, _, pending := e.progress.todo(false); pending {

@@ -114,27 +114,29 @@ func (s *Status) told(r *Result) {
 // tellRefused emits the refusals, conflicts and warnings that are new since the previous apply.
 func (e *Engine) tellRefused(ctx context.Context, r *Result) {
 	for _, f := range r.Refused {
-		i, found := slices.BinarySearchFunc(e.refused, f, compareRefusals)
-		if !found || e.refused[i].Err.Error() != f.Err.Error() {
+		i, found := slices.BinarySearchFunc(e.reported.refused, f, compareRefusals)
+		if !found || e.reported.refused[i].Err.Error() != f.Err.Error() {
 			e.observers.emit(ctx, Refused{Backend: r.Backend, Refusal: f})
 		}
 	}
 	for _, c := range r.Conflicts {
-		if !slices.Contains(e.conflicts, c) {
+		if !slices.Contains(e.reported.conflicts, c) {
 			e.observers.emit(ctx, ClaimConflict{c})
 		}
 	}
-	for w := range r.Warnings.Since(e.warnings) {
+	for w := range r.Warnings.Since(e.reported.warnings) {
 		e.observers.emit(ctx, Warned{w})
 	}
-	e.refused, e.conflicts, e.warnings = r.Refused, r.Conflicts, r.Warnings
+	e.reported.refused, e.reported.conflicts = r.Refused, r.Conflicts
+	e.reported.warnings = r.Warnings
 }
 
 // update changes the progress during a turn, and publishes what is known of the kernel with it. So
 // a status that shows a request as applied also shows the table of that request.
 func (e *Engine) update(f func(*Status)) {
 	e.progress.update(func(s *Status) {
-		s.Backend, s.Held, s.Accepted = e.backend.Name(), e.kernel, e.served
+		s.Backend, s.Held = e.backend.Name(), e.known.inKernel
+		s.Accepted = e.known.accepted
 		f(s)
 	})
 }
@@ -175,8 +177,13 @@ func (p *progress) update(f func(*Status)) {
 		close(p.changed)
 		p.changed = nil
 	}
+	signal(p.wake)
+}
+
+// signal fills c, whose reader learns of all signals since it last read at once.
+func signal(c chan<- struct{}) {
 	select {
-	case p.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,26 +47,20 @@ func (e *Engine) Switch(ctx context.Context, b backends.Backend, o *SwitchOption
 		return nil, err
 	}
 	defer e.end()
-	if o == nil {
-		o = &SwitchOptions{}
-	}
-	before := e.held
+	o = cmp.Or(o, &SwitchOptions{})
+	before := e.backend
 	state, rev, wanted := e.progress.todo(true)
 	r, err := e.hold(ctx, b, state, rev, wanted, o)
 	if err != nil {
 		return nil, e.failed(ctx, Failed{Doing: "switch", Revision: rev, Err: fmt.Errorf(
-			"switch from %s to %s: %w", before.backend.Name(), b.Name(), err)})
+			"switch from %s to %s: %w", before.Name(), b.Name(), err)})
 	}
-	e.refused, e.conflicts, e.warnings = before.refused, before.conflicts, before.warnings
 	e.update(func(s *Status) {
 		s.told(r)
 		s.Applied, e.progress.tried, e.progress.err = rev, rev, nil
 	})
 	e.tellRefused(ctx, r)
-	select {
-	case e.switched <- struct{}{}:
-	default:
-	}
+	signal(e.switched)
 	e.enter(PhaseCleanup)
 	if _, err = e.cleanup(ctx, before); err == nil && wanted {
 		err = e.holdAgain(context.WithoutCancel(ctx), state, rev)
@@ -78,11 +73,11 @@ func (e *Engine) Switch(ctx context.Context, b backends.Backend, o *SwitchOption
 		e.enter(PhaseSettle)
 	}
 	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
-	e.observers.emit(ctx, Switched{From: before.backend.Name(), To: b.Name(), Result: r})
+	e.observers.emit(ctx, Switched{From: before.Name(), To: b.Name(), Result: r})
 	f := Failed{Doing: "settle", Revision: rev, Err: unsettled}
 	if err != nil {
 		f.Doing, f.Err = "switch", fmt.Errorf("switched to %s; clean up %s: %w", b.Name(),
-			before.backend.Name(), err)
+			before.Name(), err)
 	}
 	if f.Err == nil {
 		return r, nil
@@ -95,13 +90,13 @@ func (e *Engine) Switch(ctx context.Context, b backends.Backend, o *SwitchOption
 // If it cannot, everything stays as before.
 func (e *Engine) hold(ctx context.Context, b backends.Backend, s servicemodel.State, rev Revision,
 	wanted bool, o *SwitchOptions) (*Result, error) {
-	if e.kernel == nil && !o.LoseServices {
+	if e.known.inKernel == nil && !o.LoseServices {
 		err := e.retry(ctx, "observe", nil, func() error { return e.observe(ctx, nil) })
 		if err != nil {
 			return nil, err
 		}
 	}
-	served := e.kernel
+	served := e.known.inKernel
 	if o.LoseServices {
 		served = nil
 	}
@@ -109,23 +104,23 @@ func (e *Engine) hold(ctx context.Context, b backends.Backend, s servicemodel.St
 		if served.Len() > 0 {
 			return nil, refusedState{errors.New("the kernel holds services, and none are wanted")}
 		}
-		e.held = newHeld(b)
+		e.backend, e.known = b, newKnowledge(e.known.accepted)
 		return &Result{Backend: b.Name(), Revision: rev}, nil
 	}
-	before, accepted := e.held, e.served
-	e.held = newHeld(b)
+	before, known := e.backend, e.known
+	e.backend, e.known = b, newKnowledge(known.accepted)
 	if err := e.holdsAll(ctx, s, served); err != nil {
-		e.held = before
+		e.backend, e.known = before, known
 		return nil, err
 	}
 	r, err := e.applyState(ctx, s, rev)
 	if err != nil {
-		written := e.resolved != nil || !errors.Is(err, ErrNotApproved)
+		written := e.known.applied != nil || !errors.Is(err, ErrNotApproved)
 		if written { // these services must not stay, even if the context ended
-			_, errCleanup := e.cleanup(context.WithoutCancel(ctx), e.held)
+			_, errCleanup := e.cleanup(context.WithoutCancel(ctx), b)
 			err = errors.Join(err, errCleanup)
 		}
-		e.held, e.served = before, accepted
+		e.backend, e.known = before, known
 		return nil, err
 	}
 	r.Observed = true
