@@ -211,14 +211,9 @@ func (w *warner) addresses() {
 		_, claims := slices.BinarySearchFunc(w.claims, name, func(f *Frontend, n PortName) int {
 			return f.Service.Compare(n)
 		})
-		switch {
-		case !claims:
+		if !claims {
 			w.add(WarnNoAddress, fmt.Sprintf("ports[%d]", i), "the service has no address, and "+
 				"this port no node port")
-			return
-		case p.NodePort != 0 && !w.has(NodePort):
-			w.add(WarnOtherFamily, fmt.Sprintf("ports[%d].nodePort", i), "this node serves no "+
-				"family of the service's endpoints and other addresses")
 			return
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -146,6 +147,21 @@ func TestUnmatched(t *testing.T) {
 		"warning: Endpoints default/wbe: metadata.name: wbe: there is no Service default/wbe; " +
 			"did you mean web?",
 	}, texts(tracker.Unmatched()))
+}
+
+// The names of at most 16 unknown services are compared with all known ones.
+func TestFewNamesAreGuessed(t *testing.T) {
+	t.Parallel()
+	tracker := kube.NewTracker(kube.Config{})
+	requireNoProblems(t, tracker.SetService(webService()))
+	for i := range 20 {
+		s := webSlice(fmt.Sprint("s", i), "10.1.0.1")
+		s.Labels[discoveryv1.LabelServiceName] = "web" + string(rune('a'+i))
+		requireNoProblems(t, tracker.SetEndpointSlice(s))
+	}
+	unmatched := texts(tracker.Unmatched())
+	require.Len(t, unmatched, 20)
+	require.Equal(t, 16, strings.Count(strings.Join(unmatched, "\n"), "; did you mean web?"))
 }
 
 func TestProblemsAreFieldErrors(t *testing.T) {
