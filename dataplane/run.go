@@ -32,11 +32,11 @@ type RunOptions struct {
 	// Resync is the interval of full readings and comparisons while nothing else happens, like
 	// kube-proxy's syncPeriod. They keep MinInterval. Zero means 5 minutes, negative never.
 	Resync time.Duration
-	// Look is the interval at which Run asks the kernel, with a request or two, whether it still
-	// holds the wanted objects. Run repairs the difference that others made. Zero means 250 ms,
-	// negative never. If others undo repairs again and again, repairs take at most a tenth of the
-	// time, and after five in a row they are at least a second apart.
-	Look time.Duration
+	// CheckInterval is the interval at which Run asks the kernel, with a request or two, whether it
+	// still holds the wanted objects. Run repairs the difference that others made. Zero means 250
+	// ms, negative never. If others undo repairs again and again, repairs take at most a tenth of
+	// the time, and after five in a row they are at least a second apart.
+	CheckInterval time.Duration
 }
 
 func (o *RunOptions) withDefaults() RunOptions {
@@ -55,7 +55,7 @@ func (o *RunOptions) withDefaults() RunOptions {
 	r.RetryMax = min(max(r.RetryMin, r.RetryMax), longest)
 	r.Burst = max(1, int(min(int64(r.Burst), int64(longest/max(1, r.MinInterval)))))
 	r.Resync = cmp.Or(r.Resync, 5*time.Minute)
-	r.Look = cmp.Or(r.Look, 250*time.Millisecond)
+	r.CheckInterval = cmp.Or(r.CheckInterval, 250*time.Millisecond)
 	return r
 }
 
@@ -335,8 +335,8 @@ func (l *loop) look(ctx context.Context) {
 
 // check sets the timer of the next check.
 func (l *loop) check() {
-	if l.opts.Look > 0 {
-		l.checks.Reset(l.opts.Look)
+	if l.opts.CheckInterval > 0 {
+		l.checks.Reset(l.opts.CheckInterval)
 	}
 }
 

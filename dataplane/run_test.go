@@ -252,7 +252,8 @@ func TestRunReadsTheKernelPeriodically(t *testing.T) {
 
 func TestRunRepairsWhatAResyncFindsAndRetriesIt(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		r := run(t, dataplane.RunOptions{Resync: time.Minute, RetryMin: time.Second, Look: never})
+		r := run(t, dataplane.RunOptions{Resync: time.Minute, RetryMin: time.Second,
+			CheckInterval: never})
 		r.set(services(2))
 		r.at(time.Second)
 		r.Kernel().Flush()
@@ -279,7 +280,7 @@ func TestRunDoesNothingBeforeTheFirstState(t *testing.T) {
 func TestRunTakesOptionsOfAnySize(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{MinInterval: time.Second, Burst: math.MaxInt,
-			RetryMin: math.MaxInt64, Resync: never, Look: never})
+			RetryMin: math.MaxInt64, Resync: never, CheckInterval: never})
 		r.Fail("commit", 9, errRefused)
 		for n := 1; n <= 4; n++ {
 			r.set(services(n))

@@ -158,7 +158,7 @@ func TestRunWatchesTheBackendItSwitchedTo(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b, old := newWatching()
 		_, next := newWatching()
-		r := runOn(t, b, dataplane.RunOptions{Resync: never, Look: never})
+		r := runOn(t, b, dataplane.RunOptions{Resync: never, CheckInterval: never})
 		r.set(services(1))
 		r.at(time.Second)
 		ok(r.engine.Switch(t.Context(), next, nil))(t)

@@ -123,7 +123,7 @@ func TestAnEngineFollowsTheNode(t *testing.T) {
 	e := dataplane.New(memory.New(kernel), &dataplane.Config{Node: n})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- e.Run(ctx, &dataplane.RunOptions{Resync: -1, Look: -1}) }()
+	go func() { ended <- e.Run(ctx, &dataplane.RunOptions{Resync: -1, CheckInterval: -1}) }()
 	name := servicemodel.Name{Namespace: "default", Name: "web"}
 	rev := e.Set(servicemodel.State{}.
 		WithNode(servicemodel.Node{
