@@ -75,6 +75,7 @@ type Engine struct {
 	switched  chan struct{}               // tells Run that the backend has changed
 	grace     func(context.Context) error // wait.GracePeriod, except in tests
 	progress  progress
+	running   atomic.Bool // Run is under way
 	resync    atomic.Bool // read the kernel before anything else
 	observers observers
 

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
@@ -40,10 +38,7 @@ type RunOptions struct {
 }
 
 func (o *RunOptions) withDefaults() RunOptions {
-	var r RunOptions
-	if o != nil {
-		r = *o
-	}
+	r := *cmp.Or(o, &RunOptions{})
 	if r.RetryMin <= 0 {
 		r.RetryMin = 100 * time.Millisecond
 	}
@@ -70,37 +65,53 @@ func (o *RunOptions) withDefaults() RunOptions {
 // as it is. [Engine.Status] says what part of the newest state is missing, and what work is left.
 // To wait for both, call [Engine.Finish] before the context ends.
 func (e *Engine) Run(ctx context.Context, opts *RunOptions) error {
-	if !e.progress.run(true) {
+	if !e.running.CompareAndSwap(false, true) {
 		return ErrRunning
 	}
-	defer e.progress.run(false)
-	l := &loop{engine: e, opts: opts.withDefaults(), timer: time.NewTimer(forever),
-		settle: time.NewTimer(forever), checks: time.NewTimer(forever), stop: func() {},
-		changed: make(chan struct{}, 1), events: make(chan Event),
-		ration: wait.NewBudget(repairBurst, repairShare)}
-	l.retry, l.settleRetry = l.opts.RetryMin, l.opts.RetryMin
+	defer e.running.Store(false)
+	o := opts.withDefaults()
+	retry := backoff{o.RetryMin, o.RetryMax, o.RetryMin}
+	l := &loop{engine: e, packets: make(chan time.Time, 1),
+		applies: applySchedule{due: due{do: doResync}, opts: o, retry: retry},
+		settles: settleSchedule{due: due{do: doSettle}, retry: retry},
+		checks: checkSchedule{interval: o.CheckInterval,
+			ration: wait.NewBudget(repairBurst, repairShare)},
+		watchers: watchers{pause: o.RetryMax, stop: func() {}, changed: make(chan struct{}, 1),
+			events: make(chan Event)}}
+	l.checks.checked(time.Now())
 	defer l.waits.Wait()
-	defer l.unwatch()
-	l.check()
+	defer l.watchers.end()
 	if err := l.watchBackend(ctx); err != nil {
 		return err
 	}
-	for {
+
+	for timer := time.NewTimer(forever); ; {
 		l.follow()
-		if err := l.next(ctx); err != nil {
-			return err
+		rest, do := next(time.Now(), l.applies.due, l.settles.due, l.checks.due)
+		timer.Reset(rest)
+		select {
+		case <-ctx.Done():
+			return wait.Ended(ctx)
+		case <-e.progress.wake:
+		case done := <-l.packets:
+			l.awaits = false
+			l.settle(ctx, done)
+		case <-e.switched:
+			if err := l.watchBackend(ctx); err != nil { // waits for the end of Switch
+				return err
+			}
+			l.follow()
+			l.applies.switched(time.Now())
+			l.settles.at = time.Now()
+		case ev := <-l.watchers.events:
+			l.tell(ctx, ev)
+		case <-l.watchers.changed:
+			l.follow() // later requests learn of the change; a call that is under way may not
+			l.applies.changed(time.Now())
+		case <-timer.C:
+			l.act(ctx, do)
 		}
 	}
-}
-
-// run records that a Run begins, if no other is running, or that it ends.
-func (p *progress) run(begins bool) (ok bool) {
-	p.update(func(s *Status) {
-		if ok = !begins || !s.Running; ok {
-			s.Running = begins
-		}
-	})
-	return ok
 }
 
 // forever is a duration that does not end.
@@ -108,81 +119,82 @@ const forever = 1<<63 - 1
 
 // loop is the state of one Run.
 type loop struct {
-	engine *Engine
-	opts   RunOptions
-	timer  *time.Timer // the next apply
-	settle *time.Timer // the next Settle
-	checks *time.Timer // the next check for changes by others
-
-	watching context.Context // for watchers of the present backend and node; stop ends it
-	stop     context.CancelFunc
-	watchers sync.WaitGroup
-	changed  chan struct{} // tells of changes of watched objects; further ones are merged
-	events   chan Event    // of watchers and blamers
-	asking   atomic.Bool   // the backend is being asked who undoes repairs
-
-	// ration limits the repairs. Without it, a program that flushes the ruleset in a loop would
-	// keep a CPU and the kernel's nf_tables lock busy. held says that a repair is due and waits.
-	ration wait.Budget
-	held   bool
-
-	seen  Revision // the newest revision that the timer was set for
-	have  bool     // there is a state to hold
-	want  bool     // it is to be applied: it is not in the kernel, or must be applied again
-	again bool
-	// denied says that [Config.Approve] returned an error for the last apply.
-	denied bool
-	retry  time.Duration // until the next attempt after a failure
-	// paid is when MinInterval allows the next apply: each apply pushes it by one interval.
-	paid time.Time
-
-	settles     int           // number of Settle calls that the timer takes into account
-	settleRetry time.Duration // until the next attempt after a Settle that failed
-	// packets is nil, or ends a wait for packets with the time at which the wait began. Commits go
-	// on meanwhile, and Settle comes afterwards.
+	engine   *Engine
+	applies  applySchedule
+	settles  settleSchedule
+	checks   checkSchedule
+	watchers watchers
+	// packets ends a wait for packets, with the time at which the wait began. awaits says that one
+	// is under way. Commits go on meanwhile, and later work comes afterwards.
 	packets chan time.Time
+	awaits  bool
 	waits   sync.WaitGroup
 }
 
-// next waits for the next event and handles it.
-func (l *loop) next(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return wait.Ended(ctx)
-	case <-l.engine.progress.wake:
-	case <-l.settle.C:
-		if l.packets == nil {
-			l.settleAfter(ctx, time.Time{})
+// follow updates the schedules by the requests since its last call, and by the work that Run or any
+// other method did since then.
+func (l *loop) follow() {
+	p := &l.engine.progress
+	p.mu.Lock()
+	st, wants, settles, unsettled := p.status, p.wants, p.settles, p.unsettled
+	p.mu.Unlock()
+	l.settles.settled(time.Now(), settles, st.Settle, unsettled)
+	l.applies.requested(time.Now(), st.Wanted, wants, st.Pending())
+}
+
+// act does what is due.
+func (l *loop) act(ctx context.Context, do action) {
+	switch do {
+	case doResync:
+		l.engine.Resync()
+		do = doReapply
+		fallthrough
+	case doApply, doReapply:
+		p := &wait.Packets{}
+		r, err := l.engine.applyWanted(ctx, do != doApply, p)
+		l.await(ctx, p)
+		if r.IsRepair() {
+			l.checks.ration.Spend(r.Duration)
 		}
-	case done := <-l.packets:
-		l.packets = nil
-		l.settleAfter(ctx, done)
-	case <-l.checks.C:
-		l.look(ctx)
-	case <-l.engine.switched:
-		err := l.watchBackend(ctx) // waits for the end of Switch
-		l.follow()
-		if l.want { // a retry waits for a backend that is gone
-			l.timer.Reset(l.minWait())
+		l.applies.tried(time.Now(), do, r, err)
+	case doSettle:
+		l.settle(ctx, time.Time{})
+	case doCheck:
+		if l.applies.checkable() && !l.engine.intact(ctx, l.applies.denied) {
+			l.act(ctx, l.checks.damaged(time.Now()))
 		}
-		l.settle.Reset(0)
-		return err
-	case ev := <-l.events:
-		l.tell(ctx, ev)
-	case <-l.changed:
-		l.follow() // later requests learn of the change; a call that is under way may not
-		if l.again = l.have; l.have && (!l.want || l.denied) {
-			l.want = true
-			l.timer.Reset(l.minWait())
-		}
-	case <-l.timer.C:
-		if !l.want { // nothing else happened during Resync
-			l.engine.Resync()
-			l.again = true
-		}
-		l.apply(ctx)
+		l.checks.checked(time.Now())
+	case doDelay:
+		l.tell(ctx, RepairDelayed{})
+		l.watchers.blame()
 	}
-	return nil
+}
+
+// settle does the work that is due now that the kernel is done with the packets of the time done.
+// An event reports an error, and follow sets the time of the next try.
+func (l *loop) settle(ctx context.Context, done time.Time) {
+	if l.settles.at = (time.Time{}); l.awaits {
+		return
+	}
+	p := &wait.Packets{Done: done, Piece: true}
+	if _, err := l.engine.Settle(p.In(ctx)); errors.Is(err, ErrNotApproved) {
+		l.settles.retry.next = l.settles.retry.most
+	}
+	l.await(ctx, p)
+}
+
+// await begins to wait for packets if work needs that. One wait serves all commits before it.
+func (l *loop) await(ctx context.Context, p *wait.Packets) {
+	if !p.Awaited || l.awaits {
+		return
+	}
+	l.awaits = true
+	l.waits.Go(func() {
+		began := time.Now()
+		if l.engine.grace(ctx) == nil {
+			l.packets <- began
+		}
+	})
 }
 
 // tell emits an event that is not part of any call of the engine.
@@ -190,153 +202,6 @@ func (l *loop) tell(ctx context.Context, ev Event) {
 	if ctx, err := l.engine.begin(ctx, "", PhaseLock); err == nil {
 		defer l.engine.end()
 		l.engine.observers.emit(ctx, ev)
-	}
-}
-
-// follow sets the timers according to the requests since its last call, and the work that Run or
-// any other method did since then.
-func (l *loop) follow() {
-	p := &l.engine.progress
-	p.mu.Lock()
-	st, wants, settles, unsettled := p.status, p.wants, p.settles, p.unsettled
-	p.mu.Unlock()
-	if l.settles != settles {
-		l.settles = settles
-		l.settleAt(st.Settle, unsettled)
-	}
-	if l.seen == st.Wanted {
-		return
-	}
-	l.seen, l.have, l.again, l.denied = st.Wanted, wants, false, false
-	if l.want = wants && st.Pending(); l.want {
-		l.timer.Reset(l.minWait())
-	} else {
-		l.applied()
-	}
-}
-
-// minWait returns how long MinInterval keeps the next apply waiting.
-func (l *loop) minWait() time.Duration {
-	return max(0, time.Until(l.paid.Add(-time.Duration(l.opts.Burst-1)*l.opts.MinInterval)))
-}
-
-// applied sets the timer for a time without anything to apply.
-func (l *loop) applied() {
-	l.want, l.again, l.denied, l.retry = false, false, false, l.opts.RetryMin
-	if l.opts.Resync < 0 || !l.have {
-		l.timer.Reset(forever)
-		return
-	}
-	l.timer.Reset(max(l.opts.Resync, l.opts.MinInterval))
-}
-
-// apply applies the newest state.
-func (l *loop) apply(ctx context.Context) {
-	p := &wait.Packets{}
-	r, err := l.engine.applyWanted(ctx, l.again, p)
-	l.await(ctx, p)
-	if r == nil && err == nil { // another call has applied it, or nothing is wanted any more
-		l.applied()
-		return
-	}
-	if now := time.Now(); l.paid.Before(now) {
-		l.paid = now
-	}
-	l.paid = l.paid.Add(l.opts.MinInterval)
-	if r == nil {
-		l.want, l.denied = true, errors.Is(err, ErrNotApproved)
-		next := l.retry
-		if l.denied {
-			next = l.opts.RetryMax
-		} else {
-			l.retry = min(2*l.retry, l.opts.RetryMax)
-		}
-		l.timer.Reset(max(jitter(next), l.opts.MinInterval))
-		return
-	}
-	if r.IsRepair() {
-		l.ration.Spend(r.Duration)
-	}
-	l.seen = max(l.seen, r.Revision)
-	l.applied()
-}
-
-// jitter returns d, or up to a quarter more.
-func jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
-
-// settleAfter does the work that is due now that the kernel is done with the packets of the time
-// done. An event reports an error, and follow sets the time of the next try.
-func (l *loop) settleAfter(ctx context.Context, done time.Time) {
-	p := &wait.Packets{Done: done, Piece: true}
-	if _, err := l.engine.Settle(p.In(ctx)); errors.Is(err, ErrNotApproved) {
-		l.settleRetry = l.opts.RetryMax
-	}
-	l.await(ctx, p)
-}
-
-// await begins to wait for packets if work needs that. One wait serves all commits before it.
-func (l *loop) await(ctx context.Context, p *wait.Packets) {
-	if !p.Awaited || l.packets != nil {
-		return
-	}
-	ended := make(chan time.Time, 1)
-	l.packets = ended
-	l.waits.Go(func() {
-		began := time.Now()
-		if l.engine.grace(ctx) == nil {
-			ended <- began
-		}
-	})
-}
-
-// settleAt sets the timer of the next Settle. due is the time of the work, and failed says that the
-// last Settle failed.
-func (l *loop) settleAt(due time.Time, failed bool) {
-	next := time.Duration(forever)
-	switch {
-	case failed:
-		next = jitter(l.settleRetry)
-		l.settleRetry = min(2*l.settleRetry, l.opts.RetryMax)
-	case !due.IsZero():
-		next = time.Until(due)
-		fallthrough
-	default:
-		l.settleRetry = l.opts.RetryMin
-	}
-	l.settle.Reset(next)
-}
-
-const (
-	// repairBurst is how many repairs in a row do not wait.
-	repairBurst = 5
-	// repairShare limits the time of repairs: at most one part in so many.
-	repairShare = 10
-)
-
-// look checks whether the kernel still holds the wanted table, and repairs the difference.
-func (l *loop) look(ctx context.Context) {
-	defer l.check()
-	switch {
-	case !l.have, l.want && !l.denied:
-		return // the coming apply checks by itself
-	case l.engine.intact(ctx, l.denied):
-		return // Approve would return the same error, or nothing differs
-	}
-	switch allowed := l.ration.Allow(time.Now()); {
-	case allowed:
-		l.held, l.again = false, true
-		l.apply(ctx)
-	case !l.held:
-		l.held = true
-		l.tell(ctx, RepairDelayed{})
-		l.askBlame(ctx)
-	}
-}
-
-// check sets the timer of the next check.
-func (l *loop) check() {
-	if l.opts.CheckInterval > 0 {
-		l.checks.Reset(l.opts.CheckInterval)
 	}
 }
 

@@ -73,6 +73,7 @@ func (e *Engine) Status() Status {
 	e.progress.mu.Lock()
 	defer e.progress.mu.Unlock()
 	s := e.progress.status
+	s.Running = e.running.Load()
 	s.Refused, s.Conflicts = slices.Clone(s.Refused), slices.Clone(s.Conflicts)
 	return s
 }

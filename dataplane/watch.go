@@ -3,61 +3,64 @@ package dataplane
 import (
 	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/wait"
 )
 
+// watchers are the goroutines of a Run that watch the kernel.
+type watchers struct {
+	backend backends.Backend // the present one
+	ctx     context.Context  // for watchers of the present backend and node; stop ends it
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	pause   time.Duration // after an error
+	changed chan struct{} // tells of changes of watched objects; further ones are merged
+	events  chan Event    // of watchers and blamers
+	asking  atomic.Bool   // the backend is being asked who undoes repairs
+}
+
+// end ends the watchers.
+func (w *watchers) end() {
+	w.stop()
+	w.running.Wait()
+}
+
 // watchBackend watches the node and the objects that the current backend depends on. It stops
 // watching for the previous backend.
 func (l *loop) watchBackend(ctx context.Context) error {
-	b, err := l.backend(ctx)
-	if err != nil {
+	if _, err := l.engine.begin(ctx, "", PhaseLock); err != nil {
 		return err
 	}
-	l.unwatch()
-	l.watching, l.stop = context.WithCancel(ctx)
-	if w, ok := as[backends.Watcher](b); ok {
-		l.watch(w)
+	b := l.engine.backend
+	l.engine.end()
+	w := &l.watchers
+	w.end()
+	w.backend = b
+	w.ctx, w.stop = context.WithCancel(ctx)
+	if b, ok := as[backends.Watcher](b); ok {
+		w.watch(b)
 	}
 	if n := l.engine.cfg.Node; n != nil {
-		l.watch(n)
+		w.watch(n)
 	}
 	return nil
 }
 
-// unwatch ends the watchers.
-func (l *loop) unwatch() {
-	l.stop()
-	l.watchers.Wait()
-}
-
-// backend returns the engine's backend.
-func (l *loop) backend(ctx context.Context) (backends.Backend, error) {
-	if _, err := l.engine.begin(ctx, "", PhaseLock); err != nil {
-		return nil, err
-	}
-	defer l.engine.end()
-	return l.engine.backend, nil
-}
-
-// watch runs a watcher. After an error it waits for RetryMax, counts that as a change because
-// changes may have been missed, and watches again.
-func (l *loop) watch(w backends.Watcher) {
-	note := func() {
-		select {
-		case l.changed <- struct{}{}:
-		default:
-		}
-	}
-	ctx := l.watching
-	l.watchers.Go(func() {
+// watch runs a watcher. When it ends, watch pauses, counts that as a change because changes may
+// have been missed, and watches again.
+func (w *watchers) watch(b backends.Watcher) {
+	note := func() { signal(w.changed) }
+	ctx := w.ctx
+	w.running.Go(func() {
 		for {
-			if err := w.Watch(ctx, note); err != nil && ctx.Err() == nil {
-				l.send(ctx, WatchFailed{fmt.Errorf("watch for changes of the node: %w", err)})
+			if err := b.Watch(ctx, note); err != nil && ctx.Err() == nil {
+				w.send(ctx, WatchFailed{fmt.Errorf("watch for changes of the node: %w", err)})
 			}
-			if wait.For(ctx, l.opts.RetryMax) != nil {
+			if wait.For(ctx, w.pause) != nil {
 				return
 			}
 			note()
@@ -66,9 +69,9 @@ func (l *loop) watch(w backends.Watcher) {
 }
 
 // send gives Run an event to emit, unless the context has ended.
-func (l *loop) send(ctx context.Context, ev Event) {
+func (w *watchers) send(ctx context.Context, ev Event) {
 	select {
-	case l.events <- ev:
+	case w.events <- ev:
 	case <-ctx.Done():
 	}
 }
@@ -76,26 +79,25 @@ func (l *loop) send(ctx context.Context, ev Event) {
 // blameFor is how long the backend listens each time that repairs begin to wait.
 const blameFor = 10 * time.Second
 
-// askBlame asks the backend who undoes repairs, unless that is already in progress or the backend
-// is no Blamer. The question ends with the watching.
-func (l *loop) askBlame(ctx context.Context) {
-	b, err := l.backend(ctx)
-	w, ok := as[backends.Blamer](b)
-	if err != nil || !ok || !l.asking.CompareAndSwap(false, true) {
+// blame asks the backend who undoes repairs, unless that is already in progress or the backend is
+// no Blamer. The question ends with the watching.
+func (w *watchers) blame() {
+	b, ok := as[backends.Blamer](w.backend)
+	if !ok || !w.asking.CompareAndSwap(false, true) {
 		return
 	}
-	watching := l.watching
-	l.watchers.Go(func() {
-		defer l.asking.Store(false)
-		limited, cancel := context.WithTimeout(watching, blameFor)
+	ctx, name := w.ctx, w.backend.Name()
+	w.running.Go(func() {
+		defer w.asking.Store(false)
+		limited, cancel := context.WithTimeout(ctx, blameFor)
 		defer cancel()
-		p, err := w.Blame(limited)
+		p, err := b.Blame(limited)
 		switch {
 		case limited.Err() != nil: // no program did anything, or Run ends
 		case err != nil:
-			l.send(watching, WatchFailed{fmt.Errorf("find out who undoes repairs: %w", err)})
+			w.send(ctx, WatchFailed{fmt.Errorf("find out who undoes repairs: %w", err)})
 		case p != backends.Program{}:
-			l.send(watching, RepairUndone{b.Name(), p})
+			w.send(ctx, RepairUndone{name, p})
 		}
 	})
 }

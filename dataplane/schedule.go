@@ -1,0 +1,195 @@
+package dataplane
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/wait"
+)
+
+// Run has three schedules: of applies, of later work, and of checks for changes by others. They
+// learn what happened, and say which action is due next and when. They ask neither the clock nor
+// the engine.
+
+// action is what Run does when it is due.
+type action int
+
+const (
+	doApply   action = iota + 1 // the newest state, unless another call has applied it
+	doReapply                   // the newest state
+	doResync                    // read the kernel, and apply again
+	doSettle                    // later work
+	doCheck                     // ask whether the kernel still holds the state
+	doDelay                     // report that repairs wait
+)
+
+// due is the next action of a schedule, and its time. The zero time means never.
+type due struct {
+	at time.Time
+	do action
+}
+
+// next returns the first action of all schedules, and the time until then.
+func next(now time.Time, all ...due) (rest time.Duration, do action) {
+	rest = forever
+	for _, d := range all {
+		if left := d.at.Sub(now); !d.at.IsZero() && left < rest {
+			rest, do = left, d.do
+		}
+	}
+	return rest, do
+}
+
+// applySchedule says when Run applies the newest state. It does doResync while the kernel has that.
+type applySchedule struct {
+	due
+	opts RunOptions
+	seen Revision // the newest revision that is taken into account
+	have bool     // there is a state to hold
+	// denied says that [Config.Approve] returned an error for the last apply.
+	denied bool
+	retry  backoff
+	// paid is when MinInterval allows the next apply: each apply pushes it by one interval.
+	paid time.Time
+}
+
+// requested says that r is the newest revision. have says that it is a state, and pending that the
+// kernel does not hold it yet.
+func (s *applySchedule) requested(now time.Time, r Revision, have, pending bool) {
+	if s.seen == r {
+		return
+	}
+	s.seen, s.have, s.denied = r, have, false
+	if have && pending {
+		s.soon(now, doApply)
+	} else {
+		s.rest(now)
+	}
+}
+
+// soon makes an apply due as soon as MinInterval allows.
+func (s *applySchedule) soon(now time.Time, do action) {
+	s.due = due{later(now, s.paid.Add(-time.Duration(s.opts.Burst-1)*s.opts.MinInterval)), do}
+}
+
+// rest begins a time without anything to apply.
+func (s *applySchedule) rest(now time.Time) {
+	s.due, s.denied, s.retry.next = due{do: doResync}, false, s.retry.least
+	if s.have && s.opts.Resync >= 0 {
+		s.at = now.Add(max(s.opts.Resync, s.opts.MinInterval))
+	}
+}
+
+// checkable reports whether a check makes sense: the kernel is to hold a state, and no apply is
+// about to check that by itself.
+func (s *applySchedule) checkable() bool { return s.have && (s.do == doResync || s.denied) }
+
+// changed says that objects changed that Run watches.
+func (s *applySchedule) changed(now time.Time) {
+	if s.checkable() {
+		s.soon(now, doReapply)
+	} else if s.have {
+		s.do = doReapply // when it is due
+	}
+}
+
+// switched says that the backend changed: no retry waits for the previous one.
+func (s *applySchedule) switched(now time.Time) {
+	if s.do != doResync {
+		s.soon(now, s.do)
+	}
+}
+
+// tried says how the apply do ended, which is repeated if it failed. Without a result and an error,
+// another call had applied the state, or none is wanted any more.
+func (s *applySchedule) tried(now time.Time, do action, r *Result, err error) {
+	if r != nil || err != nil {
+		s.paid = later(now, s.paid).Add(s.opts.MinInterval)
+	}
+	if r != nil {
+		s.seen = max(s.seen, r.Revision)
+	}
+	if r != nil || err == nil {
+		s.rest(now)
+		return
+	}
+	wait := jitter(s.opts.RetryMax)
+	if s.denied = errors.Is(err, ErrNotApproved); !s.denied {
+		wait = s.retry.failed()
+	}
+	s.due = due{now.Add(max(wait, s.opts.MinInterval)), do}
+}
+
+// settleSchedule says when Run does later work.
+type settleSchedule struct {
+	due
+	calls int // number of Settle calls that are taken into account
+	retry backoff
+}
+
+// settled says how many calls of Settle there were so far, when more work is due, and whether the
+// last one failed.
+func (s *settleSchedule) settled(now time.Time, calls int, at time.Time, failed bool) {
+	if s.calls == calls {
+		return
+	}
+	if s.calls, s.at = calls, at; failed {
+		s.at = now.Add(s.retry.failed())
+	} else {
+		s.retry.next = s.retry.least
+	}
+}
+
+// checkSchedule says when Run checks the kernel, and when it repairs. The ration limits the
+// repairs. Without it, a program that flushes the ruleset in a loop would keep a CPU and the
+// kernel's nf_tables lock busy.
+type checkSchedule struct {
+	due
+	interval time.Duration
+	ration   wait.Budget
+	delayed  bool // a repair waits for the ration
+}
+
+const (
+	// repairBurst is how many repairs in a row do not wait.
+	repairBurst = 5
+	// repairShare limits the time of repairs: at most one part in so many.
+	repairShare = 10
+)
+
+// checked says that a check ended, or that Run begins.
+func (s *checkSchedule) checked(now time.Time) {
+	if s.interval > 0 {
+		s.due = due{now.Add(s.interval), doCheck}
+	}
+}
+
+// damaged returns what to do about a difference that a check found. 0 means nothing.
+func (s *checkSchedule) damaged(now time.Time) action {
+	waited := s.delayed
+	if s.delayed = !s.ration.Allow(now); !s.delayed {
+		return doReapply
+	} else if !waited {
+		return doDelay
+	}
+	return 0
+}
+
+// backoff is the time until a retry. It doubles with each failure, from least to most.
+type backoff struct{ least, most, next time.Duration }
+
+// failed returns the time until the retry.
+func (b *backoff) failed() time.Duration {
+	d := b.next
+	b.next = min(2*d, b.most)
+	return jitter(d)
+}
+
+// jitter returns d, or up to a quarter more.
+func jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
+
+func later(a, b time.Time) time.Time {
+	return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare)
+}
