@@ -24,8 +24,8 @@ type departure struct {
 	lingers bool
 }
 
-// mover finds the flows that one change affects.
-type mover struct {
+// inspection finds the flows that one change affects.
+type inspection struct {
 	*Keeper
 	change    *servicemodel.ChangeSet
 	now       time.Time
@@ -39,13 +39,13 @@ type lingering map[servicemodel.EndpointPort]map[netip.AddrPort]bool
 
 // lingeringOf returns the endpoints of a service port that terminate or are quiesced, but still
 // serve.
-func (m *mover) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bool {
+func (in *inspection) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bool {
 	port := servicemodel.EndpointPort{Name: n.Port, Protocol: n.Protocol}
-	if known, ok := m.lingering[n.Name]; ok {
+	if known, ok := in.lingering[n.Name]; ok {
 		return known[port]
 	}
 	found := lingering{}
-	_, eps := m.state.Peek(n.Name)
+	_, eps := in.state.Peek(n.Name)
 	for i := range eps {
 		e := &eps[i]
 		quiesced := e.Quiesced && (e.Ready || e.Serving)
@@ -60,27 +60,27 @@ func (m *mover) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bool {
 			found[p][at] = true
 		}
 	}
-	m.lingering[n.Name] = found
+	in.lingering[n.Name] = found
 	return found[port]
 }
 
-// moveAll handles every frontend that the change touches.
-func (m *mover) moveAll() {
-	for _, f := range m.change.Frontends {
+// inspectAll handles every frontend that the change touches.
+func (in *inspection) inspectAll() {
+	for _, f := range in.change.Frontends {
 		if f.New != nil {
-			m.move(f.New.Key)
+			in.inspect(f.New.Key)
 		} else {
-			m.move(f.Old.Key)
+			in.inspect(f.Old.Key)
 		}
 	}
-	for i := range m.change.Pools {
-		p := &m.change.Pools[i]
+	for i := range in.change.Pools {
+		p := &in.change.Pools[i]
 		if p.Old == nil || p.New == nil {
 			continue // its frontends begin or stop using the pool, so they are in the list above
 		}
-		for _, f := range m.change.New.FrontendsOf(p.New.ID.Service) {
-			if f.Key.Family() == p.New.ID.Family && m.concerned(f.Key, p) {
-				m.move(f.Key)
+		for _, f := range in.change.New.FrontendsOf(p.New.ID.Service) {
+			if f.Key.Family() == p.New.ID.Family && in.concerned(f.Key, p) {
+				in.inspect(f.Key)
 			}
 		}
 	}
@@ -88,9 +88,9 @@ func (m *mover) moveAll() {
 
 // concerned reports whether the change of a pool matters to a frontend: an endpoint left, or one
 // came back.
-func (m *mover) concerned(key servicemodel.FrontendKey,
+func (in *inspection) concerned(key servicemodel.FrontendKey,
 	p *servicemodel.Change[servicemodel.Pool]) bool {
-	if len(m.departed[key]) > 0 {
+	if len(in.departed[key]) > 0 {
 		return true
 	}
 	for s := range p.New.SlotsSince(p.Old) {
@@ -101,55 +101,56 @@ func (m *mover) concerned(key servicemodel.FrontendKey,
 	return false
 }
 
-// move handles one frontend. It may be called more than once for the same frontend.
-func (m *mover) move(key servicemodel.FrontendKey) {
-	old, new := m.change.Old.Frontend(key), m.change.New.Frontend(key)
-	was, is := poolsOf(m.change.Old, old), poolsOf(m.change.New, new)
-	if departed := m.departed[key]; len(departed) > 0 {
+// inspect handles one frontend. It may be called more than once for the same frontend.
+func (in *inspection) inspect(key servicemodel.FrontendKey) {
+	old, new := in.change.Old.Frontend(key), in.change.New.Frontend(key)
+	was, is := poolsOf(in.change.Old, old), poolsOf(in.change.New, new)
+	if departed := in.departed[key]; len(departed) > 0 {
 		for _, e := range is.endpoints() {
 			delete(departed, e)
 		}
 	}
 	if key.Protocol == servicemodel.UDP && was.empty() && !is.empty() {
-		s := m.find(key, new.Service)
+		s := in.find(key, new.Service)
 		s.all, s.fresh = true, true
 	}
-	for _, e := range m.leftOf(was, is) {
-		m.leave(key, old.Service, e, new != nil && m.lingeringOf(old.Service)[e])
+	for _, e := range in.leftOf(was, is) {
+		in.removed(key, old.Service, e, new != nil && in.lingeringOf(old.Service)[e])
 	}
 }
 
 // leftOf returns the endpoints that the change took from a frontend. Frontends with the same pools
 // share the answer.
-func (m *mover) leftOf(was, is pools) []netip.AddrPort {
+func (in *inspection) leftOf(was, is pools) []netip.AddrPort {
 	key := [2]pools{was, is}
-	left, known := m.left[key]
+	left, known := in.left[key]
 	if !known {
 		stays := map[netip.AddrPort]bool{}
 		for _, e := range is.endpoints() {
 			stays[e] = true
 		}
 		left = slices.DeleteFunc(was.endpoints(), func(e netip.AddrPort) bool { return stays[e] })
-		m.left[key] = left
+		in.left[key] = left
 	}
 	return left
 }
 
-// leave deletes, drains or keeps the flows from a frontend to an endpoint that was removed from it.
-func (m *mover) leave(key servicemodel.FrontendKey, n servicemodel.PortName, e netip.AddrPort,
-	lingers bool) {
+// removed deletes, drains or keeps the flows from a frontend to an endpoint that was removed from
+// it.
+func (in *inspection) removed(key servicemodel.FrontendKey, n servicemodel.PortName,
+	e netip.AddrPort, lingers bool) {
 	udp := key.Protocol == servicemodel.UDP
 	d := departure{service: n, lingers: udp}
-	switch p := m.policy(n.Name); {
+	switch p := in.policy(n.Name); {
 	case udp && !lingers, p.Mode == servicemodel.CutConnections:
-		m.delete(key, n, e)
+		in.delete(key, n, e)
 		return
 	case p.Mode == servicemodel.DrainConnections:
-		d.at = m.now.Add(p.Drain)
+		d.at = in.now.Add(p.Drain)
 	case !udp:
 		return // the connection goes on, and needs no deadline
 	}
-	m.depart(key, e, d)
+	in.depart(key, e, d)
 }
 
 // depart notes a departure. A departure that is already known keeps its deadline.
@@ -176,13 +177,13 @@ func (k *Keeper) delete(key servicemodel.FrontendKey, n servicemodel.PortName, e
 
 // review deletes the flows of lingering endpoints that no longer serve, or whose frontend is gone.
 // Draining connections keep their deadline.
-func (m *mover) review() {
-	for key, list := range m.departed {
-		gone := m.services.Frontend(key) == nil
+func (in *inspection) review() {
+	for key, list := range in.departed {
+		gone := in.services.Frontend(key) == nil
 		for e, d := range list {
-			if d.lingers && (gone || !m.lingeringOf(d.service)[e]) {
+			if d.lingers && (gone || !in.lingeringOf(d.service)[e]) {
 				delete(list, e)
-				m.delete(key, d.service, e)
+				in.delete(key, d.service, e)
 			}
 		}
 	}
@@ -192,32 +193,32 @@ func (m *mover) review() {
 // cut. The program before may have stopped between a commit and the cleaning after it. The check
 // finds only flows that are certainly stale: a frontend of ours received them, and their endpoint
 // is not one of that frontend.
-func (m *mover) checkAll() {
-	for f := range m.change.New.Frontends() {
-		switch mode := m.policy(f.Service.Name).Mode; {
+func (in *inspection) checkAll() {
+	for f := range in.change.New.Frontends() {
+		switch mode := in.policy(f.Service.Name).Mode; {
 		case f.Key.Protocol == servicemodel.UDP:
-			m.find(f.Key, f.Service).all = true
-			m.keepLingering(f)
+			in.find(f.Key, f.Service).all = true
+			in.keepLingering(f)
 		case mode == servicemodel.CutConnections:
-			m.find(f.Key, f.Service).all = true
+			in.find(f.Key, f.Service).all = true
 		case mode == servicemodel.DrainConnections:
-			if !slices.Contains(m.unknown, f.Key.Protocol) {
-				m.unknown = append(m.unknown, f.Key.Protocol)
+			if !slices.Contains(in.unknown, f.Key.Protocol) {
+				in.unknown = append(in.unknown, f.Key.Protocol)
 			}
 		}
 	}
 }
 
 // keepLingering keeps the flows of endpoints that began to terminate before this keeper began.
-func (m *mover) keepLingering(f *servicemodel.Frontend) {
-	all := m.lingeringOf(f.Service)
+func (in *inspection) keepLingering(f *servicemodel.Frontend) {
+	all := in.lingeringOf(f.Service)
 	if len(all) == 0 {
 		return
 	}
-	used := poolsOf(m.change.New, f).endpoints()
+	used := poolsOf(in.change.New, f).endpoints()
 	for e := range all {
 		if servicemodel.FamilyOf(e.Addr()) == f.Key.Family() && !slices.Contains(used, e) {
-			m.leave(f.Key, f.Service, e, true)
+			in.removed(f.Key, f.Service, e, true)
 		}
 	}
 }
@@ -259,8 +260,8 @@ func (k *Keeper) findDeparted(ctx context.Context) error {
 
 // nodePortsMoved makes the UDP flows of all node ports due if node ports answer at other addresses
 // now.
-func (m *mover) nodePortsMoved() {
-	r := m.change.Rules
+func (in *inspection) nodePortsMoved() {
+	r := in.change.Rules
 	if r == nil || len(r.Old.NodePorts) == 0 {
 		return
 	}
@@ -269,11 +270,11 @@ func (m *mover) nodePortsMoved() {
 	if !left && slices.Equal(r.Old.NodePorts, r.New.NodePorts) {
 		return
 	}
-	m.formerLocalhost = m.formerLocalhost || left
-	m.former = append(m.former, r.Old.NodePorts...)
-	for f := range m.change.New.Frontends() {
+	in.formerLocalhost = in.formerLocalhost || left
+	in.former = append(in.former, r.Old.NodePorts...)
+	for f := range in.change.New.Frontends() {
 		if f.Key.NodePort() && f.Key.Protocol == servicemodel.UDP {
-			m.find(f.Key, f.Service).all = true
+			in.find(f.Key, f.Service).all = true
 		}
 	}
 }

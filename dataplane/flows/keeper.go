@@ -143,14 +143,14 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 	} else if first {
 		k.rules = c.Old.Rules()
 	}
-	m := mover{Keeper: k, change: c, now: time.Now(), left: map[[2]pools][]netip.AddrPort{},
+	in := inspection{Keeper: k, change: c, now: time.Now(), left: map[[2]pools][]netip.AddrPort{},
 		lingering: map[servicemodel.Name]lingering{}}
 	if first {
-		m.checkAll()
+		in.checkAll()
 	}
-	m.moveAll()
-	m.review()
-	m.nodePortsMoved()
+	in.inspectAll()
+	in.review()
+	in.nodePortsMoved()
 }
 
 // Settle cleans up everything that is due in one pass over the table. If nothing is due, it does
