@@ -1,0 +1,216 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Follower gives an engine states in which endpoints are ready only while their checks pass. Its
+// methods may be called by several goroutines.
+type Follower struct {
+	monitor *Monitor
+	set     func(servicemodel.State)
+	changed func(Report)
+
+	mu       sync.Mutex
+	state    servicemodel.State
+	services map[servicemodel.Name]*checked
+	users    map[Target][]servicemodel.Name // the services that a target counts for
+}
+
+// NewFollower returns a follower without a state. It gives each new state to set, which usually
+// calls Set of an engine: one state at a time, the newest last. set must not block, and must not
+// call the follower. Config.Changed is called after set. The errors are those of [New].
+func NewFollower(set func(servicemodel.State), cfg *Config) (*Follower, error) {
+	f := &Follower{set: set, changed: func(Report) {}}
+	own := Config{}
+	if cfg != nil {
+		own = *cfg
+	}
+	if own.Changed != nil {
+		f.changed = own.Changed
+	}
+	own.Changed = f.heard
+	var err error
+	f.monitor, err = New(&own)
+	return f, err
+}
+
+// Run checks endpoints until the context ends, as [Monitor.Run].
+func (f *Follower) Run(ctx context.Context) error { return f.monitor.Run(ctx) }
+
+// Reports returns a report about each target, in no order.
+func (f *Follower) Reports() []Report { return f.monitor.Reports() }
+
+// Set makes the follower check the endpoints of a state, and give the state to the engine. An
+// endpoint of a service with checks is ready, or serving, only while all checks are up. A check
+// asks the first port of the endpoint, unless it names another one. Services without checks stay as
+// they are. Services that the state does not have may have checks, too.
+//
+// Endpoints that were checked before keep their state, also if the checks are others. Others are up
+// until their checks fail if the table balances connections over them, and otherwise wait for
+// their first check. So a program that starts passes the table that the kernel holds
+// (Engine.Observe), and later nil.
+//
+// If a check is invalid, the error joins a *[servicemodel.FieldError] for each wrong field, with
+// the service and a field such as "checks[0].interval", and nothing changes. The time of Set grows
+// with the number of endpoints.
+func (f *Follower) Set(s servicemodel.State, checks map[servicemodel.Name][]Check,
+	held *servicemodel.Table) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	services, users := map[servicemodel.Name]*checked{}, map[Target][]servicemodel.Name{}
+	before, used := map[Target]State{}, balanced(held)
+	var faults []*servicemodel.FieldError
+	for name, list := range checks {
+		svc, wrong := newChecked(name, s.Endpoints(name), list)
+		services[name], faults = svc, append(faults, wrong...)
+		known := f.services[name].states(f.monitor.State)
+		for i, ep := range svc.endpoints {
+			state := known[addrOf(ep)]
+			if state == Unknown && slices.ContainsFunc(ep.Ports,
+				func(p servicemodel.EndpointPort) bool {
+					return used[place{name, netip.AddrPortFrom(ep.Addr, p.Port)}]
+				}) {
+				state = Up
+			}
+			for _, t := range svc.targets[i] {
+				if before[t] != Up { // it is up if it is up for one service
+					before[t] = state
+				}
+				if !slices.Contains(users[t], name) {
+					users[t] = append(users[t], name)
+				}
+			}
+		}
+	}
+	if len(faults) > 0 {
+		return joined(faults)
+	}
+	if err := f.monitor.Set(before); err != nil {
+		return err
+	}
+
+	f.services, f.users = services, users
+	for name, svc := range services {
+		s = s.WithEndpoints(name, svc.marked(f.monitor.State))
+	}
+	f.state = s
+	f.set(s)
+	return nil
+}
+
+// heard makes the next state after a change. Its time does not grow with the number of services.
+func (f *Follower) heard(r Report) {
+	f.mu.Lock()
+	users := f.users[r.Target]
+	for _, name := range users {
+		f.state = f.state.WithEndpoints(name, f.services[name].marked(f.monitor.State))
+	}
+	if len(users) > 0 { // otherwise the target was removed meanwhile
+		f.set(f.state)
+	}
+	f.mu.Unlock()
+	f.changed(r)
+}
+
+// checked is a service with checks.
+type checked struct {
+	endpoints []servicemodel.Endpoint // as the program wants them
+	targets   [][]Target              // of each endpoint
+}
+
+// newChecked returns the service with its targets, and what is wrong with the checks.
+func newChecked(name servicemodel.Name, eps []servicemodel.Endpoint, list []Check) (*checked,
+	[]*servicemodel.FieldError) {
+	c := &checked{eps, make([][]Target, len(eps))}
+	var faults []*servicemodel.FieldError
+	for i, check := range list {
+		seen, told := map[Check]bool{}, map[string]bool{}
+		wrong := check.faults()
+		seen[check.Target(netip.AddrPort{}).check] = true
+		for j, ep := range eps {
+			t := check.Target(addrOf(ep))
+			c.targets[j] = append(c.targets[j], t)
+			wrong = append(wrong, t.faults(seen)...)
+		}
+		for _, fault := range wrong {
+			if told[fault.Error()] {
+				continue // of another endpoint
+			}
+			told[fault.Error()] = true
+			fault.Service, fault.Object = name, "service "+name.String()
+			fault.Field = fmt.Sprintf("checks[%d].%s", i, fault.Field)
+			faults = append(faults, fault)
+		}
+	}
+	return c, faults
+}
+
+// addrOf returns where an endpoint is asked.
+func addrOf(ep servicemodel.Endpoint) netip.AddrPort {
+	if len(ep.Ports) == 0 {
+		return netip.AddrPortFrom(ep.Addr, 0)
+	}
+	return netip.AddrPortFrom(ep.Addr, ep.Ports[0].Port)
+}
+
+// states returns the states of the endpoints. A nil service has none.
+func (c *checked) states(of func(Target) State) map[netip.AddrPort]State {
+	out := map[netip.AddrPort]State{}
+	if c != nil {
+		for i, ep := range c.endpoints {
+			out[addrOf(ep)] = All(c.targets[i], of)
+		}
+	}
+	return out
+}
+
+// marked returns the endpoints, of which those that are not up are not ready.
+func (c *checked) marked(of func(Target) State) []servicemodel.Endpoint {
+	out := slices.Clone(c.endpoints)
+	for i := range out {
+		if All(c.targets[i], of) != Up {
+			out[i].Ready, out[i].Serving = false, false
+		}
+	}
+	return out
+}
+
+// All returns [Up] if all targets are up, [Down] if one is down, and otherwise [Unknown]. state is
+// usually [Monitor.State].
+func All(targets []Target, state func(Target) State) State {
+	all := Up
+	for _, t := range targets {
+		switch state(t) {
+		case Down:
+			return Down
+		case Unknown:
+			all = Unknown
+		case Up:
+		}
+	}
+	return all
+}
+
+// place is an endpoint of a service.
+type place struct {
+	service  servicemodel.Name
+	endpoint netip.AddrPort
+}
+
+// balanced returns the endpoints over which a table balances connections.
+func balanced(t *servicemodel.Table) map[place]bool {
+	out := map[place]bool{}
+	for p := range t.Pools() {
+		for _, slot := range p.Slots {
+			out[place{p.ID.Service.Name, slot.Endpoint}] = true
+		}
+	}
+	return out
+}
