@@ -10,7 +10,7 @@ import (
 	"sync"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/examples/loadbalancer/check"
+	"github.com/kernlb/kernlb/dataplane/checks"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -19,12 +19,12 @@ import (
 // balancer makes states from a file and the verdicts of checks, and gives them to an engine.
 type balancer struct {
 	engine  *dataplane.Engine
-	monitor *check.Monitor
+	monitor *checks.Monitor
 	log     *slog.Logger
 
 	mu      sync.Mutex
 	file    *config.File
-	users   map[check.Target][]*config.Service
+	users   map[checks.Target][]*config.Service
 	state   servicemodel.State
 	set     dataplane.Revision // the revision of the state
 	reloads map[bool]int       // by whether the file was accepted
@@ -32,15 +32,12 @@ type balancer struct {
 	deviceErr string // the last logged error of devices
 }
 
-// newBalancer returns a balancer without services.
-func newBalancer(e *dataplane.Engine, log *slog.Logger) *balancer {
-	b := &balancer{engine: e, log: log, file: &config.File{}, reloads: map[bool]int{}}
-	b.monitor = check.NewMonitor(b.heard)
-	return b
+// newBalancer returns a balancer without services. Its monitor must be run.
+func newBalancer(e *dataplane.Engine, log *slog.Logger) (b *balancer, err error) {
+	b = &balancer{engine: e, log: log, file: &config.File{}, reloads: map[bool]int{}}
+	b.monitor, err = checks.New(&checks.Config{Changed: b.heard})
+	return b, err
 }
-
-// close stops the checks.
-func (b *balancer) close() { b.monitor.Close() }
 
 // start loads the first file. Backends that the kernel already balances over count as up.
 func (b *balancer) start(ctx context.Context, f *config.File) error {
@@ -48,7 +45,7 @@ func (b *balancer) start(ctx context.Context, f *config.File) error {
 	if err != nil {
 		return err
 	}
-	before := map[backendKey]check.State{}
+	before := map[backendKey]checks.State{}
 	for f := range held.Table.Frontends() {
 		internal, external := held.Table.PoolsOf(f)
 		for _, p := range []*servicemodel.Pool{internal, external} {
@@ -56,7 +53,7 @@ func (b *balancer) start(ctx context.Context, f *config.File) error {
 				continue
 			}
 			for _, slot := range p.Slots {
-				before[backendKey{f.Service.Name.Name, slot.Endpoint}] = check.Up
+				before[backendKey{f.Service.Name.Name, slot.Endpoint}] = checks.Up
 			}
 		}
 	}
@@ -84,10 +81,10 @@ func (b *balancer) reload(ctx context.Context, name string) {
 // take replaces the previous file, unless the kernel cannot hold the new one. before has the known
 // states of backends, for new checks.
 func (b *balancer) take(ctx context.Context, f *config.File,
-	before map[backendKey]check.State) error {
+	before map[backendKey]checks.State) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	targets, users := map[check.Target]check.State{}, map[check.Target][]*config.Service{}
+	targets, users := map[checks.Target]checks.State{}, map[checks.Target][]*config.Service{}
 	for i := range f.Services {
 		s := &f.Services[i]
 		for j := range s.Backends {
@@ -96,20 +93,20 @@ func (b *balancer) take(ctx context.Context, f *config.File,
 				if l := users[t]; len(l) == 0 || l[len(l)-1] != s {
 					users[t] = append(users[t], s)
 				}
-				if targets[t] != check.Up { // it is up if it is up for one service
+				if targets[t] != checks.Up { // it is up if it is up for one service
 					targets[t] = before[backendKey{s.Name, e.Address}]
 				}
 			}
 		}
 	}
-	verdict := func(t check.Target) check.State {
+	verdict := func(t checks.Target) checks.State {
 		if _, watched := b.users[t]; watched {
 			return b.monitor.State(t)
 		}
 		return targets[t]
 	}
 	state, err := f.State(func(s *config.Service, e *config.Backend) bool {
-		return backendState(s, e, verdict) == check.Up
+		return backendState(s, e, verdict) == checks.Up
 	})
 	if err != nil {
 		return err
@@ -117,8 +114,11 @@ func (b *balancer) take(ctx context.Context, f *config.File,
 	if err := b.possible(ctx, f, state); err != nil {
 		return err
 	}
+	if err := errors.Join(b.monitor.Set(targets),
+		b.monitor.SetConcurrency(f.Concurrency)); err != nil {
+		return err
+	}
 	b.file, b.users = f, users
-	b.monitor.Set(targets, f.Concurrency)
 	b.apply(state)
 	return nil
 }
@@ -136,7 +136,7 @@ func (b *balancer) possible(ctx context.Context, f *config.File, s servicemodel.
 	name := b.engine.Status().Backend
 	return refusals(f, name, []servicemodel.State{s}, func(s servicemodel.State) error {
 		var errs []error
-		if check := checks[name]; check != nil { // a plan has the weights of slow starts
+		if check := mechanismChecks[name]; check != nil { // a plan has the weights of slow starts
 			errs = append(errs, inEmpty(check)(s))
 		}
 		preview, err := b.engine.Plan(ctx, s)
@@ -194,25 +194,15 @@ func haveDevices(f *config.File) error {
 
 // backendState returns the verdict about a backend. It is up if all its checks pass.
 func backendState(s *config.Service, e *config.Backend,
-	verdict func(check.Target) check.State) check.State {
-	out := check.Up
-	for _, t := range s.Targets(e) {
-		switch verdict(t) {
-		case check.Down:
-			return check.Down
-		case check.Unknown:
-			out = check.Unknown
-		case check.Up:
-		}
-	}
-	return out
+	verdict func(checks.Target) checks.State) checks.State {
+	return checks.All(s.Targets(e), verdict)
 }
 
 // apply gives a state to the engine.
 func (b *balancer) apply(s servicemodel.State) { b.state, b.set = s, b.engine.Set(s) }
 
 // heard handles a changed verdict. It updates only the services that use the target.
-func (b *balancer) heard(r check.Report) {
+func (b *balancer) heard(r checks.Report) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	users := b.users[r.Target]
@@ -227,7 +217,7 @@ func (b *balancer) heard(r check.Report) {
 	state := b.state
 	for _, s := range users {
 		state = state.WithEndpoints(s.ModelName(), s.Endpoints(func(e *config.Backend) bool {
-			return backendState(s, e, b.monitor.State) == check.Up
+			return backendState(s, e, b.monitor.State) == checks.Up
 		}))
 	}
 	b.apply(state)
@@ -240,10 +230,10 @@ type backendKey struct {
 }
 
 // backendStates returns the verdicts about all backends.
-func (b *balancer) backendStates() map[backendKey]check.State {
+func (b *balancer) backendStates() map[backendKey]checks.State {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	out := map[backendKey]check.State{}
+	out := map[backendKey]checks.State{}
 	for i := range b.file.Services {
 		s := &b.file.Services[i]
 		for j := range s.Backends {

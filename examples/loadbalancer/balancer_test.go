@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"reflect"
 	"strings"
@@ -17,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/checks"
 	"github.com/kernlb/kernlb/dataplane/memory"
-	"github.com/kernlb/kernlb/examples/loadbalancer/check"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/servetest"
@@ -30,8 +29,14 @@ func inMemory(tb testing.TB, kernel *memory.Kernel) *balancer {
 	tb.Helper()
 	backend := memory.New(kernel)
 	tb.Cleanup(func() { _ = backend.Close() })
-	b := newBalancer(dataplane.New(backend, nil), slog.New(slog.DiscardHandler))
-	tb.Cleanup(b.close)
+	b := must.OK(newBalancer(dataplane.New(backend, nil), slog.New(slog.DiscardHandler)))(tb)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- b.monitor.Run(ctx) }()
+	tb.Cleanup(func() {
+		cancel()
+		require.ErrorIs(tb, <-ended, context.Canceled)
+	})
 	return b
 }
 
@@ -94,7 +99,7 @@ func TestTheKernelSaysWhatWasUp(t *testing.T) {
 	target := f.Services[0].Targets(&f.Services[0].Backends[0])[0]
 	require.Eventually(t, func() bool { return b.monitor.Reports()[0].Failed == 1 }, time.Minute,
 		time.Millisecond)
-	require.Equal(t, check.Up, b.monitor.State(target), "one failure is not enough")
+	require.Equal(t, checks.Up, b.monitor.State(target), "one failure is not enough")
 }
 
 // A check with changed settings is a new one, and begins with the old verdict. A backend is checked
@@ -112,7 +117,7 @@ func TestVerdictsOutliveReloads(t *testing.T) {
 	require.NoError(t, b.take(t.Context(), next, known))
 	require.Equal(t, "10.0.0.1 10.0.0.2", b.endpoints("web"))
 	require.Len(t, b.monitor.Reports(), 1)
-	b.heard(check.Report{Target: check.Target{Addr: netip.AddrPort{}}}) // a removed target
+	b.heard(checks.Report{}) // a removed target
 }
 
 // The cost of a verdict is that of one change. It does not grow with the number of services.
@@ -133,7 +138,7 @@ func BenchmarkVerdict(b *testing.B) {
 	if err := lb.start(b.Context(), f); err != nil {
 		b.Fatal(err)
 	}
-	r := check.Report{Target: f.Services[7].Targets(&f.Services[7].Backends[0])[0]}
+	r := checks.Report{Target: f.Services[7].Targets(&f.Services[7].Backends[0])[0]}
 	one := f.Services[7:8]
 	lb.users[r.Target] = []*config.Service{&one[0]}
 	b.ReportAllocs()
@@ -167,7 +172,7 @@ func TestTheReadmeHasAllFields(t *testing.T) {
 	text := must.OK(os.ReadFile("README.md"))(t)
 	for _, of := range []reflect.Type{reflect.TypeFor[config.File](),
 		reflect.TypeFor[config.Service](), reflect.TypeFor[config.Backend](),
-		reflect.TypeFor[check.Spec]()} {
+		reflect.TypeFor[config.Check]()} {
 		for i := range of.NumField() {
 			if name := config.Name(of.Field(i)); name != "" {
 				require.Contains(t, string(text), "`"+name+"`")

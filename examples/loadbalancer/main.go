@@ -12,12 +12,12 @@
 //
 // # How it works
 //
-// Package config reads the file, and package check decides which backends answer. The balancer
-// makes states from both, and an engine makes the kernel hold them. There is no other storage:
-// after a start, the kernel tells which backends were in use, and after a reload, the checks keep
-// their verdicts. A changed verdict updates only the services that use the backend. A new file is
-// first planned. If the kernel mechanism cannot express one of its services, the whole file is
-// refused, with the line of the service.
+// Package config reads the file, and a monitor of package checks finds out which backends answer.
+// The balancer makes states from both, and an engine makes the kernel hold them. There is no other
+// storage: after a start, the kernel tells which backends were in use, and after a reload, the
+// checks keep their verdicts. A changed verdict updates only the services that use the backend. A
+// new file is first planned. If the kernel mechanism cannot express one of its services, the whole
+// file is refused, with the line of the service.
 //
 // In the model, a backend that fails is not ready, one that is drained is quiesced, and one that
 // leaves the file is gone. The service's policy decides about its connections, and the keeper of
@@ -155,7 +155,7 @@ func checkFile(o options, stdout, stderr io.Writer) error {
 			return fmt.Errorf("-listen: %w", err)
 		}
 	}
-	try := checks[o.backend]
+	try := mechanismChecks[o.backend]
 	backend, err := openBackend(o.backend, f.Timeouts)
 	switch {
 	case errors.Is(err, kernelerr.ErrNoPermission), errors.Is(err, kernelerr.ErrMissingModule),
@@ -175,9 +175,9 @@ func checkFile(o options, stdout, stderr io.Writer) error {
 	return err
 }
 
-// checks are the checks of kernel mechanisms that need no kernel.
-var checks = map[string]func(*servicemodel.ChangeSet) error{nftables.Name: nftables.Check,
-	iptables.Name: iptables.Check, ipvs.Name: ipvs.Check}
+// mechanismChecks say what kernel mechanisms cannot express. They need no kernel.
+var mechanismChecks = map[string]func(*servicemodel.ChangeSet) error{
+	nftables.Name: nftables.Check, iptables.Name: iptables.Check, ipvs.Name: ipvs.Check}
 
 // inEmpty returns a function that says why a kernel mechanism that holds nothing cannot hold a
 // state.
@@ -223,7 +223,7 @@ func convert(args []string, stdout, stderr io.Writer) error {
 func tellBackend(f *config.File, stderr io.Writer) {
 	var why error
 	for _, m := range mechanisms(f.Timeouts) {
-		err := refusals(f, m.Name, nil, inEmpty(checks[m.Name]))
+		err := refusals(f, m.Name, nil, inEmpty(mechanismChecks[m.Name]))
 		if err == nil {
 			if why != nil {
 				fmt.Fprintf(stderr, "the file needs -backend %s:\n%v\n", m.Name, why)
@@ -272,12 +272,15 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		_, err := engine.Cleanup(ctx)
 		return errors.Join(err, syncDevices(nil))
 	}
-	b := newBalancer(engine, log)
-	defer b.close()
+	b, err := newBalancer(engine, log)
+	if err != nil {
+		return err
+	}
 	if err := b.start(ctx, file); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return b.monitor.Run(ctx) })
 	g.Go(func() error { return engine.Run(ctx, nil) })
 	if listener != nil {
 		handler, closeHandler := b.handler(keeper, table)

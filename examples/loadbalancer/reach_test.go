@@ -14,8 +14,8 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/checks"
 	"github.com/kernlb/kernlb/dataplane/memory"
-	"github.com/kernlb/kernlb/examples/loadbalancer/check"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -29,7 +29,7 @@ type mechanism struct {
 
 func (m mechanism) Name() string                          { return m.name }
 func (m mechanism) Unwrap() backends.Backend              { return m.Backend }
-func (m mechanism) Check(c *servicemodel.ChangeSet) error { return checks[m.name](c) }
+func (m mechanism) Check(c *servicemodel.ChangeSet) error { return mechanismChecks[m.name](c) }
 func pick[T any](r *rand.Rand, of ...T) T                 { return of[r.IntN(len(of))] }
 func seldomly[T any](r *rand.Rand, usual T, rare ...T) T {
 	if r.IntN(16) > 0 {
@@ -57,10 +57,10 @@ func randomService(r *rand.Rand, i int) config.Service {
 			fmt.Sprintf("[fd00::%d]:%d", last, port), fmt.Sprintf("[fd00::%d]:%d", last, port),
 			"127.0.0.1:80", "203.0.113.1:80", "169.254.0.1:80", "10.0.0.1:0"))
 	}
-	probes := func() (l []check.Spec) {
+	probes := func() (l []config.Check) {
 		for range r.IntN(3) {
-			l = append(l, check.Spec{Type: check.TCP, Interval: time.Hour,
-				Address: check.Addr{Addr: seldomly(r, netip.Addr{},
+			l = append(l, config.Check{Type: "tcp", Interval: time.Hour,
+				Address: config.Addr{Addr: seldomly(r, netip.Addr{},
 					netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("10.9.9.9"))}})
 		}
 		return l
@@ -106,8 +106,7 @@ func TestRightMeansRightInEveryState(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		m := mechanism{memory.New(&memory.Kernel{}), pick(r, "nftables", "iptables", "ipvs")}
-		b := newBalancer(dataplane.New(m, nil), silent)
-		b.monitor.Close() // it asks nobody
+		b := must.OK(newBalancer(dataplane.New(m, nil), silent))(t) // its monitor does not run
 		for range 3 {
 			wanted := randomFile(r)
 			text := fmt.Sprintf("seed %d, %s:\n%s", seed, m.name, must.OK(wanted.Encode())(t))
@@ -143,11 +142,11 @@ func TestRightMeansRightInEveryState(t *testing.T) {
 	require.Greater(t, wrong, 300)
 }
 
-func randomVerdicts(r *rand.Rand, f *config.File) map[backendKey]check.State {
-	out := map[backendKey]check.State{}
+func randomVerdicts(r *rand.Rand, f *config.File) map[backendKey]checks.State {
+	out := map[backendKey]checks.State{}
 	for _, s := range f.Services {
 		for _, b := range s.Backends {
-			out[backendKey{s.Name, b.Address}] = pick(r, check.Unknown, check.Up, check.Down)
+			out[backendKey{s.Name, b.Address}] = pick(r, checks.Unknown, checks.Up, checks.Down)
 		}
 	}
 	return out
@@ -158,18 +157,18 @@ func randomVerdicts(r *rand.Rand, f *config.File) map[backendKey]check.State {
 func requireReachable(t *testing.T, r *rand.Rand, b *balancer, m mechanism, text string) {
 	t.Helper()
 	for i := range 12 {
-		verdicts := map[check.Target]check.State{}
+		verdicts := map[checks.Target]checks.State{}
 		share := r.IntN(11)
 		s := must.OK(b.file.State(func(s *config.Service, e *config.Backend) bool {
-			return backendState(s, e, func(t check.Target) check.State {
-				if verdicts[t] == check.Unknown {
-					verdicts[t] = check.Down
+			return backendState(s, e, func(t checks.Target) checks.State {
+				if verdicts[t] == checks.Unknown {
+					verdicts[t] = checks.Down
 					if r.IntN(10) < share {
-						verdicts[t] = check.Up
+						verdicts[t] = checks.Up
 					}
 				}
 				return verdicts[t]
-			}) == check.Up
+			}) == checks.Up
 		}))(t)
 		if i == 0 {
 			s = b.state

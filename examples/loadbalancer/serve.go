@@ -14,11 +14,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane/checks"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/dataplane/page"
-	"github.com/kernlb/kernlb/examples/loadbalancer/check"
 )
 
 // handler answers /metrics, /healthz and /backends, and shows the page elsewhere, until it is
@@ -80,7 +80,7 @@ type checkStatus struct {
 
 // backends returns the status of each backend, in the order of the file.
 func (b *balancer) backends() []backendStatus {
-	reports := map[check.Target]check.Report{}
+	reports := map[checks.Target]checks.Report{}
 	for _, r := range b.monitor.Reports() {
 		reports[r.Target] = r
 	}
@@ -93,7 +93,7 @@ func (b *balancer) backends() []backendStatus {
 			e := &s.Backends[j]
 			st := backendStatus{Service: s.Name, Backend: e.Address, Drained: e.Drained(),
 				State: backendState(s, e,
-					func(t check.Target) check.State { return reports[t].State }).String()}
+					func(t checks.Target) checks.State { return reports[t].State }).String()}
 			for _, t := range s.Targets(e) {
 				r := reports[t]
 				c := checkStatus{Check: t.String(), State: r.State.String(), Since: r.Since,
@@ -134,13 +134,13 @@ func (v verdicts) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCo
 func (v verdicts) Collect(to chan<- prometheus.Metric) {
 	for k, s := range v.backendStates() {
 		up := 0.0
-		if s == check.Up {
+		if s == checks.Up {
 			up = 1
 		}
 		to <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, up, k.service,
 			k.backend.String())
 	}
-	sum := map[string]check.Report{} // checks of one target may differ only in their times
+	sum := map[string]checks.Report{} // checks of one target may differ only in their times
 	for _, r := range v.monitor.Reports() {
 		s := sum[r.Target.String()]
 		s.Passed, s.Failed, s.Took = s.Passed+r.Passed, s.Failed+r.Failed, max(s.Took, r.Took)

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/kernlb/kernlb/examples/loadbalancer/check"
+	"github.com/kernlb/kernlb/dataplane/checks"
 )
 
 // File is a file.
@@ -68,7 +68,7 @@ type Service struct {
 	// file: "leave", the default, "cut", or the time after which they are cut.
 	Connections string `yaml:"connections,omitempty"`
 	// Checks are for backends without checks of their own. A backend without any checks is up.
-	Checks []check.Spec `yaml:"checks,omitempty"`
+	Checks []Check `yaml:"checks,omitempty"`
 	// Sorry are used while no backend of their family is up.
 	Sorry    []netip.AddrPort `yaml:"sorry,omitempty,flow"`
 	Backends []Backend        `yaml:"backends,omitempty"`
@@ -81,22 +81,22 @@ type Backend struct {
 	// [Service.Connections] decides about its present ones.
 	Weight *uint16 `yaml:"weight,omitempty"`
 	// Zone is the backend's zone; empty if unknown.
-	Zone   string       `yaml:"zone,omitempty"`
-	Checks []check.Spec `yaml:"checks,omitempty"`
+	Zone   string  `yaml:"zone,omitempty"`
+	Checks []Check `yaml:"checks,omitempty"`
 }
 
 // Drained reports whether the backend gets no new connections.
 func (b *Backend) Drained() bool { return b.Weight != nil && *b.Weight == 0 }
 
 // Targets returns the targets of the checks of a backend.
-func (s *Service) Targets(b *Backend) []check.Target {
-	specs := s.Checks
+func (s *Service) Targets(b *Backend) []checks.Target {
+	list := s.Checks
 	if len(b.Checks) > 0 {
-		specs = b.Checks
+		list = b.Checks
 	}
-	out := make([]check.Target, len(specs))
-	for i, spec := range specs {
-		out[i] = spec.Target(b.Address)
+	out := make([]checks.Target, len(list))
+	for i := range list {
+		out[i] = list[i].Check().Target(b.Address)
 	}
 	return out
 }

@@ -16,7 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/kernlb/kernlb/examples/loadbalancer/check"
+	"github.com/kernlb/kernlb/dataplane/checks"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -155,11 +155,11 @@ func (s *source) timeout(name string, d time.Duration) {
 }
 
 // faults notes the faults of checks.
-func (s *source) faults(path string, specs []check.Spec) {
-	s.must(len(specs) <= maxChecks, path, "may hold %d checks", maxChecks)
-	for i := range specs {
-		for _, e := range specs[i].Validate() {
-			s.fail(fmt.Sprintf("%s[%d].%s", path, i, e.Field), "%w", e.Err)
+func (s *source) faults(path string, list []Check) {
+	s.must(len(list) <= maxChecks, path, "may hold %d checks", maxChecks)
+	for i := range list {
+		for _, e := range list[i].Validate() {
+			s.fail(fmt.Sprintf("%s[%d].%s", path, i, e.Path), "%w", e.Err)
 		}
 	}
 }
@@ -218,19 +218,28 @@ func (svc *Service) validateTargets(s *source, path string, taken frontends) {
 			specs, of = b.Checks, at
 		}
 		for j, t := range svc.Targets(b) {
-			s.must(!t.Spec.Source.IsValid() || t.Spec.Source.Is4() == t.Addr.Addr().Is4(),
-				at+".address", "the check %s cannot come from the source %s", t, t.Spec.Source)
+			source := t.Check().Source
+			s.must(!source.IsValid() || source.Is4() == t.Addr().Addr().Is4(),
+				at+".address", "the check %s cannot come from the source %s", t, source)
 			field := at + ".address"
 			if specs[j].Address.IsValid() {
 				field = fmt.Sprintf("%s.checks[%d].address", of, j)
 			}
-			if other, ok := taken[frontend{t.Addr, "tcp"}]; ok && !told[field] {
+			if other, ok := taken[frontend{t.Addr(), protocolOf(t)}]; ok && !told[field] {
 				told[field] = true
 				s.fail(field, "the check %s asks the balancer itself, where the service %q answers",
 					t, other)
 			}
 		}
 	}
+}
+
+// protocolOf returns the protocol of a check.
+func protocolOf(t checks.Target) string {
+	if t.Check().Type == checks.UDP {
+		return "udp"
+	}
+	return "tcp"
 }
 
 // joined returns the errors that err joins.

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/examples/loadbalancer/check"
+	"github.com/kernlb/kernlb/dataplane/checks"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -64,12 +64,13 @@ func TestAllFieldsAreRead(t *testing.T) {
 
 	http := web.Targets(&web.Backends[0])[0]
 	require.Equal(t, "http 10.0.0.2:8080/healthz", http.String())
-	require.Equal(t, netip.MustParseAddr("10.0.0.1"), http.Spec.Source.Addr)
-	require.Equal(t, []any{time.Second, time.Second, time.Second, 2, 3}, []any{http.Spec.Interval,
-		http.Spec.Timeout, http.Spec.Retry, http.Spec.Rise, http.Spec.Fall})
+	c := http.Check()
+	require.Equal(t, netip.MustParseAddr("10.0.0.1"), c.Source)
+	require.Equal(t, []any{time.Second, time.Second, time.Second, 2, 3},
+		[]any{c.Interval, c.Timeout, c.Retry, c.Rise, c.Fall})
 	tcp := web.Targets(&web.Backends[2])[1]
 	require.Equal(t, "tcp [2001:db8::2]:9", tcp.String())
-	require.Equal(t, check.GRPC, web.Targets(&web.Backends[1])[0].Spec.Type)
+	require.Equal(t, checks.GRPC, web.Targets(&web.Backends[1])[0].Check().Type)
 }
 
 // What is drained gets no new connections, and sorry servers are for the family that has nobody.

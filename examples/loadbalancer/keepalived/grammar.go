@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kernlb/kernlb/examples/loadbalancer/check"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 )
 
@@ -33,8 +32,8 @@ type scope struct {
 	delay             *time.Duration // before a retry
 	host              string
 
-	spec check.Spec // of the check or url
-	urls []check.Spec
+	spec config.Check // of the check or url
+	urls []config.Check
 
 	// origins are the statements from which fields of the service are made.
 	origins map[string]*statement
@@ -116,9 +115,9 @@ func rules() []rule {
 		{in: realServer, words: "weight", use: set(weight,
 			func(in *scope) **uint16 { return &in.real.Weight })},
 		{in: realServer, words: "lb_kind lvs_method", use: sameForwarding},
-		{in: realServer, words: "TCP_CHECK HTTP_GET SSL_GET", use: useCheck, late: true,
+		{in: realServer, words: "TCP_CHECK HTTP_GET SSL_GET UDP_CHECK", use: useCheck, late: true,
 			blocks: true, many: true},
-		{in: realServer, words: "MISC_CHECK SMTP_CHECK DNS_CHECK BFD_CHECK PING_CHECK UDP_CHECK " +
+		{in: realServer, words: "MISC_CHECK SMTP_CHECK DNS_CHECK BFD_CHECK PING_CHECK " +
 			"FILE_CHECK", blocks: true, many: true, warning: "nothing is asked instead: without " +
 			"other checks, the server is always up"},
 
@@ -144,6 +143,9 @@ func rules() []rule {
 		{in: checker, words: "connect_port", use: set(port,
 			func(in *scope) *uint16 { return &in.spec.Port })},
 		{in: checker, words: "url", use: useURL, late: true, blocks: true, many: true},
+		{in: checker, words: "payload", use: usePayload},
+		{in: checker, words: "require_reply", use: useReply},
+		{in: checker, words: "min_reply_length max_reply_length", warning: "no length is compared"},
 		{in: checker, words: "bind_port", warning: "checks come from any port"},
 		{in: checker, words: "bind_if", warning: "the kernel chooses the interface"},
 		{in: checker, words: "fwmark", warning: "checks have no mark"},

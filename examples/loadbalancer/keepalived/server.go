@@ -3,6 +3,7 @@ package keepalived
 import (
 	"cmp"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"math/bits"
 	"net/netip"
@@ -11,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kernlb/kernlb/examples/loadbalancer/check"
+	"github.com/kernlb/kernlb/dataplane/checks"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -278,19 +279,19 @@ func useDelay(c *converter, s *statement, in *scope) {
 }
 
 // checkTypes are the checks that the load balancer has.
-var checkTypes = map[string]string{"TCP_CHECK": check.TCP, "HTTP_GET": check.HTTP,
-	"SSL_GET": check.HTTPS}
+var checkTypes = map[string]checks.Type{"TCP_CHECK": checks.TCP, "HTTP_GET": checks.HTTP,
+	"SSL_GET": checks.HTTPS, "UDP_CHECK": checks.UDP}
 
 // useCheck converts one check of a real server.
 func useCheck(c *converter, s *statement, in *scope) {
 	k := *in
-	k.spec = check.Spec{Type: checkTypes[s.keyword()], Rise: 1}
+	k.spec = config.Check{Type: string(checkTypes[s.keyword()]), Rise: 1}
 	c.read(s, checker, &k)
 	c.change(s, "a server gets connections when its first check has passed, as with alpha")
 	delay, retry := 3*time.Second, 1
-	if k.spec.Type == check.TCP {
+	if !k.web() {
 		delay = time.Second
-		k.urls = []check.Spec{k.spec}
+		k.urls = []config.Check{k.spec}
 	} else if len(k.urls) == 0 {
 		c.fail(s, "has no url")
 	}
@@ -306,7 +307,7 @@ func useCheck(c *converter, s *statement, in *scope) {
 	for _, spec := range k.urls {
 		spec.Interval, spec.Timeout, spec.Retry = k.interval, k.timeout, delay
 		spec.Fall = retry + 1
-		if spec.Type != check.TCP {
+		if k.web() {
 			spec.Host = cmp.Or(spec.Host, k.host)
 		}
 		c.change(s, "retry %d: a server is down after %d failures in a row (fall: %d), and up "+
@@ -320,16 +321,41 @@ func useCheck(c *converter, s *statement, in *scope) {
 
 // useURL converts a request to a web server.
 func useURL(c *converter, s *statement, in *scope) {
-	if in.spec.Type == check.TCP {
+	if !in.web() {
 		c.fail(s, "is of HTTP_GET and SSL_GET")
 		return
 	}
 	inner := *in
 	c.read(s, url, &inner)
 	for _, e := range inner.spec.Validate() {
-		c.fail(s, "%w", e)
+		c.fail(s, "%s: %w", e.Path, e.Err)
 	}
 	in.urls = append(in.urls, inner.spec)
+}
+
+// web reports whether the check is an HTTP request.
+func (in *scope) web() bool {
+	return in.spec.Type == string(checks.HTTP) || in.spec.Type == string(checks.HTTPS)
+}
+
+// octets returns the octets of a statement in hexadecimal, before the first one that may be any.
+func (c *converter) octets(s *statement) config.Bytes {
+	text := strings.ToLower(strings.Join(s.args(), ""))
+	if i := strings.IndexByte(text, 'x'); i >= 0 {
+		c.warn(s, "the answer is compared before the first X")
+		text = text[:i/2*2]
+	}
+	raw, err := hex.DecodeString(text)
+	if err != nil {
+		c.fail(s, "%w", err)
+	}
+	return config.Bytes(raw)
+}
+
+func usePayload(c *converter, s *statement, in *scope) { in.spec.Payload = c.octets(s) }
+
+func useReply(c *converter, s *statement, in *scope) {
+	in.spec.Reply, in.spec.Answer = true, c.octets(s)
 }
 
 func useStatus(_ *converter, s *statement, in *scope) {

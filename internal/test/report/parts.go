@@ -101,8 +101,6 @@ var skips = []allowed{
 	{"race", `internal/test/growth\.Test.*`, `^-short: nothing is measured`, "", "make test"},
 	{"race", `examples/command/version\.Test.*`, `^it builds eight programs`, "", "make test"},
 	{"race", `internal/test/release\.Test.*`, `^nothing of it concerns the race`, "", "make test"},
-	{"race", `examples/loadbalancer/check\.Test.*`, `^Go 1\.26\.8: the race detector fails`, "",
-		"make test"},
 	{"peers", `internal/test/winkernel\.TestTheRecordIsWinkernels`, `^needs Wine`,
 		"Wine is installed", "the record, which TestSameLoadBalancers reads"},
 }
