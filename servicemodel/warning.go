@@ -68,6 +68,9 @@ func (w Warnings) IsZero() bool { return w.n == 0 }
 // All returns all warnings.
 func (w Warnings) All() iter.Seq[Warning] { return w.Since(Warnings{}) }
 
+// Of returns the warnings about one service, or those about the node for the zero Name.
+func (w Warnings) Of(n Name) []Warning { return slices.Clone(w.of.At(n)) }
+
 // Since returns the warnings that old does not have. If old belongs to an earlier table of the same
 // program, the cost depends on the difference.
 func (w Warnings) Since(old Warnings) iter.Seq[Warning] {

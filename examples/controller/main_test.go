@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+const web = `{"service": {"name": "default/web",
+	"clusterIPs": ["10.96.0.10"], "ports": [{"protocol": "tcp", "port": 80}]},
+	"endpoints": [{"addr": "10.244.0.1", "ready": true, "ports": [{"protocol": "tcp", "port": 8080}]}]}`
+
+// running is a controller that runs on a kernel in memory.
+type running struct {
+	*controller
+	server *httptest.Server
+	stop   func()
+}
+
+func startOn(t *testing.T, k *memory.Kernel, o options) *running {
+	t.Helper()
+	b := memory.New(k)
+	b.Refuse(func(c *servicemodel.ChangeSet) error {
+		for _, f := range c.Frontends {
+			if f.New != nil && f.New.Key.Port == 81 {
+				return &backends.UnsupportedError{Backend: "memory", Service: f.New.Service.Name,
+					Field: "ports[0].port", Value: "81"}
+			}
+		}
+		return nil
+	})
+	c, err := newController(o, b, nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.engine.Run(ctx, nil) }()
+	server := httptest.NewServer(c.routes())
+	r := &running{c, server, func() { cancel(); <-ended; server.Close() }}
+	t.Cleanup(func() {
+		cancel()
+		server.Close()
+	})
+	return r
+}
+
+// ask sends a request, and returns the code and the text of the answer.
+func (r *running) ask(t *testing.T, method, path, body string) (code int, text string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, r.server.URL+path,
+		strings.NewReader(body))
+	require.NoError(t, err)
+	answer, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	data, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	return answer.StatusCode, string(data)
+}
+
+func TestServicesAreDeclared(t *testing.T) {
+	t.Parallel()
+	k := &memory.Kernel{}
+	o := options{file: filepath.Join(t.TempDir(), "state.json")}
+	c := startOn(t, k, o)
+	for _, step := range []struct{ method, path, body, want string }{
+		{"PUT", "/services/default/web?plan", web, `"added":1`},
+		{"PUT", "/services/default/web", web, `{"pending":false,"warnings":null}`},
+		{"PUT", "/services/default/web", strings.Replace(web, ": 80}", ": 81}", 1),
+			"ports[0].port"},
+		{"PUT", "/services/default/web", strings.Replace(web, "true", "false", 1), "none ready"},
+		{"PUT", "/services/default/web", strings.Replace(web, "port", "prot", 1), "unknown field"},
+		{"PUT", "/services/default/other", web, "is not that of the URL"},
+		{"PUT", "/services/default/web", strings.Replace(web, "10.96.0.10", "10.96.0", 1),
+			"10.96.0"},
+		{"GET", "/services", "", "10.96.0.10"},
+		{"GET", "/status", "", `"applied":`},
+	} {
+		_, text := c.ask(t, step.method, step.path, step.body)
+		require.Contains(t, text, step.want)
+	}
+	require.Equal(t, 1, k.Table().Len())
+
+	// the next process serves the same, also if its kernel was flushed
+	want := c.state
+	c.stop()
+	k = &memory.Kernel{}
+	c = startOn(t, k, o)
+	require.Equal(t, want, c.state)
+	code, _ := c.ask(t, "DELETE", "/services/default/nosuch", "")
+	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, 1, k.Table().Len())
+	code, _ = c.ask(t, "DELETE", "/services/default/web", "")
+	require.Equal(t, http.StatusOK, code)
+	require.Zero(t, k.Table().Len())
+}
+
+func TestLargeRemovalsAreNotApproved(t *testing.T) {
+	t.Parallel()
+	k := &memory.Kernel{}
+	c := startOn(t, k, options{removes: 1, file: filepath.Join(t.TempDir(), "state.json")})
+	two := strings.Replace(web, `"10.96.0.10"`, `"10.96.0.10", "fd00::10"`, 1)
+	code, text := c.ask(t, "PUT", "/services/default/web", two)
+	require.Equal(t, http.StatusOK, code, text)
+	code, text = c.ask(t, "DELETE", "/services/default/web", "")
+	require.Equal(t, http.StatusUnprocessableEntity, code)
+	require.Contains(t, text, "2 frontends would go, and -removes is 1")
+	require.Equal(t, 2, k.Table().Len())
+	code, _ = c.ask(t, "PUT", "/services/default/web", web)
+	require.Equal(t, http.StatusOK, code, "the denied state is not wanted any more")
+}
+
+func TestAWrongFileIsAnError(t *testing.T) {
+	t.Parallel()
+	_, err := newController(options{file: t.TempDir()}, memory.New(nil), nil)
+	require.Error(t, err)
+	require.True(t, json.Valid([]byte(web)))
+}
