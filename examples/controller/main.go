@@ -1,6 +1,6 @@
-// Controller balances services that other programs declare over HTTP. It is what a program that runs
-// for years needs, in 200 lines: it waits for the kernel, says what was refused and warned about,
-// keeps its state in a file, guards against large removals, drains, and serves health and metrics.
+// Controller balances services that other programs declare over HTTP. It shows what a program that
+// runs for years needs: it waits for the kernel, says what was refused and warned about, keeps its
+// state in a file, guards against large removals, drains, and serves health and metrics.
 //
 //	controller [-listen 127.0.0.1:8080] [-file controller.json] [-removes 0] [-cleanup]
 //
@@ -84,7 +84,7 @@ func start(ctx context.Context, o options) error {
 // saved is the file. Accepted has the last good definitions of services that are refused now.
 type saved struct{ Wanted, Accepted servicemodel.State }
 
-// controller is the state that other programs declare, and the engine that makes the kernel hold it.
+// controller is the state that others declare, and the engine that makes the kernel hold it.
 type controller struct {
 	engine *dataplane.Engine
 	file   string
@@ -156,23 +156,26 @@ func run(ctx context.Context, o options, b backends.Backend, f dataplane.Flows) 
 // routes returns the API.
 func (c *controller) routes() *http.ServeMux {
 	mux := http.NewServeMux()
-	for pattern, handle := range map[string]func(*http.Request) (code int, answer any){
-		"GET /services":                    func(*http.Request) (int, any) { return 200, c.engine.Status().State },
-		"GET /status":                      func(*http.Request) (int, any) { return 200, c.engine.Status() },
-		"PUT /services/{namespace}/{name}": c.put,
-		"DELETE /services/{namespace}/{name}": func(r *http.Request) (int, any) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return c.change(r, c.state.WithoutService(nameOf(r)).WithEndpoints(nameOf(r), nil))
-		},
-	} {
+	handle := func(pattern string, f func(*http.Request) (code int, answer any)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			code, v := handle(r)
+			code, v := f(r)
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(code)
 			_ = json.NewEncoder(w).Encode(v) // the client is gone
 		})
 	}
+	handle("GET /services", func(*http.Request) (int, any) {
+		return http.StatusOK, c.engine.Status().State
+	})
+	handle("GET /status", func(*http.Request) (int, any) {
+		return http.StatusOK, c.engine.Status()
+	})
+	handle("PUT /services/{namespace}/{name}", c.put)
+	handle("DELETE /services/{namespace}/{name}", func(r *http.Request) (int, any) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.change(r, c.state.WithoutService(nameOf(r)).WithEndpoints(nameOf(r), nil))
+	})
 	return mux
 }
 

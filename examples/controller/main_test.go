@@ -19,7 +19,8 @@ import (
 
 const web = `{"service": {"name": "default/web",
 	"clusterIPs": ["10.96.0.10"], "ports": [{"protocol": "tcp", "port": 80}]},
-	"endpoints": [{"addr": "10.244.0.1", "ready": true, "ports": [{"protocol": "tcp", "port": 8080}]}]}`
+	"endpoints": [{"addr": "10.244.0.1", "ready": true,
+		"ports": [{"protocol": "tcp", "port": 8080}]}]}`
 
 // running is a controller that runs on a kernel in memory.
 type running struct {
