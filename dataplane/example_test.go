@@ -30,7 +30,7 @@ func Example() {
 			ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 		}).
 		WithEndpoints(name, []servicemodel.Endpoint{{Addr: netip.MustParseAddr("10.244.1.7"),
-			Ports: http, Ready: true}})
+			Ports: http}})
 	ctx := context.Background()
 	if _, err := engine.Apply(ctx, state); err != nil { // the kernel holds exactly this
 		fmt.Println(err)
@@ -42,7 +42,7 @@ func Example() {
 
 	// The next state is derived from the last. The engine writes only the difference.
 	state = state.WithEndpoints(name, append(state.Endpoints(name)[:1:1],
-		servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.2.8"), Ports: http, Ready: true,
+		servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.2.8"), Ports: http,
 			Node: "n2"}))
 	result, err := engine.Apply(ctx, state)
 	if err != nil {
@@ -72,8 +72,7 @@ func ExampleParts() {
 				ExternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
 			}).
 			WithEndpoints(name, []servicemodel.Endpoint{{Addr: netip.MustParseAddr(pod),
-				Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 80}},
-				Ready: true}})
+				Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 80}}}})
 		_, err := parts.Apply(context.Background(), owner, state)
 		return err
 	}

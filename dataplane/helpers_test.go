@@ -154,7 +154,6 @@ func endpoints(hosts ...byte) []servicemodel.Endpoint {
 			Addr: netip.AddrFrom4([4]byte{10, 244, 0, h}),
 			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
 				Port: 8080}},
-			Ready: true,
 		})
 	}
 	return l

@@ -25,7 +25,7 @@ func tableOf(t *testing.T, prev *servicemodel.Table, services ...[]byte) *servic
 		n := servicemodel.Name{Namespace: "default", Name: fmt.Sprint("svc-", i)}
 		var eps []servicemodel.Endpoint
 		for _, h := range hosts {
-			eps = append(eps, servicemodel.Endpoint{Ready: true,
+			eps = append(eps, servicemodel.Endpoint{
 				Addr:  netip.AddrFrom4([4]byte{10, 244, 0, h}),
 				Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 80}}})
 		}

@@ -25,7 +25,7 @@ func published(owner string, host byte, ports ...uint16) servicemodel.State {
 	n := servicemodel.Name{Namespace: owner, Name: "pod"}
 	svc := &servicemodel.Service{Name: n,
 		ExternalIPs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, 1})}}
-	ep := servicemodel.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, host}), Ready: true}
+	ep := servicemodel.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, host})}
 	for _, port := range ports {
 		name := fmt.Sprint(port)
 		svc.Ports = append(svc.Ports, servicemodel.ServicePort{Name: name,
@@ -235,7 +235,7 @@ func randomPart(r *rand.Rand) (s servicemodel.State) {
 				Port: uint16(1 + r.IntN(6)), NodePort: uint16(r.IntN(9))}}}
 		addrs := []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(4))})}
 		*[]*[]netip.Addr{&svc.ClusterIPs, &svc.ExternalIPs, &svc.HostIPs}[r.IntN(3)] = addrs
-		s = s.WithService(svc).WithEndpoints(svc.Name, []servicemodel.Endpoint{{Ready: true,
+		s = s.WithService(svc).WithEndpoints(svc.Name, []servicemodel.Endpoint{{
 			Addr:  netip.AddrFrom4([4]byte{10, 244, 0, 1}),
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 80}}}})
 	}
@@ -453,7 +453,7 @@ func TestConfigureMakesWhatApplyWouldMake(t *testing.T) {
 					NodePort: 30080}}}
 			var eps []servicemodel.Endpoint
 			for _, a := range addrs("10.244.0.1", "fd00:10:244::1") {
-				eps = append(eps, servicemodel.Endpoint{Addr: a, Ready: true, Ports: []servicemodel.
+				eps = append(eps, servicemodel.Endpoint{Addr: a, Ports: []servicemodel.
 					EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 			}
 			states = append(states, servicemodel.State{}.WithService(svc).WithEndpoints(name, eps))

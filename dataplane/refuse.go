@@ -199,12 +199,16 @@ func common(accepted, present []servicemodel.Endpoint) []servicemodel.Endpoint {
 	is := map[place]servicemodel.Endpoint{}
 	for _, e := range present {
 		for _, p := range e.Ports {
-			if at := (place{e.Addr, p}); !is[at].Ready {
+			at := place{e.Addr, p}
+			if known, ok := is[at]; !ok || known.Condition != servicemodel.Ready {
 				is[at] = e
 			}
 		}
 	}
 
+	// Later conditions allow less.
+	order := []servicemodel.Condition{servicemodel.Ready, servicemodel.Serving,
+		servicemodel.Quiesced, servicemodel.NotReady, servicemodel.Terminating}
 	var both []servicemodel.Endpoint
 	for _, e := range accepted {
 		for _, p := range e.Ports {
@@ -214,9 +218,8 @@ func common(accepted, present []servicemodel.Endpoint) []servicemodel.Endpoint {
 			}
 			one := e
 			one.Ports = []servicemodel.EndpointPort{p}
-			one.Ready, one.Serving = e.Ready && now.Ready, e.Serving && now.Serving
-			one.Terminating = e.Terminating || now.Terminating
-			one.Quiesced = e.Quiesced || now.Quiesced
+			one.Condition = order[max(slices.Index(order, e.Condition),
+				slices.Index(order, now.Condition))]
 			both = append(both, one)
 		}
 	}

@@ -55,7 +55,7 @@ func benchmarkFirstPacket(bench *testing.B, n int) {
 			Name: svcName("dns"), Ports: []sm.ServicePort{{Protocol: sm.UDP, Port: 53}},
 			ClusterIPs: []netip.Addr{to.Addr()},
 		}).WithEndpoints(svcName("dns"), []sm.Endpoint{
-			{Addr: c.Pods[1].IPv4, Ready: true, Serving: true,
+			{Addr: c.Pods[1].IPv4,
 				Ports: []sm.EndpointPort{{Protocol: sm.UDP, Port: 53}}},
 		})
 		ok(b.Commit(context.Background(), sm.Diff(o.Table, resolve(bench, nil, s))))(bench)

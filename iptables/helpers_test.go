@@ -51,7 +51,7 @@ func manyServices(n, k int) sm.State {
 func endpoints(i, k int, ports []sm.EndpointPort) []sm.Endpoint {
 	var l []sm.Endpoint
 	for j := range k {
-		l = append(l, sm.Endpoint{Addr: endpoint(i, j), Ready: true, Serving: true,
+		l = append(l, sm.Endpoint{Addr: endpoint(i, j),
 			Node: fmt.Sprintf("node-%d", (i+j)%500), Ports: ports})
 	}
 	return l
@@ -155,7 +155,7 @@ func webService() sm.State {
 	ports := []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}
 	var eps []sm.Endpoint
 	for _, a := range addrs("10.244.1.1", "10.244.1.2", "10.244.2.1", "fd00:10:244:1::1") {
-		eps = append(eps, sm.Endpoint{Addr: a, Ready: true, Serving: true, Node: "node",
+		eps = append(eps, sm.Endpoint{Addr: a, Node: "node",
 			Ports: ports})
 	}
 	return sm.State{}.WithNode(node).WithService(svc).WithEndpoints(svc.Name, eps)

@@ -248,8 +248,8 @@ func TestTheDocumentedRulesAreThere(t *testing.T) {
 		ClusterIPs:      addrs("10.96.0.10"),
 		LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: addrs("203.0.113.8")[0]}},
 	}).WithEndpoints(svcName("web"), []sm.Endpoint{
-		{Addr: addrs("10.244.1.1")[0], Ready: true, Serving: true, Node: "node", Ports: ports},
-		{Addr: addrs("10.244.1.2")[0], Ready: true, Serving: true, Node: "another", Ports: ports},
+		{Addr: addrs("10.244.1.1")[0], Node: "node", Ports: ports},
+		{Addr: addrs("10.244.1.2")[0], Node: "another", Ports: ports},
 	})
 	plan := planFor(t, s)[0].String()
 	for _, command := range []string{"-I PREROUTING 1", "-I OUTPUT 1", "-I POSTROUTING 1",

@@ -53,7 +53,7 @@ func podService(c *netnstest.Cluster, n int, change func(*sm.Service, *sm.Node))
 	var eps []sm.Endpoint
 	for _, p := range c.Pods[:n] {
 		for _, a := range []netip.Addr{p.IPv4, p.IPv6} {
-			eps = append(eps, sm.Endpoint{Addr: a, Ready: true, Serving: true, Node: "node",
+			eps = append(eps, sm.Endpoint{Addr: a, Node: "node",
 				Ports: ports})
 		}
 	}
@@ -113,7 +113,7 @@ func only(c *netnstest.Cluster, s sm.State, port sm.EndpointPort, pods ...int) s
 	for _, i := range pods {
 		for _, a := range []netip.Addr{c.Pods[i].IPv4, c.Pods[i].IPv6} {
 			eps = append(eps, sm.Endpoint{
-				Addr: a, Ready: true, Serving: true, Node: "node", Ports: []sm.EndpointPort{port},
+				Addr: a, Node: "node", Ports: []sm.EndpointPort{port},
 			})
 		}
 	}
@@ -235,7 +235,7 @@ func TestPacketsFindTheirServiceAmongMany(t *testing.T) {
 		svc.Ports = []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80,
 			NodePort: uint16(30000 + i)}}
 		s = s.WithService(&svc).WithEndpoints(svc.Name,
-			[]sm.Endpoint{{Addr: pod.IPv4, Ready: true, Serving: true, Node: "node", Ports: ports}})
+			[]sm.Endpoint{{Addr: pod.IPv4, Node: "node", Ports: ports}})
 	}
 	applied(t, dataplane.New(b, nil), s)
 	for i := 7; i < 1500; i += 100 {

@@ -122,7 +122,7 @@ func TestAPlanIsAsLargeAsTheChange(t *testing.T) {
 	eps := slices.Clone(s.Endpoints(name))
 	eps[4].Addr = endpoint(7, 60)
 	replaced := s.WithEndpoints(name, eps)
-	another := sm.Endpoint{Addr: endpoint(7, 61), Ready: true, Serving: true, Node: "n",
+	another := sm.Endpoint{Addr: endpoint(7, 61), Node: "n",
 		Ports: eps[0].Ports}
 	more := replaced.WithEndpoints(name, append(eps, another))
 	plans := planFor(t, s, replaced, more, more.WithoutService(name))

@@ -411,7 +411,7 @@ func TestNamesOfChainsAreForgotten(t *testing.T) {
 		svc := &sm.Service{Name: svcName(fmt.Sprint("job-", i)), ClusterIPs: addrs("10.96.0.1"),
 			Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
 		ok(e.Apply(t.Context(), sm.State{}.WithService(svc).WithEndpoints(svc.Name,
-			[]sm.Endpoint{{Addr: addrs("10.244.0.7")[0], Ready: true,
+			[]sm.Endpoint{{Addr: addrs("10.244.0.7")[0],
 				Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}}})))(t)
 		require.LessOrEqual(t, len(names.chains), minNames)
 	}

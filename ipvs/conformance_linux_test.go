@@ -119,8 +119,8 @@ func podStates() []sm.State {
 		}
 		var l []sm.Endpoint
 		for _, p := range pods {
-			l = append(l, sm.Endpoint{Addr: netip.MustParseAddr(p), Ready: true,
-				Serving: true, Ports: ports})
+			l = append(l, sm.Endpoint{Addr: netip.MustParseAddr(p),
+				Ports: ports})
 		}
 		states = append(states, sm.State{}.WithNode(sm.Node{Name: "this"}).
 			WithService(svc).WithEndpoints(svc.Name, l))

@@ -38,8 +38,8 @@ func TestCountersOfFrontends(t *testing.T) {
 	e := r.engine()
 	table := r.apply(e, sm.State{}.WithNode(sm.Node{Name: "this"}).
 		WithService(svc).WithEndpoints(svc.Name, []sm.Endpoint{
-		{Addr: here.Addr(), Ready: true, Node: "this", Ports: ports},
-		{Addr: there.Addr(), Ready: true, Node: "other", Ports: ports},
+		{Addr: here.Addr(), Node: "this", Ports: ports},
+		{Addr: there.Addr(), Node: "other", Ports: ports},
 	})).Changes.New
 	foreign := ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("192.0.2.9:80"))
 	r.addForeign(foreign)

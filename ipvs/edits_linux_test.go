@@ -91,8 +91,8 @@ func editedState() sm.State {
 	})
 	var l []sm.Endpoint
 	for i, a := range []string{"10.244.1.1", "10.244.1.2", "fd00:10:244::1", "fd00:10:244::2"} {
-		l = append(l, sm.Endpoint{Addr: netip.MustParseAddr(a), Ready: true,
-			Serving: true, Node: []string{"this", "other"}[i%2],
+		l = append(l, sm.Endpoint{Addr: netip.MustParseAddr(a),
+			Node:  []string{"this", "other"}[i%2],
 			Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}})
 	}
 	return sm.State{}.WithNode(sm.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)

@@ -260,7 +260,7 @@ func TestKernelConnectionsOutliveTheConntrackTable(t *testing.T) {
 	svc := web()
 	var endpoints []sm.Endpoint
 	for _, a := range []netip.Addr{k.pods["pod2"].IPv4, k.pods["pod2"].IPv6} {
-		endpoints = append(endpoints, sm.Endpoint{Addr: a, Ready: true, Serving: true,
+		endpoints = append(endpoints, sm.Endpoint{Addr: a,
 			Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: port}}})
 	}
 	k.apply(k.state(svc).WithEndpoints(svc.Name, endpoints))

@@ -77,7 +77,7 @@ func (k *kernel) state(svc *sm.Service, pods ...string) sm.State {
 	var l []sm.Endpoint
 	for _, p := range pods {
 		for _, a := range []netip.Addr{k.pods[p].IPv4, k.pods[p].IPv6} {
-			l = append(l, sm.Endpoint{Addr: a, Ready: true, Serving: true, Node: "this",
+			l = append(l, sm.Endpoint{Addr: a, Node: "this",
 				Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}})
 		}
 	}
@@ -228,7 +228,7 @@ func TestKernelRefusesBroadcastAddresses(t *testing.T) {
 	})
 	broadcast := netip.MustParseAddr("198.18.7.255")
 	state := k.state(web(), "pod2").WithService(bad).WithEndpoints(bad.Name, []sm.Endpoint{{
-		Addr: broadcast, Ready: true, Serving: true,
+		Addr:  broadcast,
 		Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}}})
 	k.run("ip", "link", "add", "seven", "type", "dummy")
 	k.run("ip", "link", "set", "seven", "up")

@@ -35,7 +35,7 @@ func goldenService(edit ...func(*sm.Service)) *sm.Service {
 func goldenEndpoints(addrs ...string) []sm.Endpoint {
 	var l []sm.Endpoint
 	for i, a := range addrs {
-		l = append(l, sm.Endpoint{Addr: netip.MustParseAddr(a), Ready: true,
+		l = append(l, sm.Endpoint{Addr: netip.MustParseAddr(a),
 			Node:  []string{"this", "other"}[i%2],
 			Ports: []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}})
 	}

@@ -36,7 +36,7 @@ func (k *kernel) routedState(svc *sm.Service, pods, other []string) sm.State {
 	add := func(node string, names []string) {
 		for _, p := range names {
 			for _, a := range []netip.Addr{k.pods[p].IPv4, k.pods[p].IPv6} {
-				l = append(l, sm.Endpoint{Addr: a, Ready: true, Serving: true, Node: node,
+				l = append(l, sm.Endpoint{Addr: a, Node: node,
 					Ports: []sm.EndpointPort{{Name: "t", Protocol: sm.TCP,
 						Port: 80}, {Name: "u", Protocol: sm.UDP, Port: 80}}})
 			}

@@ -205,7 +205,7 @@ func TestMoreEndpointsThanEntriesAreRefused(t *testing.T) {
 			Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
 		var eps []sm.Endpoint
 		for i := range n {
-			eps = append(eps, sm.Endpoint{Ready: true, Ports: []sm.EndpointPort{{Protocol: sm.TCP,
+			eps = append(eps, sm.Endpoint{Ports: []sm.EndpointPort{{Protocol: sm.TCP,
 				Port: 8080}}, Addr: netip.AddrFrom4([4]byte{10, 0, byte(i / 256), byte(i)})})
 		}
 		state := sm.State{}.WithService(svc).WithEndpoints(svc.Name, eps)

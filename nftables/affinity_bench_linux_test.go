@@ -29,7 +29,7 @@ func affinityState(n, replaced int) servicemodel.State {
 		if i == replaced {
 			a = netip.AddrFrom4([4]byte{10, 244, 1, byte(i + 1)})
 		}
-		eps = append(eps, servicemodel.Endpoint{Addr: a, Ready: true,
+		eps = append(eps, servicemodel.Endpoint{Addr: a,
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
 	return servicemodel.State{}.WithService(svc).WithEndpoints(stickyName, eps)

@@ -115,7 +115,7 @@ func TestSweeps(t *testing.T) {
 	t.Parallel()
 	table := mustResolve(t, editedState().WithEndpoints(goldenService().Name,
 		append(goldenEndpoints("10.244.1.1", "10.244.1.2"),
-			servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.2.1"), Ready: true,
+			servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.2.1"),
 				Node: "other",
 				Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
 					Port: 8080}}})))

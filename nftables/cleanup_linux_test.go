@@ -34,7 +34,7 @@ func TestACleanupLosesNoPacket(t *testing.T) {
 	}
 	s := servicemodel.State{}.WithNode(servicemodel.Node{
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}).WithService(svc).
-		WithEndpoints(svc.Name, []servicemodel.Endpoint{{Addr: c.Pods[1].IPv4, Ready: true,
+		WithEndpoints(svc.Name, []servicemodel.Endpoint{{Addr: c.Pods[1].IPv4,
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.UDP, Port: 8080}}}})
 
 	ctx, cancel := context.WithCancel(t.Context())

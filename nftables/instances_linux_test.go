@@ -51,7 +51,7 @@ func (i *instance) state(endpoint netip.Addr) servicemodel.State {
 			ClusterIPs:  []netip.Addr{i.address(false)},
 			ExternalIPs: []netip.Addr{i.address(true)},
 		}).
-		WithEndpoints(name, []servicemodel.Endpoint{{Addr: endpoint, Ready: true,
+		WithEndpoints(name, []servicemodel.Endpoint{{Addr: endpoint,
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}})
 }
 

@@ -45,7 +45,7 @@ func (l *localhost) state(pods ...*netnstest.Host) servicemodel.State {
 	}
 	var eps []servicemodel.Endpoint
 	for _, p := range pods {
-		eps = append(eps, servicemodel.Endpoint{Addr: p.IPv4, Ready: true,
+		eps = append(eps, servicemodel.Endpoint{Addr: p.IPv4,
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
 	return servicemodel.State{}.WithNode(servicemodel.Node{LocalhostNodePorts: true}).

@@ -41,7 +41,7 @@ func (h *hashing) add(weight uint16) {
 	if n > 0 {
 		last = h.endpoints[n-1].Addr
 	}
-	h.endpoints = append(h.endpoints, sm.Endpoint{Addr: last.Next(), Ready: true,
+	h.endpoints = append(h.endpoints, sm.Endpoint{Addr: last.Next(),
 		Node: []string{"here", "there"}[n%2], Weight: weight,
 		Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}})
 }
@@ -75,11 +75,11 @@ func (h *hashing) change(r *rand.Rand) string {
 	case k == 1 && e.Weight > 1:
 		e.Weight--
 		return "lighter"
-	case k == 2 && !e.Ready:
-		e.Ready = true
+	case k == 2 && e.Condition == sm.NotReady:
+		e.Condition = sm.Ready
 		return "recovers"
 	case k == 3:
-		e.Ready = false
+		e.Condition = sm.NotReady
 		return "fails"
 	case k == 4:
 		h.add(e.Weight)

@@ -33,7 +33,7 @@ func tenEndpoints(i, first int) []servicemodel.Endpoint {
 		if j == 0 {
 			a[1] = byte(first)
 		}
-		l = append(l, servicemodel.Endpoint{Addr: netip.AddrFrom4(a), Ready: true, Serving: true,
+		l = append(l, servicemodel.Endpoint{Addr: netip.AddrFrom4(a),
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
 	return l

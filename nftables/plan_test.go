@@ -40,7 +40,7 @@ func goldenService(edit ...func(*servicemodel.Service)) *servicemodel.Service {
 func goldenEndpoints(addrs ...string) []servicemodel.Endpoint {
 	var l []servicemodel.Endpoint
 	for _, a := range addrs {
-		l = append(l, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Ready: true, Node: "this",
+		l = append(l, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Node: "this",
 			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
 				Port: 8080}}})
 	}

@@ -37,7 +37,7 @@ func wholeState(whole bool, n, addresses, heavy, replaced int) servicemodel.Stat
 		if i == replaced {
 			a = netip.AddrFrom4([4]byte{10, 245, byte(i >> 8), byte(i)})
 		}
-		e := servicemodel.Endpoint{Addr: a, Ready: true, Ports: []servicemodel.EndpointPort{
+		e := servicemodel.Endpoint{Addr: a, Ports: []servicemodel.EndpointPort{
 			{Protocol: servicemodel.TCP, Port: port}}}
 		if i == 0 {
 			e.Weight = uint16(heavy)

@@ -172,7 +172,11 @@ func (w *arena) apply(s servicemodel.Scheduler, weights ...uint16) *dataplane.Re
 	for i, weight := range weights {
 		for _, a := range []netip.Addr{arenaEndpoint(i), arenaEndpoint6(i)} {
 			if weight > 0 {
-				eps = append(eps, servicemodel.Endpoint{Addr: a, Ready: !w.failed[i],
+				condition := servicemodel.Ready
+				if w.failed[i] {
+					condition = servicemodel.NotReady
+				}
+				eps = append(eps, servicemodel.Endpoint{Addr: a, Condition: condition,
 					Weight: weight, Node: []string{"here", "there"}[i%2],
 					Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.UDP, Port: 8080}}})
 			}

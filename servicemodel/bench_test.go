@@ -23,8 +23,7 @@ var benchPorts = []servicemodel.EndpointPort{{Name: "http", Protocol: servicemod
 func benchEndpoints(i, n int) []servicemodel.Endpoint {
 	eps := make([]servicemodel.Endpoint, n)
 	for j := range eps {
-		eps[j] = servicemodel.Endpoint{Addr: addr4(64, i*n+j), Ports: benchPorts, Ready: true,
-			Serving: true}
+		eps[j] = servicemodel.Endpoint{Addr: addr4(64, i*n+j), Ports: benchPorts}
 	}
 	return eps
 }

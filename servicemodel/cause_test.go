@@ -14,7 +14,7 @@ func httpNamed(name string, p sm.Protocol) func(*sm.Endpoint) {
 	return func(e *sm.Endpoint) { e.Ports[0].Name, e.Ports[0].Protocol = name, p }
 }
 
-func quiesced(e *sm.Endpoint) { e.Quiesced = true }
+func quiesced(e *sm.Endpoint) { e.Condition = sm.Quiesced }
 
 func sixToo(s *sm.Service) { s.ClusterIPs = addrs("10.96.0.1", "fd96::1") }
 
@@ -44,7 +44,7 @@ var causes = []struct {
 		e.Ports = nil
 	})}, "10.96.0.1", "no-port", "1 endpoint, none has a port named http/tcp: they have none"},
 	{"not ready", anyService, []sm.Endpoint{endpoint("10.64.0.1", notReady),
-		endpoint("10.64.0.2", dying), endpoint("10.64.0.3", servingOnly),
+		endpoint("10.64.0.2", dying), endpoint("10.64.0.3", notReady),
 		endpoint("10.64.0.4", httpNamed("x", sm.TCP))}, "10.96.0.1", "not-ready",
 		"3 endpoints, none ready"},
 	{"quiesced", anyService, []sm.Endpoint{endpoint("10.64.0.1", notReady),
@@ -215,5 +215,5 @@ func TestDecisionsHaveCauses(t *testing.T) {
 
 // usable reports whether an endpoint may be given to anybody.
 func usable(e *sm.Endpoint) bool {
-	return !e.Quiesced && (e.Ready || e.Serving && e.Terminating)
+	return e.Condition == sm.Ready || e.Condition == sm.Serving
 }

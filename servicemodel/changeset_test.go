@@ -271,7 +271,7 @@ func TestPartsAreInOrder(t *testing.T) {
 			name := sm.Name{Namespace: "a", Name: n[:1]}
 			s = s.WithService(&sm.Service{Name: name, ClusterIPs: addrs("10.96.0." + n[1:2]),
 				Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}).WithEndpoints(name,
-				[]sm.Endpoint{{Addr: addrs("10.244.0." + n[2:])[0], Ready: true,
+				[]sm.Endpoint{{Addr: addrs("10.244.0." + n[2:])[0],
 					Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 80}}}})
 		}
 		return s

@@ -19,8 +19,8 @@ func shop() servicemodel.State {
 				Port: 80, NodePort: 30080}},
 		}).
 		WithEndpoints(name, []servicemodel.Endpoint{
-			{Addr: netip.MustParseAddr("10.64.1.5"), Ports: http, Ready: true, Node: "n1"},
-			{Addr: netip.MustParseAddr("10.64.2.6"), Ports: http, Ready: true, Node: "n2"},
+			{Addr: netip.MustParseAddr("10.64.1.5"), Ports: http, Node: "n1"},
+			{Addr: netip.MustParseAddr("10.64.2.6"), Ports: http, Node: "n2"},
 		})
 }
 
@@ -86,7 +86,7 @@ func ExampleTable_Cause() {
 	state := shop()
 	endpoints := state.Endpoints(name)
 	for i := range endpoints {
-		endpoints[i].Ready = false
+		endpoints[i].Condition = servicemodel.NotReady
 	}
 	table, err := servicemodel.Resolve(nil, state.WithEndpoints(name, endpoints))
 	if err != nil {

@@ -52,7 +52,7 @@ func internalLocal(s *sm.Service) { s.InternalTrafficPolicy = sm.PolicyLocal }
 // endpoint is ready at port 8080 on another node, changed by the edits.
 func endpoint(addr string, edits ...func(*sm.Endpoint)) sm.Endpoint {
 	e := sm.Endpoint{
-		Addr: ip(addr), Ready: true, Serving: true, Node: "elsewhere",
+		Addr: ip(addr), Node: "elsewhere",
 		Ports: []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}},
 	}
 	for _, edit := range edits {
@@ -63,10 +63,9 @@ func endpoint(addr string, edits ...func(*sm.Endpoint)) sm.Endpoint {
 
 func here(e *sm.Endpoint)        { e.Node = "here" }
 func anywhere(e *sm.Endpoint)    { e.Node = "" }
-func terminating(e *sm.Endpoint) { e.Ready, e.Serving, e.Terminating = false, true, true }
-func dying(e *sm.Endpoint)       { e.Ready, e.Serving, e.Terminating = false, false, true }
-func notReady(e *sm.Endpoint)    { e.Ready, e.Serving = false, false }
-func servingOnly(e *sm.Endpoint) { e.Ready, e.Serving = false, true }
+func terminating(e *sm.Endpoint) { e.Condition = sm.Serving }
+func dying(e *sm.Endpoint)       { e.Condition = sm.Terminating }
+func notReady(e *sm.Endpoint)    { e.Condition = sm.NotReady }
 
 func zones(names ...string) func(*sm.Endpoint) {
 	return func(e *sm.Endpoint) { e.ForZones = names }

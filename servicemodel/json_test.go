@@ -26,8 +26,8 @@ func requireReadBack[T any](t *testing.T, v T) T {
 func TestAnEndpointAloneRefusesUnknownFields(t *testing.T) {
 	t.Parallel()
 	var e sm.Endpoint
-	require.NoError(t, json.Unmarshal([]byte(`{"addr": "10.0.0.1", "ready": true}`), &e))
-	require.Equal(t, sm.Endpoint{Addr: ip("10.0.0.1"), Ready: true}, e)
+	require.NoError(t, json.Unmarshal([]byte(`{"addr": "10.0.0.1", "condition": "ready"}`), &e))
+	require.Equal(t, sm.Endpoint{Addr: ip("10.0.0.1")}, e)
 	require.ErrorContains(t, json.Unmarshal([]byte(`{"addr": "10.0.0.1", "redy": true}`), &e),
 		`endpoint: json: unknown field "redy"`)
 }

@@ -112,18 +112,15 @@ func serves(e sm.Endpoint, n sm.PortName, at netip.AddrPort) bool {
 }
 
 func rank(e sm.Endpoint) int {
-	n := 0
-	switch {
-	case e.Quiesced:
-	case e.Ready:
-		n = 4
-	case e.Serving && e.Terminating:
-		n = 2
+	switch e.Condition {
+	case sm.Ready:
+		return 3
+	case sm.Serving:
+		return 2
+	case sm.Terminating:
+		return 0
 	}
-	if !e.Terminating {
-		n++
-	}
-	return n
+	return 1
 }
 
 func wantClusterIPs(s sm.State) []netip.Addr {

@@ -114,7 +114,7 @@ func TestAQuiescedEndpointTakesNothingNew(t *testing.T) {
 
 	only := tableOf(t, thisNode, webService(externalLocal, func(s *sm.Service) {
 		s.HealthCheckNodePort = 32000
-	}), endpoint("10.64.0.2", quiesced, here), endpoint("10.64.0.3", terminating, quiesced))
+	}), endpoint("10.64.0.2", quiesced, here), endpoint("10.64.0.3", quiesced))
 	require.Empty(t, slices.Collect(only.Pools()), "it is no fallback either")
 	require.Equal(t, sm.Reject, frontendAt(t, only, "10.96.0.1:80", sm.TCP).Internal)
 	for h := range only.HealthChecks() {

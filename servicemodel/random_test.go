@@ -111,12 +111,11 @@ func (r source) service(n sm.Name) *sm.Service {
 
 func (r source) endpoint() sm.Endpoint {
 	e := sm.Endpoint{
-		Addr:    r.addr(r.family(), 64, 12),
-		Ready:   r.chance(60),
-		Serving: r.chance(70), Terminating: r.chance(30),
+		Addr: r.addr(r.family(), 64, 12),
+		Condition: pick(r, sm.Ready, sm.Ready, sm.Ready, sm.NotReady, sm.Serving, sm.Terminating,
+			sm.Quiesced),
 		Node: pick(r, "", "n1", "n1", "n2", "n3"), Zone: pick(r, "", "z1", "z2"),
-		Weight:   pick(r, uint16(0), 0, 1, 4, 5),
-		Quiesced: r.chance(10),
+		Weight: pick(r, uint16(0), 0, 1, 4, 5),
 	}
 	for _, name := range []string{"http", "dns", "log"} {
 		if r.chance(80) {

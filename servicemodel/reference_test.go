@@ -324,10 +324,8 @@ func (r reference) endpoints(h hit, f sm.Family) (cluster, local map[netip.AddrP
 			}
 		}
 	}
-	ready := func(e sm.Endpoint) bool { return e.Ready && !e.Quiesced }
-	fallback := func(e sm.Endpoint) bool {
-		return !e.Ready && e.Serving && e.Terminating && !e.Quiesced
-	}
+	ready := func(e sm.Endpoint) bool { return e.Condition == sm.Ready }
+	fallback := func(e sm.Endpoint) bool { return e.Condition == sm.Serving }
 	here := func(e sm.Endpoint) bool { return e.Node != "" && e.Node == r.node.Name }
 	cluster = where(where(all, ready), r.topology(where(all, ready)))
 	if len(cluster) == 0 {

@@ -91,7 +91,7 @@ func (v *view) nearnessOf(cs []candidate, prefer string) (n nearness) {
 		if u == ready {
 			l.ready++
 		}
-		if u == ready || !e.Terminating {
+		if u != terminating && e.Condition != Terminating {
 			l.all++
 		}
 	}

@@ -29,7 +29,9 @@ func population(ready, unready [3]int) (eps []sm.Endpoint) {
 			if l == 0 {
 				e.Node = "here"
 			}
-			e.Ready = i < ready[l]
+			if i >= ready[l] {
+				e.Condition = sm.NotReady
+			}
 			eps = append(eps, e)
 		}
 	}
@@ -123,7 +125,7 @@ func TestPreferredEndpoints(t *testing.T) {
 		{"an endpoint that is terminating does not count", thisNode, "node",
 			func(eps []sm.Endpoint) { terminating(&eps[1]) }, "10.64.0.0:8080"},
 		{"one that is quiesced counts as not ready", thisNode, "node",
-			func(eps []sm.Endpoint) { eps[1].Ready, eps[1].Quiesced = true, true },
+			func(eps []sm.Endpoint) { quiesced(&eps[1]) },
 			"10.64.0.0:8080 weight 14, 10.64.1.0:8080 weight 3, 10.64.1.1:8080 weight 3"},
 		{"within a level, weights count", thisNode, "node",
 			func(eps []sm.Endpoint) { eps[2].Weight = 2 },

@@ -85,12 +85,10 @@ const (
 )
 
 func usabilityOf(e *Endpoint) usability {
-	switch {
-	case e.Quiesced:
-		return unusable
-	case e.Ready:
+	switch e.Condition {
+	case Ready:
 		return ready
-	case e.Serving && e.Terminating:
+	case Serving:
 		return terminating
 	}
 	return unusable
@@ -170,7 +168,7 @@ func preferred(a, b *Endpoint) bool {
 	if c := cmp.Compare(usabilityOf(a), usabilityOf(b)); c != 0 {
 		return c > 0
 	}
-	return b.Terminating && !a.Terminating
+	return b.Condition == Terminating && a.Condition != Terminating
 }
 
 // choose says which candidates this node may use, and why not the others: for traffic to the whole
@@ -198,7 +196,7 @@ func (v *view) choose(cs []candidate, svc *Service) (anyCluster, anyLocal bool) 
 		u := usabilityOf(e)
 		if u == unusable {
 			c.cluster = unready
-			if e.Quiesced {
+			if e.Condition == Quiesced {
 				c.cluster = takesNoNew
 			}
 			c.local = c.cluster

@@ -24,8 +24,6 @@ var selections = []struct {
 		[]string{addrA, addrB, addrC}, []string{addrA}},
 	{"not those that are not ready", []sm.Endpoint{endpoint(addrA, notReady), endpoint(addrB)},
 		[]string{addrB}, nil},
-	{"not those that serve but are neither ready nor terminating",
-		[]sm.Endpoint{endpoint(addrA, servingOnly, here)}, nil, nil},
 	{"not those that terminate and no longer serve", []sm.Endpoint{endpoint(addrA, dying, here)},
 		nil, nil},
 	{"terminating ones that serve if no other is ready",
@@ -36,9 +34,6 @@ var selections = []struct {
 	{"the local fallback is apart from the cluster's",
 		[]sm.Endpoint{endpoint(addrA, terminating, here), endpoint(addrB)}, []string{addrB},
 		[]string{addrA}},
-	{"a ready one that terminates counts as ready (publish not ready)",
-		[]sm.Endpoint{endpoint(addrA, func(e *sm.Endpoint) { e.Terminating = true }),
-			endpoint(addrB, terminating)}, []string{addrA}, nil},
 
 	{"zone hints choose the zone",
 		[]sm.Endpoint{endpoint(addrA, zones("z1")), endpoint(addrB, zones("z2"))}, []string{addrA},
@@ -83,9 +78,6 @@ var selections = []struct {
 		[]string{addrA}},
 	{"in any order", []sm.Endpoint{endpoint(addrA, here), endpoint(addrA, terminating)},
 		[]string{addrA}, []string{addrA}},
-	{"of two ready ones, that which stays",
-		[]sm.Endpoint{endpoint(addrA, func(e *sm.Endpoint) { e.Terminating = true }),
-			endpoint(addrA, here)}, []string{addrA}, []string{addrA}},
 	{"else the first", []sm.Endpoint{endpoint(addrA), endpoint(addrA, here)}, []string{addrA}, nil},
 }
 

@@ -1,6 +1,7 @@
 package servicemodel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -362,7 +363,7 @@ func MasqueradeAt(p MasqueradePolicy) Masquerade { return Masquerade{p, p, p, p,
 // Endpoint is one address that serves a service.
 //
 // If several endpoints of a service have the same address and port, only one of them counts: a
-// ready one before one that serves while it terminates. Among equals, one that is not terminating
+// ready one before one that serves while it terminates. Among others, one that is not terminating
 // comes first, then the first in the list.
 type Endpoint struct {
 	// Addr is the address at which the endpoint listens. Its family decides which of the service's
@@ -373,13 +374,8 @@ type Endpoint struct {
 	// endpoint without such a port does not serve the service port.
 	Ports []EndpointPort `json:"ports,omitempty"`
 
-	// Ready says that the endpoint takes new traffic.
-	Ready bool `json:"ready,omitzero"`
-	// Serving says that the endpoint would take traffic if it did not terminate. A terminating
-	// endpoint that still serves is used if no endpoint is ready.
-	Serving bool `json:"serving,omitzero"`
-	// Terminating says that the endpoint is shutting down.
-	Terminating bool `json:"terminating,omitzero"`
+	// Condition says whether the endpoint takes connections. The zero value is [Ready].
+	Condition Condition `json:"condition,omitzero"`
 
 	// Node is the name of the node that the endpoint runs on, empty if unknown. The endpoint is
 	// local if it equals [Node.Name].
@@ -392,13 +388,38 @@ type Endpoint struct {
 
 	// Weight is the endpoint's share relative to the other endpoints. Zero means 1.
 	Weight uint16 `json:"weight,omitzero"`
-	// Quiesced says that the endpoint takes no new connections, whatever its other fields say.
-	// Elsewhere a weight of 0 means this. It counts as not ready, and is no fallback either. Its
-	// connections are treated like connections to a terminating endpoint ([ConnectionPolicy]), and
-	// so are its UDP flows while it is ready or serving. Clients that session affinity remembers
-	// get another endpoint.
-	Quiesced bool `json:"quiesced,omitzero"`
 }
+
+// Condition says whether an [Endpoint] takes connections.
+type Condition string
+
+const (
+	// Ready is the default: the endpoint takes new connections.
+	Ready Condition = ""
+	// NotReady endpoints take no connections, and keep no UDP flows.
+	NotReady Condition = "not-ready"
+	// Serving endpoints shut down, and can still serve. They get new connections only if no
+	// endpoint is ready. In Kubernetes they are serving and terminating.
+	Serving Condition = "serving"
+	// Terminating endpoints shut down, and serve no more.
+	Terminating Condition = "terminating"
+	// Quiesced endpoints take no new connections, and are no fallback either. Elsewhere a weight of
+	// 0 means this. Their connections and UDP flows are treated like those of Serving endpoints
+	// ([ConnectionPolicy]). Clients that session affinity remembers get another endpoint.
+	Quiesced Condition = "quiesced"
+)
+
+// String returns "ready", "not-ready", "serving", "terminating" or "quiesced".
+func (c Condition) String() string { return cmp.Or(string(c), "ready") }
+
+// UnmarshalText also takes "ready" for [Ready].
+func (c *Condition) UnmarshalText(text []byte) error {
+	*c = Condition(wordOr(string(text), "ready"))
+	return nil
+}
+
+// conditions are the conditions without the default.
+var conditions = []Condition{NotReady, Serving, Terminating, Quiesced}
 
 // EndpointPort is a port that an [Endpoint] listens on. It serves the service ports of its name and
 // protocol.

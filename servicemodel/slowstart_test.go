@@ -186,7 +186,7 @@ var growths = []struct {
 		r.apply(threeWith(slowService(), func(e []sm.Endpoint) { e[0].Weight = 3 }))
 	}, "A60 B20 C11"},
 	{"a quiesced endpoint goes, and begins anew", func(r *ramp) {
-		quiesced := func(e []sm.Endpoint) { e[2].Quiesced = true }
+		quiesced := func(e []sm.Endpoint) { e[2].Condition = sm.Quiesced }
 		r.apply(threeWith(slowService(), quiesced)).apply(begun)
 	}, "A20 B20 C2"},
 	{"one that was unready begins anew", func(r *ramp) {

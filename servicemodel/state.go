@@ -218,8 +218,7 @@ func equalEndpoints(a, b []Endpoint) bool {
 	}
 	for i := range a {
 		e, o := &a[i], &b[i]
-		if e.Addr != o.Addr || e.Ready != o.Ready || e.Serving != o.Serving ||
-			e.Terminating != o.Terminating || e.Quiesced != o.Quiesced ||
+		if e.Addr != o.Addr || e.Condition != o.Condition ||
 			e.Node != o.Node || e.Zone != o.Zone || e.Weight != o.Weight ||
 			!slices.Equal(e.Ports, o.Ports) ||
 			!slices.Equal(e.ForNodes, o.ForNodes) || !slices.Equal(e.ForZones, o.ForZones) {

@@ -351,6 +351,7 @@ func (s Scheduler) known() bool {
 // checkEndpoint checks an endpoint, except its ports if they are those that were checked.
 func (p *problems) checkEndpoint(e *Endpoint, checked []EndpointPort) {
 	p.checkAddr("addr", e.Addr, routable)
+	checkWord(p, "condition", e.Condition, conditions...)
 	ports := e.Ports
 	if len(ports) > 0 && len(ports) == len(checked) && &ports[0] == &checked[0] {
 		return

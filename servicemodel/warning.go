@@ -324,7 +324,7 @@ func (w *warner) endpoints() {
 	for i := range w.eps {
 		e := &w.eps[i]
 		usable = usable || usabilityOf(e) != unusable
-		if !e.Ready && !e.Terminating && !e.Quiesced {
+		if e.Condition == NotReady {
 			unready++
 		}
 		far = far && e.Node == "" && e.Zone == ""

@@ -15,8 +15,6 @@ import (
 // informative are the fields that may leave a table as it is without a warning, with the reasons.
 // All fields below a field count, too.
 var informative = [][2]string{
-	{"endpoint.Serving", "says what a pod reports; it counts while it terminates"},
-	{"endpoint.Terminating", "says what a pod reports; ready endpoints count anyway"},
 	{"endpoint.Weight", "is a share: alone in a pool, an endpoint has all of it"},
 	{"endpoint.Zone", "says where the endpoint is: Prefer uses it"},
 	{"node.Addresses", "are facts: node ports and source ranges use them"},
@@ -108,7 +106,7 @@ func (r source) healthy(n sm.Name) sm.State {
 	node.Name, node.Zone, node.OnlyFamily = "n1", "z1", 0
 	var eps []sm.Endpoint
 	for i := range 4 + r.IntN(3) {
-		e := sm.Endpoint{Ready: true, Addr: r.addr(sm.IPv4, 64+i, 9), Node: "n1", Zone: "z1",
+		e := sm.Endpoint{Addr: r.addr(sm.IPv4, 64+i, 9), Node: "n1", Zone: "z1",
 			Weight: uint16(1 + r.IntN(5))}
 		if i == 1 || i > 3 {
 			e.Addr = r.addr(sm.IPv6, 64+i, 9)
@@ -156,7 +154,7 @@ func TestWarnings(t *testing.T) {
 			s.LoadBalancerSourceRanges = prefixes("192.0.2.0/24")
 		}),
 		"not-ready service default/web: endpoints: 2 endpoints, none ready": stateOf(thisNode,
-			webService(), endpoint("10.64.0.1", func(e *sm.Endpoint) { e.Ready = false }),
+			webService(), endpoint("10.64.0.1", notReady),
 			endpoint("10.64.0.2", dying)),
 		"no-port service default/web: ports[0].name: 2 endpoints, none has a port named " +
 			"web/tcp: they have http/tcp": svc(func(s *sm.Service) { s.Ports[0].Name = "web" }),

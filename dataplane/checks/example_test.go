@@ -42,7 +42,7 @@ func ExampleFollower() {
 			ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
 			Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}).
 		WithEndpoints(name, []servicemodel.Endpoint{{Addr: netip.MustParseAddr("10.0.0.1"),
-			Ready: true, Ports: []servicemodel.EndpointPort{
+			Ports: []servicemodel.EndpointPort{
 				{Protocol: servicemodel.TCP, Port: 8080}}}})
 	check := checks.Check{Type: checks.HTTP, Path: "/healthz", Status: "404",
 		// The example has one server, at another address than the endpoint.

@@ -175,8 +175,14 @@ func (c *checked) states(of func(Target) State) map[netip.AddrPort]State {
 func (c *checked) marked(of func(Target) State) []servicemodel.Endpoint {
 	out := slices.Clone(c.endpoints)
 	for i := range out {
-		if All(c.targets[i], of) != Up {
-			out[i].Ready, out[i].Serving = false, false
+		if All(c.targets[i], of) == Up {
+			continue
+		}
+		switch out[i].Condition {
+		case servicemodel.Serving, servicemodel.Terminating:
+			out[i].Condition = servicemodel.Terminating
+		default:
+			out[i].Condition = servicemodel.NotReady
 		}
 	}
 	return out

@@ -24,7 +24,7 @@ var (
 // endpoints returns ready endpoints with a port.
 func endpoints(port uint16, addrs ...string) (out []servicemodel.Endpoint) {
 	for _, a := range addrs {
-		out = append(out, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Ready: true,
+		out = append(out, servicemodel.Endpoint{Addr: netip.MustParseAddr(a),
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: port}}})
 	}
 	return out
@@ -43,7 +43,7 @@ func service(s servicemodel.State, n servicemodel.Name, last byte,
 func ready(s servicemodel.State, n servicemodel.Name) string {
 	var out []string
 	for _, ep := range s.Endpoints(n) {
-		if ep.Ready {
+		if ep.Condition == servicemodel.Ready {
 			out = append(out, ep.Addr.String())
 		}
 	}
@@ -132,7 +132,7 @@ func TestEndpointsFollowTheirChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		eps := endpoints(8080, "10.0.0.1", "10.0.0.2", "10.0.0.3")
-		eps[2].Ready, eps[2].Serving, eps[2].Terminating = false, true, true
+		eps[2].Condition = servicemodel.Serving
 		wanted := service(service(servicemodel.State{}, web, 1, eps), api, 2,
 			endpoints(90, "10.0.0.1"))
 		w.silent("10.0.0.2")
@@ -140,8 +140,8 @@ func TestEndpointsFollowTheirChecks(t *testing.T) {
 		require.Equal(t, ", 10.0.0.1", ready(w.state(0), web)+", "+ready(w.state(0), api),
 			"endpoints wait for their first check")
 		require.Equal(t, "10.0.0.1, 10.0.0.1", w.after(0))
-		require.True(t, w.state(-1).Endpoints(web)[2].Serving)
-		require.False(t, w.state(0).Endpoints(web)[2].Serving)
+		require.Equal(t, servicemodel.Serving, w.state(-1).Endpoints(web)[2].Condition)
+		require.Equal(t, servicemodel.Terminating, w.state(0).Endpoints(web)[2].Condition)
 		require.Len(t, w.follower.Reports(), 3)
 
 		w.silent("10.0.0.1")

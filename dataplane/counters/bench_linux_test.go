@@ -53,7 +53,7 @@ func serviceIP(i int) netip.Addr {
 }
 
 func (x *bench) endpoint(pod int) []servicemodel.Endpoint {
-	return []servicemodel.Endpoint{{Addr: x.c.Pods[pod].IPv4, Ready: true, Node: "this",
+	return []servicemodel.Endpoint{{Addr: x.c.Pods[pod].IPv4, Node: "this",
 		Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.UDP, Port: 8080}}}}
 }
 

@@ -40,7 +40,7 @@ func web(c *netnstest.Cluster, hosts ...*netnstest.Host) servicemodel.State {
 	}
 	for _, h := range hosts {
 		for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
-			e := servicemodel.Endpoint{Addr: a, Ready: true, Node: "this"}
+			e := servicemodel.Endpoint{Addr: a, Node: "this"}
 			for _, p := range svc.Ports {
 				e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: p.Name,
 					Protocol: p.Protocol, Port: 8080})

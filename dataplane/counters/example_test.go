@@ -17,7 +17,7 @@ func ExampleReading_Of() {
 	table, err := sm.Resolve(nil, sm.State{}.WithService(&sm.Service{Name: web,
 		ClusterIPs: []netip.Addr{dst.Addr()},
 		Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}},
-	}).WithEndpoints(web, []sm.Endpoint{{Addr: kept.Addr(), Ready: true,
+	}).WithEndpoints(web, []sm.Endpoint{{Addr: kept.Addr(),
 		Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}}}))
 	if err != nil {
 		fmt.Println(err)

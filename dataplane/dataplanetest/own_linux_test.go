@@ -25,7 +25,7 @@ func TestAScenarioOfOnesOwn(t *testing.T) {
 			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}},
 		}).
 		WithEndpoints(name, []servicemodel.Endpoint{{
-			Addr: netip.MustParseAddr("10.244.1.2"), Ready: true, Serving: true, Node: "this",
+			Addr: netip.MustParseAddr("10.244.1.2"), Node: "this",
 			Ports: []servicemodel.EndpointPort{
 				{Protocol: servicemodel.TCP, Port: dataplanetest.PortA}},
 		}})

@@ -48,8 +48,7 @@ func (in *inspection) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bo
 	_, eps := in.state.Peek(n.Name)
 	for i := range eps {
 		e := &eps[i]
-		quiesced := e.Quiesced && (e.Ready || e.Serving)
-		if !quiesced && !(e.Serving && e.Terminating) {
+		if e.Condition != servicemodel.Serving && e.Condition != servicemodel.Quiesced {
 			continue
 		}
 		for _, p := range e.Ports {

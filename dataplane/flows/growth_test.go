@@ -33,8 +33,10 @@ func TestTimeGrowsAsPortsDo(t *testing.T) {
 					for k := range 4 {
 						eps = append(eps, sm.Endpoint{
 							Addr:  netip.AddrFrom4([4]byte{10, 244, 1, byte(k)}),
-							Ports: ports, Serving: true, Ready: i == 0 || k == 0,
-							Terminating: i == 1 && k > 0})
+							Ports: ports})
+						if i == 1 && k > 0 {
+							eps[k].Condition = sm.Serving
+						}
 					}
 					tables[i] = sm.State{}.WithService(svc).WithEndpoints(svc.Name, eps)
 				}

@@ -209,7 +209,7 @@ func service(edit ...func(*sm.Service)) *sm.Service {
 func endpoints(hosts ...int) (l []sm.Endpoint) {
 	for _, h := range hosts {
 		for _, a := range addrs(fmt.Sprintf("10.244.0.%d", h), fmt.Sprintf("fd00:244::%d", h)) {
-			l = append(l, sm.Endpoint{Addr: a, Ready: true, Serving: true, Ports: []sm.EndpointPort{
+			l = append(l, sm.Endpoint{Addr: a, Ports: []sm.EndpointPort{
 				{Name: "dns", Protocol: sm.UDP, Port: 5353}, {Name: "web", Protocol: sm.TCP,
 					Port: 8080},
 			}})
@@ -225,8 +225,8 @@ func each(l []sm.Endpoint, edit func(*sm.Endpoint)) []sm.Endpoint {
 	return l
 }
 
-func terminating(e *sm.Endpoint) { e.Ready, e.Serving, e.Terminating = false, true, true }
-func ended(e *sm.Endpoint)       { e.Ready, e.Serving, e.Terminating = false, false, true }
+func terminating(e *sm.Endpoint) { e.Condition = sm.Serving }
+func ended(e *sm.Endpoint)       { e.Condition = sm.Terminating }
 
 // node is a node that takes node ports at one address of each family.
 var node = sm.Node{Name: "n1", Addresses: addrs("192.0.2.10", "2001:db8:2::10"),

@@ -90,8 +90,8 @@ func set(l []string) map[string]bool {
 func serves(s sm.State, e netip.AddrPort) bool {
 	for svc := range s.Services() {
 		for _, ep := range s.Endpoints(svc.Name) {
-			if ep.Addr == e.Addr() && (ep.Serving && ep.Terminating ||
-				ep.Quiesced && (ep.Ready || ep.Serving)) {
+			if ep.Addr == e.Addr() && (ep.Condition == sm.Serving ||
+				ep.Condition == sm.Quiesced) {
 				return true
 			}
 		}

@@ -14,7 +14,7 @@ func ExampleServices() {
 	table, err := sm.Resolve(nil, sm.State{}.WithService(&sm.Service{Name: web,
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 		Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}},
-	}).WithEndpoints(web, []sm.Endpoint{{Addr: netip.MustParseAddr("10.244.1.7"), Ready: true,
+	}).WithEndpoints(web, []sm.Endpoint{{Addr: netip.MustParseAddr("10.244.1.7"),
 		Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}}}))
 	if err != nil {
 		fmt.Println(err)

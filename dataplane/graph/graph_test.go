@@ -29,7 +29,7 @@ func table(t testing.TB) *sm.Table {
 		return s
 	}
 	endpoint := func(i, weight int, node string) sm.Endpoint {
-		return sm.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}), Ready: true,
+		return sm.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}),
 			Weight: uint16(weight), Node: node,
 			Ports: []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}}
 	}

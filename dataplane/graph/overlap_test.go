@@ -205,7 +205,7 @@ func shared(t testing.TB, services int) *sm.Table {
 }
 
 func endpointOf(i byte) sm.Endpoint {
-	return sm.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, i}), Ready: true,
+	return sm.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, i}),
 		Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}}
 }
 

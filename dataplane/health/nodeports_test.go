@@ -36,7 +36,6 @@ func table(t *testing.T, node servicemodel.Node, clusterIPs []string, local ...s
 	var eps []servicemodel.Endpoint
 	for _, a := range local {
 		eps = append(eps, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Node: "n1",
-			Ready: true, Serving: true,
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
 	s := servicemodel.State{}.WithNode(node).WithService(svc).WithEndpoints(web, eps)

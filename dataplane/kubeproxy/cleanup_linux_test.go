@@ -329,7 +329,7 @@ func webState(c *netnstest.Cluster) sm.State {
 	}
 	var l []sm.Endpoint
 	for _, pod := range c.Pods[:2] {
-		l = append(l, sm.Endpoint{Addr: pod.IPv4, Ready: true, Serving: true, Node: "node",
+		l = append(l, sm.Endpoint{Addr: pod.IPv4, Node: "node",
 			Ports: []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}})
 	}
 	return sm.State{}.WithService(web).WithEndpoints(web.Name, l).WithNode(sm.Node{

@@ -142,7 +142,7 @@ func wanted(c contents) sm.State {
 		}
 		var l []sm.Endpoint
 		for _, e := range f.Endpoints {
-			l = append(l, sm.Endpoint{Addr: e.Addr(), Ready: true,
+			l = append(l, sm.Endpoint{Addr: e.Addr(),
 				Ports: []sm.EndpointPort{{Protocol: key.Protocol, Port: e.Port()}}})
 		}
 		s = s.WithService(svc).WithEndpoints(svc.Name, l)

@@ -83,7 +83,6 @@ func services() servicemodel.State {
 				if name == "deaf" {
 					port = 8081
 				}
-				eps[i].Ready = true
 				eps[i].Ports = append(eps[i].Ports, servicemodel.EndpointPort{Name: p.String(),
 					Protocol: p, Port: port})
 			}

@@ -23,8 +23,8 @@ func memoryTable(t *testing.T, hosts ...string) *servicemodel.Table {
 	name := servicemodel.Name{Namespace: "default", Name: "web"}
 	var eps []servicemodel.Endpoint
 	for _, h := range hosts {
-		eps = append(eps, servicemodel.Endpoint{Addr: netip.MustParseAddr(h), Ready: true,
-			Serving: true, Node: "this",
+		eps = append(eps, servicemodel.Endpoint{Addr: netip.MustParseAddr(h),
+			Node:  "this",
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
 	s := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(

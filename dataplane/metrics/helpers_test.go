@@ -50,7 +50,7 @@ func with(s servicemodel.State, i, endpoints int,
 	var eps []servicemodel.Endpoint
 	for j := range endpoints {
 		eps = append(eps, servicemodel.Endpoint{
-			Addr: netip.AddrFrom4([4]byte{10, 244, byte(i), byte(j)}), Node: "n2", Ready: true,
+			Addr: netip.AddrFrom4([4]byte{10, 244, byte(i), byte(j)}), Node: "n2",
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
 	return s.WithService(svc).WithEndpoints(svc.Name, eps)

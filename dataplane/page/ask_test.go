@@ -49,10 +49,8 @@ func TestEndpointsSayWhatIsWrong(t *testing.T) {
 	n := sm.Name{Namespace: "default", Name: "web"}
 	st := web()
 	eps := st.Endpoints(n)
-	for i := range eps {
-		eps[i].Ready = true
-	}
-	eps = append(eps, sm.Endpoint{Addr: addr(10, 244, 4), Ready: true, Ports: ports("http")})
+	eps[2].Condition = sm.Ready
+	eps = append(eps, sm.Endpoint{Addr: addr(10, 244, 4), Ports: ports("http")})
 	s := holding(t, st.WithEndpoints(n, eps), &page.Config{Dial: dialer(map[string]error{
 		"10.244.0.2:8080": os.NewSyscallError("connect", syscall.ECONNREFUSED),
 		"10.244.0.3:8080": os.ErrDeadlineExceeded,

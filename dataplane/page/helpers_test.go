@@ -90,7 +90,7 @@ func many(n, m int) sm.State {
 	for i := range n {
 		eps := make([]sm.Endpoint, m)
 		for j := range eps {
-			eps[j] = sm.Endpoint{Addr: addr(11, 0, i*m+j+1), Ready: true, Ports: ports("http"),
+			eps[j] = sm.Endpoint{Addr: addr(11, 0, i*m+j+1), Ports: ports("http"),
 				Node: fmt.Sprintf("n%d", j%5)}
 		}
 		s = s.WithService(service(name(i), addr(10, 96, i+1))).WithEndpoints(name(i), eps)
@@ -107,9 +107,9 @@ func web() sm.State {
 			s.ExternalTrafficPolicy = sm.PolicyLocal
 		})).
 		WithEndpoints(n, []sm.Endpoint{
-			{Addr: addr(10, 244, 1), Ready: true, Weight: 3, Ports: ports("http"), Node: "n1"},
-			{Addr: addr(10, 244, 2), Ready: true, Ports: ports("http"), Node: "n2", Zone: "b"},
-			{Addr: addr(10, 244, 3), Ports: ports("http"), Node: "n2"},
+			{Addr: addr(10, 244, 1), Weight: 3, Ports: ports("http"), Node: "n1"},
+			{Addr: addr(10, 244, 2), Ports: ports("http"), Node: "n2", Zone: "b"},
+			{Addr: addr(10, 244, 3), Ports: ports("http"), Node: "n2", Condition: sm.NotReady},
 		})
 }
 
@@ -122,7 +122,7 @@ func broken() sm.State {
 		WithService(service(sm.Name{Namespace: "default", Name: "shop"}, addr(10, 96, 11))).
 		WithService(service(sm.Name{Namespace: "default", Name: "x_y"}, addr(10, 96, 12))).
 		WithService(service(zebra, addr(10, 96, 13), nodePort)).
-		WithEndpoints(zebra, []sm.Endpoint{{Addr: addr(10, 244, 9), Ready: true,
+		WithEndpoints(zebra, []sm.Endpoint{{Addr: addr(10, 244, 9),
 			Ports: ports("http")}})
 }
 

@@ -181,7 +181,7 @@ func TestRefusalsSayWhatIsLeft(t *testing.T) {
 		must.OK(e.Apply(t.Context(), web()))(t)
 		bad := web()
 		if cfg.LeaveOutEndpoints {
-			bad = bad.WithEndpoints(n, append(bad.Endpoints(n), sm.Endpoint{Ready: true}))
+			bad = bad.WithEndpoints(n, append(bad.Endpoints(n), sm.Endpoint{}))
 		} else {
 			bad = bad.WithService(service(n, addr(10, 96, 10), func(s *sm.Service) {
 				s.Ports[0].Port = 0

@@ -139,7 +139,8 @@ func (l *listing) portPart(port servicemodel.PortName, f servicemodel.Family) po
 		}
 		rows[sel.Target] = len(p.Endpoints)
 		row := endpointRow{Endpoint: sel.Target, Node: sel.Endpoint.Node, Zone: sel.Endpoint.Zone,
-			Condition: conditionsOf(&sel.Endpoint), Excluded: sel.Cluster, ExcludedLocal: sel.Local}
+			Condition: sel.Endpoint.Condition.String(), Excluded: sel.Cluster,
+			ExcludedLocal: sel.Local}
 		p.Endpoints = append(p.Endpoints, row)
 	}
 	for _, local := range []bool{false, true} {
@@ -176,21 +177,6 @@ func (p *portPart) addPool(pool *servicemodel.Pool, rows map[netip.AddrPort]int)
 			row.Cluster = share
 		}
 	}
-}
-
-// conditionsOf returns an endpoint's conditions as text.
-func conditionsOf(e *servicemodel.Endpoint) string {
-	var all []string
-	for _, c := range []struct {
-		is   bool
-		name string
-	}{{e.Ready, "ready"}, {e.Serving && !e.Ready, "serving"}, {e.Terminating, "terminating"},
-		{e.Quiesced, "quiesced"}} {
-		if c.is {
-			all = append(all, c.name)
-		}
-	}
-	return cmp.Or(strings.Join(all, ", "), "not ready")
 }
 
 // Affinity returns the session affinity as text, empty if there is none.

@@ -86,7 +86,7 @@ func start(ctx context.Context, path string, d time.Duration, check bool, from n
 		return nil
 	}
 	b := &balancer{engine: dataplane.New(lb, &dataplane.Config{Logger: slog.Default(),
-		Strict: true}), interval: d, down: map[netip.AddrPort]bool{}, dial: dial}
+		Strict: true}), interval: d, found: map[netip.AddrPort]servicemodel.Condition{}, dial: dial}
 	return b.run(ctx, path, hangup)
 }
 
@@ -128,7 +128,7 @@ func load(path string) (*config, error) {
 }
 
 // state returns the state that the kernel is to hold.
-func (c *config) state(down map[netip.AddrPort]bool) servicemodel.State {
+func (c *config) state(found map[netip.AddrPort]servicemodel.Condition) servicemodel.State {
 	state, tcp := servicemodel.State{}, servicemodel.TCP
 	for _, s := range c.Services {
 		svc := &servicemodel.Service{Scheduler: s.Scheduler, LoadBalancerSourceRanges: s.Sources,
@@ -138,8 +138,8 @@ func (c *config) state(down map[netip.AddrPort]bool) servicemodel.State {
 		var eps []servicemodel.Endpoint
 		for _, b := range s.Backends {
 			eps = append(eps, servicemodel.Endpoint{Addr: b.Address.Addr(), Weight: b.Weight,
-				Ready: !down[b.Address],
-				Ports: []servicemodel.EndpointPort{{Protocol: tcp, Port: b.Address.Port()}}})
+				Condition: found[b.Address],
+				Ports:     []servicemodel.EndpointPort{{Protocol: tcp, Port: b.Address.Port()}}})
 		}
 		state = state.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
@@ -163,8 +163,8 @@ type balancer struct {
 	interval time.Duration
 	mu       sync.Mutex // of the fields below
 	config   *config
-	// down are the backends that failed. Others count as up, so that a start interrupts nothing.
-	down   map[netip.AddrPort]bool
+	// found is what checks found. Others count as ready, so that a start interrupts nothing.
+	found  map[netip.AddrPort]servicemodel.Condition
 	stop   context.CancelFunc // of the checks of config
 	checks sync.WaitGroup
 }
@@ -209,27 +209,26 @@ func (b *balancer) take(ctx context.Context, path string) error {
 	defer b.mu.Unlock()
 	b.stop()
 	b.config = c
-	b.engine.Set(c.state(b.down))
+	b.engine.Set(c.state(b.found))
 	ctx, b.stop = context.WithCancel(ctx)
 	for _, s := range c.Services {
 		for _, e := range s.Backends {
-			down := b.down[e.Address]
-			b.checks.Go(func() { b.watch(ctx, e.Address, down) })
+			is := b.found[e.Address]
+			b.checks.Go(func() { b.watch(ctx, e.Address, is) })
 		}
 	}
 	return nil
 }
 
 // watch connects to a backend again and again, until the context ends.
-func (b *balancer) watch(ctx context.Context, a netip.AddrPort, down bool) {
+func (b *balancer) watch(ctx context.Context, a netip.AddrPort, is servicemodel.Condition) {
 	for failed := 0; ctx.Err() == nil; {
 		if failed++; b.dial(ctx, a) == nil {
-			failed = 0
+			failed, is = 0, servicemodel.Ready
+		} else if failed >= 3 {
+			is = servicemodel.NotReady
 		}
-		if is := failed >= 3 || down && failed > 0; is != down {
-			down = is
-			b.tell(ctx, a, down)
-		}
+		b.tell(ctx, a, is)
 		select {
 		case <-ctx.Done():
 		case <-time.After(b.interval):
@@ -238,13 +237,13 @@ func (b *balancer) watch(ctx context.Context, a netip.AddrPort, down bool) {
 }
 
 // tell changes the state when a backend goes down or comes back, unless its checks were stopped.
-func (b *balancer) tell(ctx context.Context, a netip.AddrPort, down bool) {
+func (b *balancer) tell(ctx context.Context, a netip.AddrPort, is servicemodel.Condition) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || b.found[a] == is {
 		return
 	}
-	slog.Info("backend", "address", a, "down", down)
-	b.down[a] = down
-	b.engine.Set(b.config.state(b.down))
+	slog.Info("backend", "address", a, "condition", is)
+	b.found[a] = is
+	b.engine.Set(b.config.state(b.found))
 }

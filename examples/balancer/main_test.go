@@ -44,7 +44,7 @@ func (w *world) start() (stop func()) {
 	backend := memory.New(w.kernel)
 	backend.Refuse(nftables.Check)
 	b := &balancer{engine: dataplane.New(backend, &dataplane.Config{Strict: true}),
-		interval: time.Millisecond, down: map[netip.AddrPort]bool{},
+		interval: time.Millisecond, found: map[netip.AddrPort]servicemodel.Condition{},
 		dial: func(_ context.Context, a netip.AddrPort) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -206,13 +206,14 @@ func TestRightMeansRightInEveryState(t *testing.T) {
 		}
 		right++
 		for range 16 {
-			down := map[netip.AddrPort]bool{}
+			found := map[netip.AddrPort]servicemodel.Condition{}
 			for _, s := range loaded.Services {
 				for _, b := range s.Backends {
-					down[b.Address] = r.IntN(2) == 0
+					found[b.Address] = []servicemodel.Condition{servicemodel.Ready,
+						servicemodel.NotReady}[r.IntN(2)]
 				}
 			}
-			require.NoError(t, check(loaded.state(down)), string(text))
+			require.NoError(t, check(loaded.state(found)), string(text))
 		}
 	}
 	require.Greater(t, right, 50)

@@ -21,7 +21,7 @@ func (c *config) state(owner string) servicemodel.State {
 		svc.Name = servicemodel.Name{Namespace: owner,
 			Name: fmt.Sprintf("portMappings[%d]-%s", p.mapping, p.family.name)}
 		state = state.WithService(svc).WithEndpoints(svc.Name, []servicemodel.Endpoint{{
-			Addr: p.family.container, Ready: true, Ports: []servicemodel.EndpointPort{{
+			Addr: p.family.container, Ports: []servicemodel.EndpointPort{{
 				Protocol: m.protocol, Port: uint16(m.ContainerPort)}}}})
 	}
 	return state

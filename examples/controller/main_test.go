@@ -19,7 +19,7 @@ import (
 
 const web = `{"service": {"name": "default/web",
 	"clusterIPs": ["10.96.0.10"], "ports": [{"protocol": "tcp", "port": 80}]},
-	"endpoints": [{"addr": "10.244.0.1", "ready": true,
+	"endpoints": [{"addr": "10.244.0.1", "condition": "ready",
 		"ports": [{"protocol": "tcp", "port": 8080}]}]}`
 
 // running is a controller that runs on a kernel in memory.
@@ -79,7 +79,8 @@ func TestServicesAreDeclared(t *testing.T) {
 		{"PUT", "/services/default/web", web, `{"pending":false,"warnings":null}`},
 		{"PUT", "/services/default/web", strings.Replace(web, ": 80}", ": 81}", 1),
 			"ports[0].port"},
-		{"PUT", "/services/default/web", strings.Replace(web, "true", "false", 1), "none ready"},
+		{"PUT", "/services/default/web", strings.Replace(web, `"ready"`, `"not-ready"`, 1),
+			"none ready"},
 		{"PUT", "/services/default/web", strings.Replace(web, "port", "prot", 1), "unknown field"},
 		{"PUT", "/services/default/other", web, "is not that of the URL"},
 		{"PUT", "/services/default/web", strings.Replace(web, "10.96.0.10", "10.96.0", 1),

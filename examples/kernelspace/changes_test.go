@@ -356,7 +356,7 @@ func TestARemoteEndpointWithTheAddressOfALocalOneGoes(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, bridge, hnsfake.AllFeatures)
 	e, _ := m.process()
-	away := sm.Endpoint{Addr: addr("10.244.1.9"), Ready: true, Serving: true, Node: "other",
+	away := sm.Endpoint{Addr: addr("10.244.1.9"), Node: "other",
 		Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}}
 	apply(m, e, service().WithEndpoints(web, []sm.Endpoint{away}))
 	m.is([]string{"10.96.0.10:80/tcp"}, "10.244.1.9")

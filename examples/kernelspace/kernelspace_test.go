@@ -122,7 +122,7 @@ func with(s sm.State, addrs ...string) sm.State {
 			if strings.HasPrefix(a, "10.244.1.") || strings.HasPrefix(a, "fd00:10:244:1:") {
 				node = "this"
 			}
-			e := sm.Endpoint{Addr: addr(a), Ready: true, Serving: true, Node: node}
+			e := sm.Endpoint{Addr: addr(a), Node: node}
 			for _, p := range svc.Ports {
 				e.Ports = append(e.Ports, sm.EndpointPort{Name: p.Name, Protocol: p.Protocol,
 					Port: 8080})

@@ -259,26 +259,11 @@ func (x *explanation) printEndpoints() {
 			}
 			ports = append(ports, cmp.Or(p.Name, `""`)+": "+use)
 		}
-		fmt.Fprintf(w, "%v\t%s\t%s\t%s\t%s\n", e.Addr, condition(&e), cmp.Or(e.Node, "-"),
+		fmt.Fprintf(w, "%v\t%s\t%s\t%s\t%s\n", e.Addr, e.Condition, cmp.Or(e.Node, "-"),
 			cmp.Or(e.Zone, "-"), strings.Join(ports, "; "))
 	}
 	w.Flush()
 	if len(all) == 0 {
 		io.WriteString(x.stdout, "none\n")
 	}
-}
-
-// condition returns an endpoint's conditions as text.
-func condition(e *servicemodel.Endpoint) string {
-	var all []string
-	for _, c := range []struct {
-		is   bool
-		name string
-	}{{e.Ready, "ready"}, {e.Serving, "serving"}, {e.Terminating, "terminating"},
-		{e.Quiesced, "quiesced"}} {
-		if c.is {
-			all = append(all, c.name)
-		}
-	}
-	return cmp.Or(strings.Join(all, ","), "not ready")
 }

@@ -26,7 +26,7 @@ func TestCostsAreLinear(t *testing.T) {
 				Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}})
 			eps := make([]servicemodel.Endpoint, n)
 			for i := range eps {
-				eps[i] = servicemodel.Endpoint{Ready: true,
+				eps[i] = servicemodel.Endpoint{
 					Addr:  netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}),
 					Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 80}}}
 			}

@@ -52,7 +52,7 @@ func (b *balancer) endpoints(service string) string {
 	var out []string
 	for _, e := range b.state.Endpoints(servicemodel.Name{Namespace: config.Namespace,
 		Name: service}) {
-		if e.Ready && !e.Quiesced {
+		if e.Condition == servicemodel.Ready {
 			out = append(out, e.Addr.String())
 		}
 	}

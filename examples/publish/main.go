@@ -193,7 +193,7 @@ func (r *request) state(owner string) (servicemodel.State, error) {
 		}
 		var pod []servicemodel.Endpoint
 		for _, ip := range result.IPs {
-			pod = append(pod, servicemodel.Endpoint{Addr: ip.Address.Addr(), Ready: true,
+			pod = append(pod, servicemodel.Endpoint{Addr: ip.Address.Addr(),
 				Ports: []servicemodel.EndpointPort{{Protocol: protocol, Port: m.ContainerPort}}})
 		}
 		state = state.WithService(svc).WithEndpoints(svc.Name, pod)

@@ -66,7 +66,7 @@ func Changes(sticky bool, only servicemodel.Family) (*servicemodel.ChangeSet, er
 	}
 	var eps []servicemodel.Endpoint
 	for i, a := range addrs("192.0.2.129", "192.0.2.130", "2001:db8:1::1", "2001:db8:1::2") {
-		eps = append(eps, servicemodel.Endpoint{Addr: a, Ready: true, Serving: true,
+		eps = append(eps, servicemodel.Endpoint{Addr: a,
 			Node: []string{"this", "other"}[i%2],
 			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
 				Port: 8080}}})

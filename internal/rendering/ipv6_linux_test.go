@@ -106,8 +106,8 @@ func dualStack(only servicemodel.Family) servicemodel.State {
 		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}}}
 	var eps []servicemodel.Endpoint
 	for _, a := range []string{nodeIP, "2001:db8:1::1"} {
-		eps = append(eps, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Ready: true,
-			Serving: true, Ports: []servicemodel.EndpointPort{{Name: "http",
+		eps = append(eps, servicemodel.Endpoint{Addr: netip.MustParseAddr(a),
+			Ports: []servicemodel.EndpointPort{{Name: "http",
 				Protocol: servicemodel.TCP, Port: 8080}}})
 	}
 	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this", OnlyFamily: only,

@@ -96,7 +96,12 @@ var sliceAnnotations = []annotation[slice]{
 			return errors.New("must be a number from 0 to 65535")
 		}
 		for i := range s.endpoints {
-			s.endpoints[i].Weight, s.endpoints[i].Quiesced = uint16(w), w == 0
+			e := &s.endpoints[i]
+			e.Weight = uint16(w)
+			if w == 0 && (e.Condition == servicemodel.Ready ||
+				e.Condition == servicemodel.Serving) {
+				e.Condition = servicemodel.Quiesced
+			}
 		}
 		return nil
 	}},

@@ -35,8 +35,10 @@ func translateEndpoints(e *corev1.Endpoints, r *report) *slice {
 			continue
 		}
 		out.ports = append(out.ports, ports...)
-		out.endpoints = appendAddresses(out.endpoints, s.Addresses, ports, true, at+"addresses", r)
-		out.endpoints = appendAddresses(out.endpoints, s.NotReadyAddresses, ports, false,
+		out.endpoints = appendAddresses(out.endpoints, s.Addresses, ports, servicemodel.Ready,
+			at+"addresses", r)
+		out.endpoints = appendAddresses(out.endpoints, s.NotReadyAddresses, ports,
+			servicemodel.NotReady,
 			at+"notReadyAddresses", r)
 	}
 	for i := range out.endpoints {
@@ -50,7 +52,7 @@ func translateEndpoints(e *corev1.Endpoints, r *report) *slice {
 
 func appendAddresses(out []servicemodel.Endpoint, addresses []corev1.EndpointAddress,
 	ports []servicemodel.EndpointPort,
-	ready bool, field string, r *report,
+	condition servicemodel.Condition, field string, r *report,
 ) []servicemodel.Endpoint {
 	for i, a := range addresses {
 		addr, err := parseRoutable(a.IP)
@@ -59,7 +61,7 @@ func appendAddresses(out []servicemodel.Endpoint, addresses []corev1.EndpointAdd
 			continue
 		}
 		out = append(out, servicemodel.Endpoint{
-			Addr: addr, Ports: ports, Ready: ready, Serving: ready, Node: deref(a.NodeName, ""),
+			Addr: addr, Ports: ports, Condition: condition, Node: deref(a.NodeName, ""),
 		})
 	}
 	return out

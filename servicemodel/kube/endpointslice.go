@@ -118,13 +118,11 @@ func sliceAddr(addresses []string, i int, family servicemodel.Family, r *report)
 func sliceEndpoint(e *discoveryv1.Endpoint, a netip.Addr,
 	ports []servicemodel.EndpointPort) servicemodel.Endpoint {
 	out := servicemodel.Endpoint{
-		Addr:        a,
-		Ports:       ports,
-		Ready:       deref(e.Conditions.Ready, true),
-		Serving:     deref(e.Conditions.Serving, true),
-		Terminating: deref(e.Conditions.Terminating, false),
-		Node:        deref(e.NodeName, ""),
-		Zone:        deref(e.Zone, ""),
+		Addr:      a,
+		Ports:     ports,
+		Condition: conditionOf(&e.Conditions),
+		Node:      deref(e.NodeName, ""),
+		Zone:      deref(e.Zone, ""),
 	}
 	if e.Hints != nil {
 		for _, n := range e.Hints.ForNodes {
@@ -135,6 +133,21 @@ func sliceEndpoint(e *discoveryv1.Endpoint, a netip.Addr,
 		}
 	}
 	return out
+}
+
+// conditionOf returns what kube-proxy makes of the conditions: "serving" counts only beside
+// "terminating", and both only if the endpoint is not ready.
+func conditionOf(c *discoveryv1.EndpointConditions) servicemodel.Condition {
+	serving, terminating := deref(c.Serving, true), deref(c.Terminating, false)
+	switch {
+	case deref(c.Ready, true):
+		return servicemodel.Ready
+	case serving && terminating:
+		return servicemodel.Serving
+	case terminating:
+		return servicemodel.Terminating
+	}
+	return servicemodel.NotReady
 }
 
 func deref[T any](p *T, missing T) T {

@@ -69,7 +69,7 @@ func webSlice(name string, addresses ...string) *discoveryv1.EndpointSlice {
 // webEndpoint is the endpoint that webSlice has for one address.
 func webEndpoint(address string) servicemodel.Endpoint {
 	return servicemodel.Endpoint{
-		Addr: netip.MustParseAddr(address), Ports: httpOn(8080), Ready: true, Serving: true,
+		Addr: netip.MustParseAddr(address), Ports: httpOn(8080),
 	}
 }
 

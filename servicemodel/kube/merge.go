@@ -76,14 +76,7 @@ func withoutDuplicates(eps []servicemodel.Endpoint) []servicemodel.Endpoint {
 
 // better reports whether a is a better endpoint for traffic than b.
 func better(a, b *servicemodel.Endpoint) bool {
-	if a.Quiesced != b.Quiesced {
-		return !a.Quiesced
-	}
-	if a.Terminating != b.Terminating {
-		return !a.Terminating
-	}
-	if a.Ready != b.Ready {
-		return a.Ready
-	}
-	return a.Serving && !b.Serving
+	order := []servicemodel.Condition{servicemodel.Ready, servicemodel.NotReady,
+		servicemodel.Serving, servicemodel.Terminating, servicemodel.Quiesced}
+	return slices.Index(order, a.Condition) < slices.Index(order, b.Condition)
 }

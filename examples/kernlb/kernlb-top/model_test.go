@@ -40,7 +40,7 @@ func web(i int) *servicemodel.Service {
 }
 
 func endpoint(a netip.Addr) servicemodel.Endpoint {
-	return servicemodel.Endpoint{Addr: a, Ready: true,
+	return servicemodel.Endpoint{Addr: a,
 		Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}
 }
 

@@ -83,14 +83,14 @@ func TestSorryServersStandInForTheirFamily(t *testing.T) {
 		var out []string
 		i := 0
 		for _, e := range web.Endpoints(func(*config.Backend) bool { i++; return up[i-1] }) {
-			out = append(out, fmt.Sprint(e.Addr, " ", e.Weight, e.Ready, e.Quiesced))
+			out = append(out, fmt.Sprint(e.Addr, " ", e.Weight, " ", e.Condition))
 		}
 		return strings.Join(out, ", ")
 	}
-	require.Equal(t, "10.0.0.2 0 true false, 10.0.0.3 0 true true, 2001:db8::2 3 false false",
+	require.Equal(t, "10.0.0.2 0 ready, 10.0.0.3 0 quiesced, 2001:db8::2 3 not-ready",
 		eps(true, true, false))
-	require.Equal(t, "10.0.0.2 0 false false, 10.0.0.3 0 true true, 2001:db8::2 3 true false, "+
-		"10.0.0.9 0 true false", eps(false, true, true))
+	require.Equal(t, "10.0.0.2 0 not-ready, 10.0.0.3 0 quiesced, 2001:db8::2 3 ready, "+
+		"10.0.0.9 0 ready", eps(false, true, true))
 }
 
 // Each error names the file, the line and the field, and all are found at once.

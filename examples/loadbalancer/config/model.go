@@ -85,20 +85,24 @@ func (s *Service) Endpoints(up func(*Backend) bool) []servicemodel.Endpoint {
 	for i := range s.Backends {
 		b := &s.Backends[i]
 		ep := s.endpoint(b.Address)
-		ep.Ready, ep.Quiesced, ep.Zone = up(b), b.Drained(), b.Zone
+		ep.Zone = b.Zone
+		switch {
+		case !up(b):
+			ep.Condition = servicemodel.NotReady
+		case b.Drained():
+			ep.Condition = servicemodel.Quiesced
+		}
 		if b.Weight != nil {
 			ep.Weight = *b.Weight
 		}
-		if ep.Ready && !ep.Quiesced {
+		if ep.Condition == servicemodel.Ready {
 			used[b.Address.Addr().Is4()] = true
 		}
 		out = append(out, ep)
 	}
 	for _, a := range s.Sorry {
 		if !used[a.Addr().Is4()] {
-			ep := s.endpoint(a)
-			ep.Ready = true
-			out = append(out, ep)
+			out = append(out, s.endpoint(a))
 		}
 	}
 	return out

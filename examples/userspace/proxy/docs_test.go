@@ -57,7 +57,7 @@ func changesOf(t *testing.T, s servicemodel.Scheduler) *servicemodel.ChangeSet {
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Scheduler: s,
 		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
 	table := must.OK(servicemodel.Resolve(nil, servicemodel.State{}.WithService(&svc).
-		WithEndpoints(svc.Name, []servicemodel.Endpoint{{Ready: true,
+		WithEndpoints(svc.Name, []servicemodel.Endpoint{{
 			Addr:  netip.MustParseAddr("10.244.0.1"),
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}})))(t)
 	return servicemodel.Diff(nil, table)

@@ -84,7 +84,7 @@ func scheduled(by servicemodel.Scheduler) func(*servicemodel.Service) {
 func state(svc *servicemodel.Service, endpoints ...int) servicemodel.State {
 	var list []servicemodel.Endpoint
 	for _, n := range endpoints {
-		list = append(list, servicemodel.Endpoint{Addr: endpointAddr(n), Ready: true, Serving: true,
+		list = append(list, servicemodel.Endpoint{Addr: endpointAddr(n),
 			Ports: []servicemodel.EndpointPort{
 				{Name: "tcp", Protocol: servicemodel.TCP, Port: 8080},
 				{Name: "udp", Protocol: servicemodel.UDP, Port: 8080}}})

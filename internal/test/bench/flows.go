@@ -120,7 +120,7 @@ func (b *benchmark) flowState(replaced bool, port uint16) servicemodel.State {
 				{Name: "tcp", Protocol: servicemodel.TCP, Port: 53}}}
 		var eps []servicemodel.Endpoint
 		for j := range flowEndpoints {
-			e := servicemodel.Endpoint{Addr: addr(10, 98, i*256+j), Ready: true, Serving: true,
+			e := servicemodel.Endpoint{Addr: addr(10, 98, i*256+j),
 				Ports: []servicemodel.EndpointPort{
 					{Name: "udp", Protocol: servicemodel.UDP, Port: 5353},
 					{Name: "tcp", Protocol: servicemodel.TCP, Port: port}}}

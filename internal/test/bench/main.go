@@ -275,7 +275,7 @@ func withServices(s servicemodel.State, first, n, endpoints int) servicemodel.St
 		for j := range eps {
 			k := i*endpoints + j
 			eps[j] = servicemodel.Endpoint{Addr: addr(11, 0, k), Ports: ports,
-				Ready: true, Serving: true, Node: fmt.Sprintf("node-%d", k%1000)}
+				Node: fmt.Sprintf("node-%d", k%1000)}
 		}
 		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
 	}

@@ -100,7 +100,7 @@ func eps(hosts ...string) []servicemodel.Endpoint {
 	var l []servicemodel.Endpoint
 	for _, h := range hosts {
 		for _, a := range hostAddrs(h) {
-			e := servicemodel.Endpoint{Addr: a, Ready: true, Serving: true, Node: nodeOf(h)}
+			e := servicemodel.Endpoint{Addr: a, Node: nodeOf(h)}
 			for _, p := range protocols {
 				e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: p.String(), Protocol: p,
 					Port: PortA})
@@ -128,8 +128,8 @@ func listening(port uint16) func(*servicemodel.Endpoint) {
 	}
 }
 
-func terminating(e *servicemodel.Endpoint) { e.Ready, e.Terminating = false, true }
-func notReady(e *servicemodel.Endpoint)    { e.Ready, e.Serving = false, false }
+func terminating(e *servicemodel.Endpoint) { e.Condition = servicemodel.Serving }
+func notReady(e *servicemodel.Endpoint)    { e.Condition = servicemodel.NotReady }
 
 func hostAddrs(h string) [2]netip.Addr {
 	switch h {

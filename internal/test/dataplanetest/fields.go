@@ -112,7 +112,7 @@ func fieldState(external servicemodel.TrafficPolicy) servicemodel.State {
 	}
 	var eps []servicemodel.Endpoint
 	for _, a := range []string{"10.244.1.1", "10.244.1.2", "fd00:10:244::1"} {
-		eps = append(eps, servicemodel.Endpoint{Addr: addr(a), Ready: true, Serving: true,
+		eps = append(eps, servicemodel.Endpoint{Addr: addr(a),
 			Node: "node", Zone: "zone", Ports: []servicemodel.EndpointPort{{Name: "http",
 				Protocol: servicemodel.TCP, Port: 8080}}})
 	}

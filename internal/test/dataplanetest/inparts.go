@@ -88,7 +88,7 @@ func manyName(i int) servicemodel.Name {
 
 // nowhere is an endpoint where nothing listens.
 func nowhere(i int) servicemodel.Endpoint {
-	return servicemodel.Endpoint{Ready: true, Serving: true,
+	return servicemodel.Endpoint{
 		Addr:  netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}),
 		Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: PortA}}}
 }

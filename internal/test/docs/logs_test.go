@@ -59,7 +59,7 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 	state := servicemodel.State{}.WithService(svc("web", 80))
 	apply(state)
 	apply(state)
-	apply(state.WithEndpoints(svc("gone", 80).Name, []servicemodel.Endpoint{{Ready: true,
+	apply(state.WithEndpoints(svc("gone", 80).Name, []servicemodel.Endpoint{{
 		Addr:  netip.MustParseAddr("10.244.0.1"),
 		Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 80}}}}))
 	apply(state.WithService(svc("wep", 80)).WithService(svc("zero", 0)))

@@ -41,7 +41,7 @@ func readme(ctx context.Context) error {
 			ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 		}).
 		WithEndpoints(name, []servicemodel.Endpoint{{
-			Addr: netip.MustParseAddr("10.244.1.7"), Ready: true,
+			Addr:  netip.MustParseAddr("10.244.1.7"),
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}},
 		}})
 	result, err := engine.Apply(ctx, state) // the kernel holds exactly this
@@ -128,7 +128,7 @@ func TestTestingWithPackets(t *testing.T) {
 			ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 		}).
 		WithEndpoints(name, []servicemodel.Endpoint{{
-			Addr: pod.IPv4, Ready: true,
+			Addr:  pod.IPv4,
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}},
 		}}))
 	require.NoError(t, err)

@@ -48,7 +48,7 @@ func small(external servicemodel.TrafficPolicy) servicemodel.State {
 // part of those is not ready, so that a preference for near endpoints does not give them all
 // traffic.
 func endpoint(i int) servicemodel.Endpoint {
-	e := servicemodel.Endpoint{Addr: addr("10.16.0.1", i), Ready: true, Serving: true,
+	e := servicemodel.Endpoint{Addr: addr("10.16.0.1", i),
 		Node: "node", Zone: "zone", Ports: []servicemodel.EndpointPort{{Name: "http",
 			Protocol: servicemodel.TCP, Port: 8080}}}
 	if i%4 > 0 {
@@ -57,7 +57,7 @@ func endpoint(i int) servicemodel.Endpoint {
 	if i%4 > 1 {
 		e.Zone = "elsewhere"
 	} else if i%8 > 3 {
-		e.Ready = false
+		e.Condition = servicemodel.NotReady
 	}
 	return e
 }
@@ -168,7 +168,9 @@ type change struct {
 var changes = []change{
 	{"endpoint replaced", edit(func(e *servicemodel.Endpoint) { e.Addr = addr("10.24.0.1", 0) })},
 	{"weight changed", edit(func(e *servicemodel.Endpoint) { e.Weight = 3 })},
-	{"endpoint not ready", edit(func(e *servicemodel.Endpoint) { e.Ready = false })},
+	{"endpoint not ready", edit(func(e *servicemodel.Endpoint) {
+		e.Condition = servicemodel.NotReady
+	})},
 	{"service added", func(s servicemodel.State) servicemodel.State {
 		other := another(*changing(s), 12000)
 		return s.WithService(other).WithEndpoints(other.Name,

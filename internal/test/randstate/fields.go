@@ -60,6 +60,8 @@ var values = map[reflect.Type][]any{
 		servicemodel.DestHash, servicemodel.ShortestDelay, servicemodel.NeverQueue,
 		servicemodel.Maglev, servicemodel.Failover, servicemodel.Overflow,
 		servicemodel.Maglev + "+port" + "+fallback"},
+	reflect.TypeFor[servicemodel.Condition](): {servicemodel.NotReady, servicemodel.Serving,
+		servicemodel.Terminating, servicemodel.Quiesced},
 	reflect.TypeFor[servicemodel.TrafficPolicy](): {servicemodel.PolicyLocal,
 		servicemodel.PolicyCluster},
 	reflect.TypeFor[servicemodel.MasqueradePolicy](): {servicemodel.MasqueradeAlways,

@@ -235,8 +235,7 @@ func unique(eps []servicemodel.Endpoint) []servicemodel.Endpoint {
 
 func (g *Source) endpoint(i int) servicemodel.Endpoint {
 	p := pick(g, g.c.Places...)
-	e := servicemodel.Endpoint{Addr: pick(g, p.IPv4, p.IPv6), Node: p.Node, Zone: p.Zone,
-		Ready: true, Serving: true}
+	e := servicemodel.Endpoint{Addr: pick(g, p.IPv4, p.IPv6), Node: p.Node, Zone: p.Zone}
 	for k := range 3 {
 		for _, proto := range protocols {
 			if k == 2 && g.chance(0.2) {
@@ -249,13 +248,15 @@ func (g *Source) endpoint(i int) servicemodel.Endpoint {
 	}
 	switch g.rng.IntN(8) {
 	case 0:
-		e.Ready, e.Terminating = false, true
+		e.Condition = servicemodel.Serving
 	case 1:
-		e.Ready, e.Serving = false, false
+		e.Condition = servicemodel.NotReady
 	case 2:
-		e.Ready, e.Serving, e.Terminating = false, false, true
+		e.Condition = servicemodel.Terminating
 	}
-	e.Quiesced = g.chance(0.1)
+	if g.chance(0.1) {
+		e.Condition = servicemodel.Quiesced
+	}
 	if g.chance(0.2) && p.Node != "" {
 		e.ForNodes = []string{p.Node}
 	}

@@ -69,7 +69,7 @@ func service(s servicemodel.State, i, first int) servicemodel.State {
 		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}})
 	var eps []servicemodel.Endpoint
 	for _, last := range []int{first, 10, 20} {
-		eps = append(eps, servicemodel.Endpoint{Ready: true,
+		eps = append(eps, servicemodel.Endpoint{
 			Addr:  netip.AddrFrom4([4]byte{10, 244, byte(i), byte(last)}),
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}

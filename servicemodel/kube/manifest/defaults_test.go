@@ -77,7 +77,6 @@ endpoints: [{addresses: [10.1.0.1]}]
 	require.Equal(t, []servicemodel.Endpoint{{
 		Addr: netip.MustParseAddr("10.1.0.1"), Ports: []servicemodel.EndpointPort{
 			{Protocol: servicemodel.TCP, Port: 8080}},
-		Ready: true, Serving: true,
 	}}, tracker.State().Endpoints(web))
 }
 
