@@ -201,7 +201,7 @@ func (e *Engine) Cleanup(ctx context.Context) (backends.Stats, error) {
 		e.progress.tried, e.progress.err = rev, err
 		if err == nil {
 			s.Applied = rev
-			s.told(&Result{})
+			s.setServices(&Result{})
 			if e.cfg.Flows == nil { // otherwise flows may still drain
 				s.Settle = time.Time{}
 			}

@@ -55,10 +55,11 @@ type PartsConfig struct {
 type Parts struct {
 	engine Engine // for its backend, calls and observers; it knows nothing between two calls
 
-	// The call that has the engine's turn may use the fields below. told is the table of the last
-	// notification of the flows, as far as this process knows it. state is the state of that table.
-	told  *servicemodel.Table
-	state servicemodel.State
+	// The call that has the engine's turn may use the fields below. notified is the table of the
+	// last notification of the flows, as far as this process knows it. state is the state of that
+	// table.
+	notified *servicemodel.Table
+	state    servicemodel.State
 }
 
 // NewParts returns the parts of a backend's instance. Nothing else may use the backend at the same
@@ -143,7 +144,7 @@ func (p *Parts) Keep(ctx context.Context, keep func(owner string) bool) (*Result
 // Each Apply, Remove and Keep does it as well.
 func (p *Parts) Settle(ctx context.Context) (next time.Duration, err error) {
 	r, err := p.change(ctx, task{doing: doingSettleParts, compare: func() (*Result, error) {
-		_, err := p.whole(ctx, nil)
+		_, err := p.observeOwners(ctx, nil)
 		return p.noChange(), err
 	}})
 	if r == nil {
@@ -182,7 +183,7 @@ func read[T any](ctx context.Context, p *Parts, t task, f func() (T, error)) (re
 func (p *Parts) Get(ctx context.Context, owner string) (*servicemodel.Table, error) {
 	t := task{doing: "get the part", owners: []string{owner}}
 	o, err := read(ctx, p, t, func() (*backends.Observation, error) {
-		return p.whole(ctx, t.owners)
+		return p.observeOwners(ctx, t.owners)
 	})
 	if err != nil {
 		return nil, err
@@ -190,8 +191,8 @@ func (p *Parts) Get(ctx context.Context, owner string) (*servicemodel.Table, err
 	return o.Table.Part(owner), nil
 }
 
-// whole reads the parts of owners in an instance that this version made.
-func (p *Parts) whole(ctx context.Context, owners []string) (*backends.Observation, error) {
+// observeOwners reads the parts of owners in an instance that this version made.
+func (p *Parts) observeOwners(ctx context.Context, owners []string) (*backends.Observation, error) {
 	o, err := p.observe(ctx, owners, nil)
 	if err == nil && o.OtherLayout {
 		err = otherLayout(o)
@@ -220,7 +221,7 @@ func (p *Parts) Configure(ctx context.Context, n servicemodel.Node) (*Result, er
 		if err != nil {
 			return nil, err
 		}
-		o, err := p.whole(ctx, owners)
+		o, err := p.observeOwners(ctx, owners)
 		if err != nil {
 			return nil, err
 		}

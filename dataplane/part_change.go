@@ -55,7 +55,7 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 		p.changed(t.state, r)
 		if s, ok := as[backends.Settler](e.backend); ok {
 			e.enter(PhaseSettle)
-			r.Settle, unsettled = s.Settle(e.observers.noticing(ctx, p.told))
+			r.Settle, unsettled = s.Settle(e.observers.noticing(ctx, p.notified))
 		}
 		return nil
 	})
@@ -64,7 +64,7 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 	}
 	e.enter(PhaseSettle)
 	if f := e.cfg.Flows; f != nil {
-		next, errFlows := f.Settle(e.observers.noticing(ctx, p.told))
+		next, errFlows := f.Settle(e.observers.noticing(ctx, p.notified))
 		r.Settle, unsettled = earlier(r.Settle, next), errors.Join(unsettled, errFlows)
 	}
 	e.enter(PhaseSettle)
@@ -265,20 +265,20 @@ func (p *Parts) changed(s servicemodel.State, r *Result) {
 	if e.cfg.Flows == nil || len(r.Owners) == 0 {
 		return
 	}
-	others, told := p.told.WithoutParts(r.Owners...), c
-	p.state, p.told = p.state.WithNode(s.Node()), others
+	others, news := p.notified.WithoutParts(r.Owners...), c
+	p.state, p.notified = p.state.WithNode(s.Node()), others
 	for _, owner := range r.Owners {
 		part := c.New.Part(owner)
-		next, err := p.told.WithPart(owner, part)
-		if err != nil { // told is outdated: another owner has one of these frontends
+		next, err := p.notified.WithPart(owner, part)
+		if err != nil { // notified is outdated: another owner has one of these frontends
 			others, next = nil, part
 		}
-		p.state, p.told = p.state.WithPart(owner, s), next
+		p.state, p.notified = p.state.WithPart(owner, s), next
 	}
 	if _, ok := as[backends.PartReader](e.backend); ok {
-		told = servicemodel.Diff(over(others, c.Old), over(others, c.New))
+		news = servicemodel.Diff(over(others, c.Old), over(others, c.New))
 	}
-	e.cfg.Flows.Changed(p.state, told)
+	e.cfg.Flows.Changed(p.state, news)
 }
 
 // over returns known with the objects of t added or replaced.

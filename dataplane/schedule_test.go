@@ -50,8 +50,8 @@ func TestScheduleOfApplies(t *testing.T) {
 		steps []step
 	}{
 		"a state is applied at once, and read again later": {RunOptions{}, []step{
-			{1, set(1), 1, doApply}, {2, done, 302, doResync}, {3, set(1), 302, doResync},
-			{4, set(2), 4, doApply}}},
+			{1, set(1), 1, doApply}, {2, tried(&Result{Revision: 2}, nil), 302, doResync},
+			{3, set(2), 302, doResync}, {4, set(3), 4, doApply}}},
 		"another call has applied it": {RunOptions{Resync: -1}, []step{
 			{1, set(1), 1, doApply}, {2, tried(nil, nil), 0, doResync}}},
 		"no state is wanted": {RunOptions{}, []step{{1, set(1), 1, doApply},

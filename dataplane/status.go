@@ -86,7 +86,7 @@ func (e *Engine) succeeded(ctx context.Context, r *Result, unsettled error) erro
 	p, repair := &e.progress, r.IsRepair()
 	e.update(func(s *Status) {
 		s.Applied, p.tried, p.err = r.Revision, r.Revision, nil
-		s.told(r)
+		s.setServices(r)
 		s.Succeeded = time.Now()
 		s.Totals.Applies++
 		if repair {
@@ -106,8 +106,8 @@ func (e *Engine) succeeded(ctx context.Context, r *Result, unsettled error) erro
 	return e.failed(ctx, Failed{Doing: "settle", Revision: r.Revision, Err: unsettled})
 }
 
-// told sets what a result tells about services.
-func (s *Status) told(r *Result) {
+// setServices sets what a result says of services.
+func (s *Status) setServices(r *Result) {
 	s.Refused, s.Conflicts = slices.Clone(r.Refused), slices.Clone(r.Conflicts)
 	s.Warnings = r.Warnings
 }

@@ -56,7 +56,7 @@ func (e *Engine) Switch(ctx context.Context, b backends.Backend, o *SwitchOption
 			"switch from %s to %s: %w", before.Name(), b.Name(), err)})
 	}
 	e.update(func(s *Status) {
-		s.told(r)
+		s.setServices(r)
 		s.Applied, e.progress.tried, e.progress.err = rev, rev, nil
 	})
 	e.tellRefused(ctx, r)
