@@ -38,8 +38,13 @@ func (m *Monitor) Ask(ctx context.Context, t Target) error {
 	if t.check.Type == UDP {
 		network = "udp"
 	}
+	late := func(err error) bool {
+		return errors.Is(err, context.DeadlineExceeded) && context.Cause(ctx) == errSilent
+	}
 	conn, err := m.dial(ctx, network, t)
-	if err != nil {
+	if late(err) {
+		return fmt.Errorf("%w: %w", errSilent, err)
+	} else if err != nil {
 		return err
 	}
 	defer conn.Close()
@@ -51,7 +56,7 @@ func (m *Monitor) Ask(ctx context.Context, t Target) error {
 	case UDP:
 		err = askUDP(ctx, conn, t.check)
 	}
-	if errors.Is(err, context.DeadlineExceeded) && context.Cause(ctx) == errSilent {
+	if late(err) {
 		return errSilent
 	}
 	return err

@@ -222,11 +222,11 @@ func TestUDP(t *testing.T) {
 	c.Answer = "pong"
 	require.EqualError(t, ask(t, echo, c), `the answer begins with "\x01ping\x00, sir"`)
 
-	c = checks.Check{Type: checks.UDP, Timeout: 20 * time.Millisecond}
+	c = checks.Check{Type: checks.UDP, Timeout: 200 * time.Millisecond}
 	require.NoError(t, ask(t, silent, c), "silence is right, unless an answer is required")
 	for _, c.Answer = range []string{"pong", ""} {
 		c.Reply = c.Answer == ""
-		require.EqualError(t, ask(t, silent, c), "no answer in time")
+		require.ErrorContains(t, ask(t, silent, c), "no answer in time")
 	}
 	c.Reply, c.Timeout = false, long
 	ctx, cancel := context.WithCancel(t.Context())

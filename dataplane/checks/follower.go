@@ -171,18 +171,18 @@ func (c *checked) states(of func(Target) State) map[netip.AddrPort]State {
 	return out
 }
 
-// marked returns the endpoints, of which those that are not up are not ready.
+// marked returns the endpoints, of which those that are not up take no connections. A quiesced one
+// takes none anyway, and stays as it is until a check has failed.
 func (c *checked) marked(of func(Target) State) []servicemodel.Endpoint {
 	out := slices.Clone(c.endpoints)
 	for i := range out {
-		if All(c.targets[i], of) == Up {
-			continue
-		}
-		switch out[i].Condition {
-		case servicemodel.Serving, servicemodel.Terminating:
-			out[i].Condition = servicemodel.Terminating
+		is := &out[i].Condition
+		switch state := All(c.targets[i], of); {
+		case state == Up, state == Unknown && *is == servicemodel.Quiesced:
+		case *is == servicemodel.Serving, *is == servicemodel.Terminating:
+			*is = servicemodel.Terminating
 		default:
-			out[i].Condition = servicemodel.NotReady
+			*is = servicemodel.NotReady
 		}
 	}
 	return out

@@ -131,20 +131,22 @@ func TestEndpointsFollowTheirChecks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		eps := endpoints(8080, "10.0.0.1", "10.0.0.2", "10.0.0.3")
-		eps[2].Condition = servicemodel.Serving
+		eps := endpoints(8080, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
+		eps[2].Condition, eps[3].Condition = servicemodel.Serving, servicemodel.Quiesced
 		wanted := service(service(servicemodel.State{}, web, 1, eps), api, 2,
 			endpoints(90, "10.0.0.1"))
-		w.silent("10.0.0.2")
+		w.silent("10.0.0.2", "10.0.0.4")
 		require.NoError(t, w.follower.Set(wanted, fast, nil))
 		require.Equal(t, ", 10.0.0.1", ready(w.state(0), web)+", "+ready(w.state(0), api),
 			"endpoints wait for their first check")
 		require.Equal(t, "10.0.0.1, 10.0.0.1", w.after(0))
 		require.Equal(t, servicemodel.Serving, w.state(-1).Endpoints(web)[2].Condition)
 		require.Equal(t, servicemodel.Terminating, w.state(0).Endpoints(web)[2].Condition)
-		require.Len(t, w.follower.Reports(), 3)
+		require.Equal(t, servicemodel.Quiesced, w.state(0).Endpoints(web)[3].Condition)
+		require.Equal(t, servicemodel.NotReady, w.state(-1).Endpoints(web)[3].Condition)
+		require.Len(t, w.follower.Reports(), 4)
 
-		w.silent("10.0.0.1")
+		w.silent("10.0.0.1", "10.0.0.4")
 		require.Equal(t, "10.0.0.1 10.0.0.2, 10.0.0.1", w.after(2*time.Second-1))
 		require.Equal(t, "10.0.0.2, 10.0.0.1", w.after(time.Second))
 		n := w.count()
@@ -154,7 +156,8 @@ func TestEndpointsFollowTheirChecks(t *testing.T) {
 		told := w.told
 		w.mu.Unlock()
 		require.ElementsMatch(t, []string{"tcp 10.0.0.1:8080 up", "tcp 10.0.0.2:8080 down",
-			"tcp 10.0.0.3:8080 up", "tcp 10.0.0.2:8080 up", "tcp 10.0.0.1:8080 down"}, told)
+			"tcp 10.0.0.3:8080 up", "tcp 10.0.0.4:8080 down", "tcp 10.0.0.2:8080 up",
+			"tcp 10.0.0.1:8080 down"}, told)
 	})
 }
 

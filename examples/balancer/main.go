@@ -1,4 +1,4 @@
-// Balancer is a load balancer for one host, in 250 lines. Virtual addresses come from a file. The
+// Balancer is a load balancer for one host, in 220 lines. Virtual addresses come from a file. The
 // program connects to the backends, and the kernel balances among those that answer. A wrong file
 // changes nothing at SIGHUP. When the program ends, the kernel goes on, and the next one adopts it.
 //
@@ -13,17 +13,17 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/checks"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -74,7 +74,7 @@ func start(ctx context.Context, path string, d time.Duration, check bool, from n
 	if from.IsValid() {
 		return c.trace(from)
 	}
-	lb, others, err := dataplane.Choose(ctx, c.state(nil), &dataplane.Config{Strict: true},
+	lb, others, err := dataplane.Choose(ctx, c.state(), &dataplane.Config{Strict: true},
 		nftables.Candidate(&nftables.Config{Table: "balancer"}),
 		ipvs.Candidate(&ipvs.Config{Table: "balancer"}))
 	if err != nil {
@@ -85,18 +85,12 @@ func start(ctx context.Context, path string, d time.Duration, check bool, from n
 	if check {
 		return nil
 	}
-	b := &balancer{engine: dataplane.New(lb, &dataplane.Config{Logger: slog.Default(),
-		Strict: true}), interval: d, found: map[netip.AddrPort]servicemodel.Condition{}, dial: dial}
-	return b.run(ctx, path, hangup)
-}
-
-// dial connects to a backend.
-func dial(ctx context.Context, a netip.AddrPort) error {
-	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", a.String())
-	if err == nil {
-		err = conn.Close()
+	b, err := newBalancer(dataplane.New(lb, &dataplane.Config{Logger: slog.Default(),
+		Strict: true}), d, nil)
+	if err != nil {
+		return err
 	}
-	return err
+	return b.run(ctx, path, hangup)
 }
 
 // load reads a file. The error says what is wrong with it.
@@ -121,34 +115,38 @@ func load(path string) (*config, error) {
 		}
 		seen[s.Name], seen[s.Address] = true, true
 	}
-	if err = cmp.Or(err, c.state(nil).Validate()); err != nil {
+	if err = cmp.Or(err, c.state().Validate()); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return c, nil
 }
 
-// state returns the state that the kernel is to hold.
-func (c *config) state(found map[netip.AddrPort]servicemodel.Condition) servicemodel.State {
+// state returns the state that the kernel is to hold while all backends answer.
+func (c *config) state() servicemodel.State {
 	state, tcp := servicemodel.State{}, servicemodel.TCP
 	for _, s := range c.Services {
 		svc := &servicemodel.Service{Scheduler: s.Scheduler, LoadBalancerSourceRanges: s.Sources,
-			Name:            servicemodel.Name{Namespace: "balancer", Name: s.Name},
+			Name:            s.name(),
 			Ports:           []servicemodel.ServicePort{{Protocol: tcp, Port: s.Address.Port()}},
 			LoadBalancerIPs: []servicemodel.LoadBalancerIP{{Addr: s.Address.Addr()}}}
 		var eps []servicemodel.Endpoint
 		for _, b := range s.Backends {
 			eps = append(eps, servicemodel.Endpoint{Addr: b.Address.Addr(), Weight: b.Weight,
-				Condition: found[b.Address],
-				Ports:     []servicemodel.EndpointPort{{Protocol: tcp, Port: b.Address.Port()}}})
+				Ports: []servicemodel.EndpointPort{{Protocol: tcp, Port: b.Address.Port()}}})
 		}
 		state = state.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
 	return state
 }
 
+// name returns the name of the service in the state.
+func (s *service) name() servicemodel.Name {
+	return servicemodel.Name{Namespace: "balancer", Name: s.Name}
+}
+
 // trace prints what happens to connections of a client, if all backends are up.
 func (c *config) trace(from netip.Addr) error {
-	table, err := servicemodel.Resolve(nil, c.state(nil))
+	table, err := servicemodel.Resolve(nil, c.state())
 	for _, s := range c.Services {
 		fmt.Print(table.Trace(servicemodel.Packet{Protocol: servicemodel.TCP,
 			Src: netip.AddrPortFrom(from, 40000), Dst: s.Address}, nil))
@@ -159,91 +157,63 @@ func (c *config) trace(from netip.Addr) error {
 // balancer checks the backends of a file, and gives states to an engine.
 type balancer struct {
 	engine   *dataplane.Engine
-	dial     func(context.Context, netip.AddrPort) error
+	follower *checks.Follower
 	interval time.Duration
-	mu       sync.Mutex // of the fields below
-	config   *config
-	// found is what checks found. Others count as ready, so that a start interrupts nothing.
-	found  map[netip.AddrPort]servicemodel.Condition
-	stop   context.CancelFunc // of the checks of config
-	checks sync.WaitGroup
+}
+
+// newBalancer returns a balancer without services. ask replaces the network in tests.
+func newBalancer(e *dataplane.Engine, interval time.Duration,
+	ask func(context.Context, checks.Target) error) (*balancer, error) {
+	f, err := checks.NewFollower(func(s servicemodel.State) { e.Set(s) },
+		&checks.Config{Ask: ask, Changed: func(r checks.Report) {
+			slog.Info("backend", "check", r.Target, "state", r.State, "error", r.Err)
+		}})
+	return &balancer{e, f, interval}, err
 }
 
 // run balances until the context ends. hangup makes it read the file again.
 func (b *balancer) run(ctx context.Context, path string, hangup <-chan os.Signal) error {
-	ctx, cancel := context.WithCancel(ctx)
-	_, b.stop = context.WithCancel(ctx) // there are no checks yet
-	defer b.checks.Wait()
-	defer cancel()
-	if err := b.take(ctx, path); err != nil {
+	held, err := b.engine.Observe(ctx) // what the kernel balances over is up until it fails
+	if err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- b.engine.Run(ctx, nil) }()
-	for {
-		select {
-		case err := <-ended:
-			if errors.Is(err, context.Canceled) {
-				slog.Info("stopped; the kernel stays as it is")
-				err = nil
-			}
-			return err
-		case <-hangup:
-			if err := b.take(ctx, path); err != nil {
-				slog.Error("the file is wrong, and nothing changes", "error", err)
+	if err := b.take(ctx, path, held.Table); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return b.engine.Run(ctx, nil) })
+	g.Go(func() error { return b.follower.Run(ctx) })
+	g.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-hangup:
+				if err := b.take(ctx, path, nil); err != nil {
+					slog.Error("the file is wrong, and nothing changes", "error", err)
+				}
 			}
 		}
+	})
+	if err := g.Wait(); !errors.Is(err, context.Canceled) {
+		return err
 	}
+	slog.Info("stopped; the kernel stays as it is")
+	return nil
 }
 
 // take reads the file, and balances as it says, unless the kernel cannot hold that.
-func (b *balancer) take(ctx context.Context, path string) error {
+func (b *balancer) take(ctx context.Context, path string, held *servicemodel.Table) error {
 	c, err := load(path)
 	if err != nil {
 		return err
 	}
-	if _, err := b.engine.Plan(ctx, c.state(nil)); err != nil {
+	if _, err := b.engine.Plan(ctx, c.state()); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.stop()
-	b.config = c
-	b.engine.Set(c.state(b.found))
-	ctx, b.stop = context.WithCancel(ctx)
+	all := map[servicemodel.Name][]checks.Check{}
 	for _, s := range c.Services {
-		for _, e := range s.Backends {
-			is := b.found[e.Address]
-			b.checks.Go(func() { b.watch(ctx, e.Address, is) })
-		}
+		all[s.name()] = []checks.Check{{Type: checks.TCP, Interval: b.interval, Rise: 1}}
 	}
-	return nil
-}
-
-// watch connects to a backend again and again, until the context ends.
-func (b *balancer) watch(ctx context.Context, a netip.AddrPort, is servicemodel.Condition) {
-	for failed := 0; ctx.Err() == nil; {
-		if failed++; b.dial(ctx, a) == nil {
-			failed, is = 0, servicemodel.Ready
-		} else if failed >= 3 {
-			is = servicemodel.NotReady
-		}
-		b.tell(ctx, a, is)
-		select {
-		case <-ctx.Done():
-		case <-time.After(b.interval):
-		}
-	}
-}
-
-// tell changes the state when a backend goes down or comes back, unless its checks were stopped.
-func (b *balancer) tell(ctx context.Context, a netip.AddrPort, is servicemodel.Condition) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if ctx.Err() != nil || b.found[a] == is {
-		return
-	}
-	slog.Info("backend", "address", a, "condition", is)
-	b.found[a] = is
-	b.engine.Set(b.config.state(b.found))
+	return b.follower.Set(c.state(), all, held)
 }

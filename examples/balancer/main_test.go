@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/checks"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -43,16 +44,16 @@ func (w *world) start() (stop func()) {
 	w.Helper()
 	backend := memory.New(w.kernel)
 	backend.Refuse(nftables.Check)
-	b := &balancer{engine: dataplane.New(backend, &dataplane.Config{Strict: true}),
-		interval: time.Millisecond, found: map[netip.AddrPort]servicemodel.Condition{},
-		dial: func(_ context.Context, a netip.AddrPort) error {
+	b, err := newBalancer(dataplane.New(backend, &dataplane.Config{Strict: true}),
+		time.Millisecond, func(_ context.Context, t checks.Target) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			if w.silent[a.String()] {
+			if w.silent[t.Addr().String()] {
 				return errors.New("silent")
 			}
 			return nil
-		}}
+		})
+	require.NoError(w, err)
 	ctx, cancel := context.WithCancel(w.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- b.run(ctx, w.path, w.hangup) }()
@@ -200,20 +201,23 @@ func TestRightMeansRightInEveryState(t *testing.T) {
 			require.Empty(t, slices.Collect(table.Conflicts()), string(text))
 			return nftables.Check(servicemodel.Diff(nil, table))
 		}
-		if err != nil || check(loaded.state(nil)) != nil {
+		if err != nil || check(loaded.state()) != nil {
 			wrong++
 			continue
 		}
 		right++
 		for range 16 {
-			found := map[netip.AddrPort]servicemodel.Condition{}
+			state := loaded.state()
 			for _, s := range loaded.Services {
-				for _, b := range s.Backends {
-					found[b.Address] = []servicemodel.Condition{servicemodel.Ready,
-						servicemodel.NotReady}[r.IntN(2)]
+				eps := state.Endpoints(s.name())
+				for i := range eps {
+					if r.IntN(2) == 0 {
+						eps[i].Condition = servicemodel.NotReady
+					}
 				}
+				state = state.WithEndpoints(s.name(), eps)
 			}
-			require.NoError(t, check(loaded.state(found)), string(text))
+			require.NoError(t, check(state), string(text))
 		}
 	}
 	require.Greater(t, right, 50)
