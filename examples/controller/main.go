@@ -164,12 +164,8 @@ func (c *controller) routes() *http.ServeMux {
 			_ = json.NewEncoder(w).Encode(v) // the client is gone
 		})
 	}
-	handle("GET /services", func(*http.Request) (int, any) {
-		return http.StatusOK, c.engine.Status().State
-	})
-	handle("GET /status", func(*http.Request) (int, any) {
-		return http.StatusOK, c.engine.Status()
-	})
+	handle("GET /services", func(*http.Request) (int, any) { return 200, c.engine.Status().State })
+	handle("GET /status", func(*http.Request) (int, any) { return 200, c.engine.Status() })
 	handle("PUT /services/{namespace}/{name}", c.put)
 	handle("DELETE /services/{namespace}/{name}", func(r *http.Request) (int, any) {
 		c.mu.Lock()
