@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -36,6 +37,7 @@ type Proxy struct {
 	engine  *dataplane.Engine
 	cfg     ProxyConfig
 	started time.Time
+	last    atomic.Pointer[served]
 }
 
 // NewProxy returns the health of a proxy that runs the engine. A nil engine counts as one that does
@@ -68,6 +70,23 @@ func (p *Proxy) ready() bool {
 	return !p.cfg.RequireState || !p.engine.Status().Succeeded.IsZero()
 }
 
+// served is what was counted for a revision and a table.
+type served struct {
+	revision dataplane.Revision
+	held     *servicemodel.Table
+	serving  *Serving
+}
+
+// serving counts the services of a status, once for each change of them.
+func (p *Proxy) serving(s *dataplane.Status) *Serving {
+	l := p.last.Load()
+	if l == nil || l.revision != s.Applied || l.held != s.Held {
+		l = &served{s.Applied, s.Held, ServingOf(*s)}
+		p.last.Store(l)
+	}
+	return l.serving
+}
+
 // health also returns when the kernel was last up to date; at first, when p was made.
 func (p *Proxy) health(now time.Time) (healthy bool, updated time.Time) {
 	s := p.engine.Status()
@@ -80,6 +99,7 @@ func (p *Proxy) health(now time.Time) (healthy bool, updated time.Time) {
 // Handler serves GET /healthz and /livez as kube-proxy does: 200 or 503, with the same JSON. An
 // engine writes both families at once, so both have the same health. If services are refused, or
 // the program has problems, the JSON lists them, and the code stays 200: everything else is served.
+// The JSON of /healthz also has [Serving].
 func (p *Proxy) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -98,6 +118,7 @@ type proxyHealth struct {
 	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
 	Healthy      bool                    `json:"healthy"`
 	Status       map[string]familyHealth `json:"status,omitempty"`
+	Serving      *Serving                `json:"serving,omitempty"`
 	Refused      []dataplane.Refusal     `json:"refused,omitempty"`
 	Warnings     servicemodel.Warnings   `json:"warnings,omitzero"`
 	Problems     []string                `json:"problems,omitempty"`
@@ -117,8 +138,12 @@ func (p *Proxy) answer(w http.ResponseWriter, eligible *bool) {
 		healthy = healthy && p.ready()
 	}
 	s := p.engine.Status()
+	var serving *Serving
+	if eligible != nil {
+		serving = p.serving(&s)
+	}
 	h := proxyHealth{LastUpdated: updated, CurrentTime: now, NodeEligible: eligible,
-		Healthy: healthy, Status: map[string]familyHealth{}, Refused: s.Refused,
+		Healthy: healthy, Status: map[string]familyHealth{}, Serving: serving, Refused: s.Refused,
 		Warnings: s.Warnings, Problems: p.cfg.Problems()}
 	for _, f := range p.cfg.Families {
 		h.Status[f.String()] = familyHealth{LastUpdated: updated, Healthy: healthy}

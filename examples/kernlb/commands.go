@@ -39,7 +39,8 @@ func commands() []command {
 			[]definer{inputFlags, watchFlags, emptyFlag, flowFlags, kernelFlags, outputFlag,
 				nodeFlags, ipvsFlags}, checkWatch, (*program).watch},
 		{"status", "", "print whether kernlb watch has problems: broken manifests, services that " +
-			"are refused, objects that are in two files; the exit code is 1 then", "status",
+			"are refused, objects that are in two files; the exit code is 1 then. Print what " +
+			"clients meet; the exit code is 3 if some services have no endpoints", "status",
 			[]definer{statusFlags, outputFlag}, nil, (*program).status},
 		{"plan", "-f FILE", "print what apply would change, and touch nothing",
 			"plan -f services.yaml", []definer{inputFlags, goOnFlag, emptyFlag, kernelFlags,

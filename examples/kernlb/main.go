@@ -9,7 +9,8 @@
 // exit code is 0 for success, 1 for a failure, and 2 for wrong usage or invalid input. With code 2
 // the program has printed every problem, and has not touched the kernel. With -keep-going, apply
 // and plan leave out services that are invalid or that the backend refuses. They print these
-// services, do everything else, and exit with code 1. Warnings are printed last.
+// services, do everything else, and exit with code 1. Warnings are printed last. Code 3 is for status
+// alone: the kernel holds what is wanted, and clients cannot use some of the services.
 package main
 
 import (
@@ -25,9 +26,10 @@ import (
 
 // Exit codes.
 const (
-	exitDone    = 0
-	exitFailed  = 1
-	exitInvalid = 2
+	exitDone       = 0
+	exitFailed     = 1
+	exitInvalid    = 2
+	exitNotServing = 3
 )
 
 var (
@@ -86,5 +88,8 @@ func (p *program) run(ctx context.Context, args []string) int {
 		return exitInvalid
 	}
 	fmt.Fprintf(p.stderr, "kernlb %s: %v\n", c.name, err)
+	if errors.Is(err, errNotServing) {
+		return exitNotServing
+	}
 	return exitFailed
 }

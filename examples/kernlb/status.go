@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -38,14 +39,19 @@ type healthJSON struct {
 			Error string `json:"error"`
 		} `json:"problems"`
 	} `json:"refused"`
+	Serving  *health.Serving        `json:"serving"`
 	Warnings []servicemodel.Warning `json:"warnings"`
 	Problems []string               `json:"problems"`
 }
 
-// errProblems says that status found problems.
-var errProblems = errors.New("there are problems: see above")
+var (
+	// errProblems says that status found problems.
+	errProblems = errors.New("there are problems: see above")
+	// errNotServing says that the kernel holds what is wanted, and clients cannot use all of it.
+	errNotServing = errors.New("clients cannot use some services: see above")
+)
 
-// status prints whether a running program has problems.
+// status prints whether a running program has problems, and what clients meet.
 func (p *program) status(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
@@ -74,17 +80,21 @@ func (p *program) status(ctx context.Context) error {
 	if !h.Healthy || len(h.Refused)+len(h.Problems) > 0 {
 		return errProblems
 	}
+	if h.Serving != nil && !h.Serving.All() {
+		return errNotServing
+	}
 	return nil
 }
 
 func (h *healthJSON) text() string {
 	var b strings.Builder
 	if h.Healthy {
-		fmt.Fprintln(&b, "healthy: what is wanted reaches the kernel")
+		fmt.Fprintln(&b, "in sync: the kernel holds what is wanted")
 	} else {
-		fmt.Fprintf(&b, "unhealthy: what is wanted has not reached the kernel since %v\n",
+		fmt.Fprintf(&b, "not in sync: the kernel has not held what is wanted since %v\n",
 			h.LastUpdated.Format(time.RFC3339))
 	}
+	writeServing(&b, h.Serving)
 	for _, l := range h.Problems {
 		fmt.Fprintln(&b, "problem: "+l)
 	}
@@ -102,4 +112,35 @@ func (h *healthJSON) text() string {
 		fmt.Fprintln(&b, "warning:", w)
 	}
 	return b.String()
+}
+
+// writeServing writes what clients meet.
+func writeServing(b *strings.Builder, s *health.Serving) {
+	if s == nil {
+		fmt.Fprintln(b, "serving: unknown, because the program does not know what the kernel holds")
+		return
+	}
+	fmt.Fprintf(b, "serving: %d of %d services", s.Serve, s.Services)
+	for _, n := range []struct {
+		services int
+		what     string
+	}{
+		{s.Reject, "without endpoints at an address"},
+		{s.Local, "at other nodes (traffic policy Local)"},
+		{s.Nowhere, "without an address at this node"},
+		{s.Refused, "refused"},
+		{s.Kept, "by an earlier definition"},
+		{s.Conflicts, "addresses lost to other services"},
+	} {
+		if n.services > 0 {
+			fmt.Fprintf(b, "; %d %s", n.services, n.what)
+		}
+	}
+	fmt.Fprintln(b)
+	for _, c := range s.Rejected {
+		fmt.Fprintf(b, "rejects: %v at %v: %v\n", c.Service.Name, c.At, c)
+	}
+	if more := s.Reject - len(s.Rejected); more > 0 {
+		fmt.Fprintf(b, "rejects: %d more; kernlb show lists all services\n", more)
+	}
 }

@@ -69,12 +69,13 @@ func TestWatchKeepsWhatIsRefused(t *testing.T) {
 	w.holds("10.96.0.9", "10.96.0.2", "10.96.0.3")
 }
 
-// status returns the output of the command status after its first line, without an error.
+// status returns the output of the command status after its first two lines, without an error.
 func (w *watched) status() string {
 	w.t.Helper()
 	c, out := process(w.t, w.ns, "status", "-page", "http://"+w.address())
 	_ = c.Wait() // the exit code says whether there are problems
 	_, rest, _ := strings.Cut(out.String(), "\n")
+	_, rest, _ = strings.Cut(rest, "\n")
 	return strings.TrimSuffix(rest, "kernlb status: "+errProblems.Error()+"\n")
 }
 

@@ -1,0 +1,96 @@
+package health
+
+import (
+	"cmp"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Serving counts the wanted services by what their clients meet at this node. It is about what the
+// kernel holds: whether endpoints answer, it does not say.
+type Serving struct {
+	// Services is the number of wanted services. Each is in one of the next five numbers.
+	Services int `json:"services"`
+	// Serve counts those that are balanced at each of their addresses.
+	Serve int `json:"serve"`
+	// Local counts those whose traffic policy is Local and that have no endpoint on this node. Load
+	// balancers outside use other nodes for them.
+	Local int `json:"local,omitzero"`
+	// Reject counts those that have an address without endpoints, where connections are rejected,
+	// or dropped if [servicemodel.Node.NoEndpoints] says so.
+	Reject int `json:"reject,omitzero"`
+	// Nowhere counts those that have no address at which this node answers.
+	Nowhere int `json:"nowhere,omitzero"`
+	// Refused counts those that were left out as a whole ([dataplane.Refusal]).
+	Refused int `json:"refused,omitzero"`
+
+	// Kept counts the refused ones that are served by an earlier definition.
+	Kept int `json:"kept,omitzero"`
+	// Conflicts is the number of addresses and ports that services lost to others, and Warnings the
+	// number of warnings.
+	Conflicts int `json:"conflicts,omitzero"`
+	Warnings  int `json:"warnings,omitzero"`
+	// Rejected has the causes for the first [MaxRejected] of the services that Reject counts, in
+	// the order of their names: one address of each.
+	Rejected []servicemodel.Cause `json:"rejected,omitempty"`
+}
+
+// MaxRejected is the maximum length of [Serving.Rejected].
+const MaxRejected = 20
+
+// All reports whether clients can use all wanted services, here or at other nodes.
+func (s *Serving) All() bool { return s.Reject+s.Nowhere+s.Refused+s.Kept+s.Conflicts == 0 }
+
+// ServingOf counts the services of an engine. It returns nil if the engine does not know what the
+// kernel holds, as before its first apply and after an error. The time grows with the number of
+// addresses.
+func ServingOf(s dataplane.Status) *Serving {
+	if s.Held == nil {
+		return nil
+	}
+	v := &Serving{Services: s.State.Len(), Conflicts: len(s.Conflicts),
+		Warnings: s.Warnings.Len()}
+	refused := map[servicemodel.Name]bool{}
+	for _, r := range s.Refused {
+		if r.Kept {
+			v.Kept++
+		} else if r.Family == 0 && len(r.Endpoints) == 0 {
+			refused[r.Service] = true
+		}
+	}
+	for svc := range s.State.Services() {
+		if refused[svc.Name] {
+			v.Refused++
+			continue
+		}
+		v.count(s.Held, s.Held.FrontendsOfService(svc.Name))
+	}
+	return v
+}
+
+// count counts one service with its frontends.
+func (v *Serving) count(held *servicemodel.Table, frontends []*servicemodel.Frontend) {
+	var local bool
+	var rejects *servicemodel.Frontend
+	for _, f := range frontends {
+		switch {
+		case f.Internal == servicemodel.Reject || f.External == servicemodel.Reject:
+			rejects = cmp.Or(rejects, f)
+		case f.Internal == servicemodel.Drop || f.External == servicemodel.Drop:
+			local = true
+		}
+	}
+	switch {
+	case len(frontends) == 0:
+		v.Nowhere++
+	case rejects != nil:
+		if v.Reject++; len(v.Rejected) < MaxRejected {
+			v.Rejected = append(v.Rejected, held.Cause(rejects))
+		}
+	case local:
+		v.Local++
+	default:
+		v.Serve++
+	}
+}
