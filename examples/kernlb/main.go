@@ -9,8 +9,8 @@
 // exit code is 0 for success, 1 for a failure, and 2 for wrong usage or invalid input. With code 2
 // the program has printed every problem, and has not touched the kernel. With -keep-going, apply
 // and plan leave out services that are invalid or that the backend refuses. They print these
-// services, do everything else, and exit with code 1. Warnings are printed last. Code 3 is for status
-// alone: the kernel holds what is wanted, and clients cannot use some of the services.
+// services, do everything else, and exit with code 1. Warnings are printed last. Code 3 is for
+// status alone: the kernel holds what is wanted, and clients cannot use some of the services.
 package main
 
 import (
