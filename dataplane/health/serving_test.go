@@ -20,7 +20,7 @@ func with(s servicemodel.State, name string, eps []servicemodel.Endpoint,
 	edits ...func(*servicemodel.Service)) servicemodel.State {
 	n := servicemodel.Name{Namespace: "default", Name: name}
 	svc := &servicemodel.Service{Name: n,
-		Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}},
+		Ports:      []servicemodel.ServicePort{{Name: "a", Protocol: servicemodel.TCP, Port: 80}},
 		ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, name[0]})}}
 	for _, edit := range edits {
 		edit(svc)
@@ -31,7 +31,7 @@ func with(s servicemodel.State, name string, eps []servicemodel.Endpoint,
 // elsewhere returns an endpoint on another node.
 func elsewhere(edits ...func(*servicemodel.Endpoint)) []servicemodel.Endpoint {
 	e := servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.0.1"), Node: "n2",
-		Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}}
+		Ports: []servicemodel.EndpointPort{{Name: "a", Protocol: servicemodel.TCP, Port: 8080}}}
 	for _, edit := range edits {
 		edit(&e)
 	}
@@ -41,6 +41,7 @@ func elsewhere(edits ...func(*servicemodel.Endpoint)) []servicemodel.Endpoint {
 // Each service counts once, by what its clients meet, and each cause is named.
 func TestServing(t *testing.T) {
 	t.Parallel()
+	notReady := func(e *servicemodel.Endpoint) { e.Condition = servicemodel.NotReady }
 	nodePort := func(s *servicemodel.Service) { s.Ports[0].NodePort = 30080 }
 	local := func(s *servicemodel.Service) {
 		s.ExternalTrafficPolicy, s.Ports[0].NodePort = servicemodel.PolicyLocal, 30090
@@ -54,19 +55,21 @@ func TestServing(t *testing.T) {
 		causes []string
 	}{
 		"nothing is wanted": {node, health.Serving{}, nil},
-		"all serve":         {with(fine, "b", elsewhere()), health.Serving{Services: 2, Serve: 2}, nil},
+		"all serve": {with(fine, "b", elsewhere()),
+			health.Serving{Services: 2, Serve: 2}, nil},
 		"no endpoints": {with(fine, "b", nil), health.Serving{Services: 2, Serve: 1, Reject: 1},
 			[]string{"no-endpoints"}},
 		"another port name": {with(fine, "b", elsewhere(func(e *servicemodel.Endpoint) {
 			e.Ports[0].Name = "web"
 		})), health.Serving{Services: 2, Serve: 1, Reject: 1, Warnings: 1}, []string{"no-port"}},
-		"none ready": {with(fine, "b", elsewhere(func(e *servicemodel.Endpoint) { e.Condition = servicemodel.NotReady })),
+		"none ready": {with(fine, "b", elsewhere(notReady)),
 			health.Serving{Services: 2, Serve: 1, Reject: 1, Warnings: 1}, []string{"not-ready"}},
 		"one port of two": {with(fine, "b", elsewhere(), func(s *servicemodel.Service) {
 			s.Ports = append(s.Ports, servicemodel.ServicePort{Name: "other",
 				Protocol: servicemodel.TCP, Port: 81})
 		}), health.Serving{Services: 2, Serve: 1, Reject: 1, Warnings: 1}, []string{"no-port"}},
-		"a node port conflict": {with(with(fine, "b", elsewhere(), nodePort), "c", elsewhere(), nodePort),
+		"a node port conflict": {
+			with(with(fine, "b", elsewhere(), nodePort), "c", elsewhere(), nodePort),
 			health.Serving{Services: 3, Serve: 3, Conflicts: 1}, nil},
 		"local elsewhere": {with(fine, "b", elsewhere(), local),
 			health.Serving{Services: 2, Serve: 1, Local: 1}, nil},
