@@ -87,14 +87,6 @@ func contents(d *dispatch, t tree) map[string][]rule {
 	return m
 }
 
-func chainText(rules []rule) string {
-	s := ""
-	for i := range rules {
-		s += rules[i].text(sm.IPv4) + "\n"
-	}
-	return s
-}
-
 // A tree has the same chains whatever its history. The reported changes are the real ones.
 func TestDispatchChangesOnlyWhatDiffers(t *testing.T) {
 	t.Parallel()
@@ -233,10 +225,13 @@ func TestStepsAreReadable(t *testing.T) {
 		keys = append(keys, sm.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"),
 			Protocol: sm.UDP, Port: uint16(4000 + i)})
 	}
+	text := ""
+	for _, r := range d.rules(grown(d, slices.Values(keys)), true) {
+		text += r.text(sm.IPv4) + "\n"
+	}
 	require.Equal(t, "-d 10.96.0.0/28 -j KUBE-IP-10.96.0.0/28\n"+
 		"-d 10.96.0.16/28 -j KUBE-IP-10.96.0.16/28\n"+
 		"-d 10.96.0.32/29 -j KUBE-IP-10.96.0.32/29\n"+
 		"-d 192.0.2.1/32 -p udp -m udp --dport 4000:4015 -j KUBE-IP-IS2O7TRRSFYQZC2E\n"+
-		"-d 192.0.2.1/32 -p udp -m udp --dport 4016:4019 -j KUBE-IP-SYH46PWSK2TRCKXK\n",
-		chainText(d.rules(grown(d, slices.Values(keys)), true)))
+		"-d 192.0.2.1/32 -p udp -m udp --dport 4016:4019 -j KUBE-IP-SYH46PWSK2TRCKXK\n", text)
 }

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -239,7 +240,7 @@ func TestTheDocumentedRulesAreThere(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("doc.go")
 	require.NoError(t, err)
-	doc, _, _ = cutBytes(doc, "# Many services")
+	doc, _, _ = bytes.Cut(doc, []byte("# Many services"))
 	ports := []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}
 	s := sm.State{}.WithNode(testNode()).WithService(&sm.Service{
 		Name: svcName("web"),
@@ -269,11 +270,6 @@ func TestTheDocumentedRulesAreThere(t *testing.T) {
 		}
 	}
 	require.Greater(t, checked, 25)
-}
-
-func cutBytes(b []byte, sep string) (before, after []byte, found bool) {
-	s, rest, ok := strings.Cut(string(b), sep)
-	return []byte(s), []byte(rest), ok
 }
 
 func TestErrorsShowTheRule(t *testing.T) {

@@ -100,13 +100,6 @@ func TestNodePortsAtLocalhost(t *testing.T) {
 	require.Equal(t, netnstest.Answered, dial(t, c.Node, "127.0.0.1:30080").Kind)
 }
 
-// sticky gives a service affinity.
-func sticky(timeout time.Duration) func(*sm.Service, *sm.Node) {
-	return func(s *sm.Service, _ *sm.Node) {
-		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: timeout}
-	}
-}
-
 // only returns the state with only these pods as endpoints of the service.
 func only(c *netnstest.Cluster, s sm.State, port sm.EndpointPort, pods ...int) sm.State {
 	var eps []sm.Endpoint
@@ -127,7 +120,9 @@ var httpPort = sm.EndpointPort{Name: "http", Protocol: sm.TCP, Port: backendPort
 func TestAnEndpointThatComesBackKnowsNobody(t *testing.T) {
 	t.Parallel()
 	c, b, e := engineIn(t)
-	s := podService(c, 3, sticky(time.Minute))
+	s := podService(c, 3, func(s *sm.Service, _ *sm.Node) {
+		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}
+	})
 	name := sm.PortName{Name: svcName("web"), Port: "http", Protocol: sm.TCP}
 	for i, f := range nft.Families {
 		to := []string{"10.96.0.10:80", "[fd00:10:96::a]:80"}[i]

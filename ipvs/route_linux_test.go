@@ -132,21 +132,15 @@ func TestIPv6IsDisabledOnTheDevice(t *testing.T) {
 	}
 }
 
-// routesAway gives a rig routes to other machines.
-func (r *rig) routesAway() {
-	r.t.Helper()
-	r.run("ip link add out type bridge")
-	r.run("ip link set out up")
-	r.run("ip address add 192.0.2.10/24 dev out")
-	r.run("ip route add default via 192.0.2.1")
-}
-
 // Packets of other programs keep their routes, whatever marks these programs set: Mullvad's, one of
 // Cilium (an identity, and its magic number), one of another instance.
 func TestMarksOfOthersAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.routesAway()
+	r.run("ip link add out type bridge")
+	r.run("ip link set out up")
+	r.run("ip address add 192.0.2.10/24 dev out")
+	r.run("ip route add default via 192.0.2.1")
 	ways := func() (l []string) {
 		for _, mark := range []string{"0x6d6f6c65", "0x4a110f00", "0x40000000", "0xc0000000",
 			"0xfd300000", "0xffffffff"} {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"testing"
 
@@ -29,13 +28,6 @@ func inOwner(owner string, s servicemodel.State) servicemodel.State {
 		moved = moved.WithService(&own).WithEndpoints(own.Name, s.Endpoints(svc.Name))
 	}
 	return moved
-}
-
-// randomParts makes random states of owners, which share endpoints and claim the same addresses.
-func randomParts(seed uint64) *randstate.Source {
-	c := randomConfig()
-	c.Services, c.Nodes = 4, nil
-	return randstate.New(c, rand.New(rand.NewPCG(seed, 9)))
 }
 
 // requireIndex requires that the next reading of parts needs the index only, and that the index and
@@ -76,7 +68,10 @@ func TestPartsAreWhatTheModelSays(t *testing.T) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
 			ns, _ := newNS(t)
-			g, rng := randomParts(seed), rand.New(rand.NewPCG(seed, 4))
+			cfg := randomConfig() // owners share endpoints and claim the same addresses
+			cfg.Services, cfg.Nodes = 4, nil
+			g := randstate.New(cfg, rand.New(rand.NewPCG(seed, 9)))
+			rng := rand.New(rand.NewPCG(seed, 4))
 			owners := []string{"a", "b", "c"}
 			var model *servicemodel.Table
 			for step := range 40 {
@@ -103,22 +98,17 @@ func TestPartsAreWhatTheModelSays(t *testing.T) {
 				for _, a := range c.Hairpins {
 					require.True(t, a.Added, "%v, step %d", a, step)
 				}
+				// on one node, an endpoint is a hairpin of all its owners or of none
 				c.Hairpins = slices.DeleteFunc(c.Hairpins, func(a servicemodel.AddrChange) bool {
-					return !needed(model, owners, a.Addr)
+					return !slices.ContainsFunc(owners, func(o string) bool {
+						return model.Part(o).HasHairpin(a.Addr)
+					})
 				})
 				require.Equal(t, "", c.String(), "step %d", step)
 				requireIndex(t, ns, slices.Collect(model.Owners()))
 			}
 		})
 	}
-}
-
-// needed reports whether a must be a hairpin. All states have the same node here, so an endpoint is
-// a hairpin of all its owners or of none.
-func needed(t *servicemodel.Table, owners []string, a netip.Addr) bool {
-	return slices.ContainsFunc(owners, func(o string) bool {
-		return t.Part(o).HasHairpin(a)
-	})
 }
 
 // Every failure while parts are read, and every answer that cannot be decoded, is returned as an

@@ -61,18 +61,12 @@ func TestFullSetsAreRead(t *testing.T) {
 			continue
 		}
 		p := ok(dataplane.New(newBackend(t, ns, nil), nil).Plan(t.Context(), s))(t)
-		r := ok(dataplane.New(b, nil).ApplyChanges(t.Context(), reread(t, p.Changes)))(t)
+		stored := &servicemodel.ChangeSet{}
+		require.NoError(t, json.Unmarshal(ok(json.Marshal(p.Changes))(t), stored))
+		r := ok(dataplane.New(b, nil).ApplyChanges(t.Context(), stored))(t)
 		require.Equal(t, []string{"a set is full"}, r.Drift)
 	}
 	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
-}
-
-// reread returns a change set after storing and reading it.
-func reread(t *testing.T, c *servicemodel.ChangeSet) *servicemodel.ChangeSet {
-	t.Helper()
-	stored := &servicemodel.ChangeSet{}
-	require.NoError(t, json.Unmarshal(ok(json.Marshal(c))(t), stored))
-	return stored
 }
 
 // requireAdopts reads the kernel with a new backend and requires that it holds the table, and that

@@ -294,13 +294,6 @@ func requireAgreement(t *testing.T, open func() *backend, g *randstate.Source,
 	}
 }
 
-// strayEndpoint is an endpoint in a slot that the service of editedState does not have: it has two.
-func strayEndpoint(slot int) nft.Elem {
-	of := tcpKey("10.96.0.10:80")
-	return nft.Elem{Key: nft.AppendSlot(nft.AppendFrontend(nil, of), slot),
-		Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))}
-}
-
 // A map that is too large for a dump may have endpoints that belong to nothing. A reading that
 // knows the wanted table names such an endpoint only in the slot after the wanted ones. For others
 // it says that there are more. A reading without a wanted table names each of them, and the next
@@ -323,8 +316,10 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	require.Empty(t, o.Drift)
 	require.True(t, servicemodel.Diff(o.Table, want).Empty())
 
-	stray := func(slot int) string {
-		require.NoError(t, addTo(t, b, "service-endpoints", strayEndpoint(slot)))
+	stray := func(slot int) string { // the service has two slots
+		require.NoError(t, addTo(t, b, "service-endpoints", nft.Elem{
+			Key:  nft.AppendSlot(nft.AppendFrontend(nil, tcpKey("10.96.0.10:80")), slot),
+			Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))}))
 		return fmt.Sprintf("table ip: service-endpoints: element 10.96.0.10 . tcp . 80 . %d : "+
 			"10.244.9.9 . 8080", slot)
 	}
