@@ -37,9 +37,9 @@ type Config struct {
 	// TLS has certificates of authorities and of the client. Server names, and whether they are
 	// verified, come from each [Check]. Nil means the authorities of the system.
 	TLS *tls.Config
-	// Ask replaces the network, in tests and for checks of other kinds. Nil means that the answer
-	// was right. It must return when the context ends, which happens after the timeout of the
-	// check at the latest.
+	// Ask asks a target instead of the package, in a test or in a way of the program's own. The
+	// error says why the target failed. It must return when the context ends, which happens after
+	// the timeout of the check at the latest.
 	Ask func(context.Context, Target) error
 }
 

@@ -18,6 +18,8 @@
 //   - A server fails after one failure more than retry, and comes back after one success: fall is
 //     retry + 1, rise is 1.
 //   - Several URLs of a checker are several checks, asked side by side.
+//   - UDP_CHECK without a payload sends an empty datagram. Of an answer with digits X, what stands
+//     before them is compared, and no length.
 //   - Source addresses are never masqueraded, as with LVS.
 //   - A virtual server without a protocol is UDP, as in keepalived since 1.3.6.
 //   - With DR and TUN, a server gets packets at the port of the virtual server. Checks keep the
