@@ -95,6 +95,34 @@ func ExampleParts() {
 	// <nil>
 }
 
+// A container engine updates the published ports of a container that goes on: the same owner applies
+// another state, and ports that stay are not touched.
+func ExampleParts_Apply() {
+	parts := dataplane.NewParts(memory.New(nil), nil)
+	update := func(ports ...uint16) {
+		name := servicemodel.Name{Namespace: "engine,web", Name: "ports"}
+		svc := &servicemodel.Service{Name: name}
+		e := servicemodel.Endpoint{Addr: netip.MustParseAddr("172.17.0.2")}
+		for _, p := range ports {
+			svc.Ports = append(svc.Ports, servicemodel.ServicePort{Name: fmt.Sprint(p),
+				Protocol: servicemodel.TCP, Port: p, NodePort: p})
+			e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: fmt.Sprint(p),
+				Protocol: servicemodel.TCP, Port: p})
+		}
+		state := servicemodel.State{}.WithService(svc).
+			WithEndpoints(name, []servicemodel.Endpoint{e})
+		result, err := parts.Apply(context.Background(), "engine,web", state)
+		fmt.Println(result.Counts, err)
+	}
+	update(80, 443)
+	update(443, 8080) // 443 stays
+	update()          // the container publishes nothing now
+	// Output:
+	// 2 added, 0 changed, 0 removed <nil>
+	// 1 added, 0 changed, 1 removed <nil>
+	// 0 added, 0 changed, 2 removed <nil>
+}
+
 // A process that runs for one change, such as a CNI plugin for CHECK and DEL, reads and removes the
 // part that an earlier process applied.
 func ExampleParts_Get() {

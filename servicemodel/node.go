@@ -76,8 +76,8 @@ type Node struct {
 // Tailscale and package ipvs use bits from 16.
 const DefaultMasqueradeMark uint32 = 1 << 12
 
-// NodePortAddresses selects addresses of the node. The zero value selects all of them
-// except loopback.
+// NodePortAddresses selects addresses of the node. The zero value selects all of them. Loopback
+// addresses answer only with [Node.LocalhostNodePorts], however they are selected.
 type NodePortAddresses struct {
 	// Primary selects the primary address of each family only.
 	Primary bool `json:"primary,omitzero"`
