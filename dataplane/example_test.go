@@ -95,7 +95,7 @@ func ExampleParts() {
 	// <nil>
 }
 
-// A container engine updates the published ports of a container that goes on: the same owner applies
+// A container engine updates the published ports of a running container: the same owner applies
 // another state, and ports that stay are not touched.
 func ExampleParts_Apply() {
 	parts := dataplane.NewParts(memory.New(nil), nil)
