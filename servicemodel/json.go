@@ -88,16 +88,113 @@ func (s *Service) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-type endpointFields Endpoint
-
-// UnmarshalJSON reads an endpoint, and refuses unknown fields.
-func (e *Endpoint) UnmarshalJSON(data []byte) error {
-	read := endpointFields(*e)
-	if err := unmarshalStrictly(data, &read); err != nil {
-		return fmt.Errorf("endpoint: %w", err)
+// strictly reads a value, and says of what kind it is if it is wrong.
+func strictly(what string, data []byte, into any) error {
+	if err := unmarshalStrictly(data, into); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
-	*e = Endpoint(read)
 	return nil
+}
+
+// These types have the fields of others, and not their methods.
+type (
+	endpointPlain          Endpoint
+	nodePlain              Node
+	nodePortAddressesPlain NodePortAddresses
+	podDetectorPlain       PodDetector
+	servicePortPlain       ServicePort
+	loadBalancerIPPlain    LoadBalancerIP
+	masqueradePlain        Masquerade
+	endpointPortPlain      EndpointPort
+	rulesPlain             Rules
+	poolPlain              Pool
+	poolIDPlain            PoolID
+	slotPlain              Slot
+	healthCheckPlain       HealthCheck
+	portNamePlain          PortName
+	addrChangePlain        AddrChange
+)
+
+// UnmarshalJSON refuses unknown fields.
+func (e *Endpoint) UnmarshalJSON(data []byte) error {
+	return strictly("endpoint", data, (*endpointPlain)(e))
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (n *Node) UnmarshalJSON(data []byte) error {
+	return strictly("node", data, (*nodePlain)(n))
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (n *NodePortAddresses) UnmarshalJSON(data []byte) error {
+	return strictly("node port addresses", data, (*nodePortAddressesPlain)(n))
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (p *PodDetector) UnmarshalJSON(data []byte) error {
+	return strictly("pod detector", data, (*podDetectorPlain)(p))
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (s *ServicePort) UnmarshalJSON(data []byte) error {
+	return strictly("service port", data, (*servicePortPlain)(s))
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (l *LoadBalancerIP) UnmarshalJSON(data []byte) error {
+	return strictly("load balancer IP", data, (*loadBalancerIPPlain)(l))
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (m *Masquerade) UnmarshalJSON(data []byte) error {
+	return strictly("masquerade", data, (*masqueradePlain)(m))
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (e *EndpointPort) UnmarshalJSON(data []byte) error {
+	return strictly("endpoint port", data, (*endpointPortPlain)(e))
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (r *Rules) UnmarshalJSON(data []byte) error {
+	return strictly("rules", data, (*rulesPlain)(r))
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (p *Pool) UnmarshalJSON(data []byte) error {
+	return strictly("pool", data, (*poolPlain)(p))
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (p *PoolID) UnmarshalJSON(data []byte) error {
+	return strictly("pool ID", data, (*poolIDPlain)(p))
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (s *Slot) UnmarshalJSON(data []byte) error {
+	return strictly("slot", data, (*slotPlain)(s))
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (h *HealthCheck) UnmarshalJSON(data []byte) error {
+	return strictly("health check", data, (*healthCheckPlain)(h))
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (p *PortName) UnmarshalJSON(data []byte) error {
+	return strictly("port name", data, (*portNamePlain)(p))
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (a *AddrChange) UnmarshalJSON(data []byte) error {
+	return strictly("address", data, (*addrChangePlain)(a))
+}
+
+type changePlain[T any] Change[T]
+
+// UnmarshalJSON refuses unknown fields.
+func (c *Change[T]) UnmarshalJSON(data []byte) error {
+	return strictly("change", data, (*changePlain[T])(c))
 }
 
 type stateJSON struct {

@@ -1,9 +1,12 @@
 package servicemodel_test
 
 import (
+	"encoding"
 	"encoding/json"
 	"net/netip"
 	"os"
+	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,6 +33,43 @@ func TestAnEndpointAloneRefusesUnknownFields(t *testing.T) {
 	require.Equal(t, sm.Endpoint{Addr: ip("10.0.0.1")}, e)
 	require.ErrorContains(t, json.Unmarshal([]byte(`{"addr": "10.0.0.1", "redy": true}`), &e),
 		`endpoint: json: unknown field "redy"`)
+}
+
+// Each exported type that is part of a state, a table or a change set refuses unknown fields by
+// itself, and its zero value can be written.
+func TestEachTypeHasStrictJSON(t *testing.T) {
+	t.Parallel()
+	seen := map[reflect.Type]bool{}
+	var walk func(v reflect.Type)
+	walk = func(v reflect.Type) {
+		for v.Kind() == reflect.Pointer || v.Kind() == reflect.Slice {
+			v = v.Elem()
+		}
+		text := reflect.PointerTo(v).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+		if seen[v] || text && v.Kind() != reflect.Struct ||
+			!strings.HasSuffix(v.PkgPath(), "servicemodel") {
+			return
+		}
+		seen[v] = true
+		into := reflect.New(v).Interface()
+		_, err := json.Marshal(into)
+		require.NoError(t, err, "the zero %v", v)
+		if text || v.Kind() != reflect.Struct {
+			return
+		}
+		require.ErrorContains(t, json.Unmarshal([]byte(`{"noSuchField": 1}`), into),
+			`unknown field "noSuchField"`, "%v", v)
+		for i := range v.NumField() {
+			if f := v.Field(i); f.IsExported() {
+				walk(f.Type)
+			}
+		}
+	}
+	for _, v := range []any{sm.State{}, sm.Node{}, sm.Service{}, sm.Endpoint{}, sm.Table{},
+		sm.Rules{}, sm.Frontend{}, sm.Pool{}, sm.HealthCheck{}, sm.ChangeSet{}} {
+		walk(reflect.TypeOf(v))
+	}
+	require.Greater(t, len(seen), 20)
 }
 
 func TestJSONIsReadBack(t *testing.T) {

@@ -22,9 +22,9 @@ func nameOf[T ~uint8](kind string, value T, names []string) string {
 	return kind + " " + uitoa(uint16(value))
 }
 
-// marshalName returns value's name, or an error if it has none.
+// marshalName returns value's name, or an error if it has none. A zero without a name is empty.
 func marshalName[T ~uint8](value T, names []string) ([]byte, error) {
-	if int(value) < len(names) && names[value] != "" {
+	if int(value) < len(names) && (value == 0 || names[value] != "") {
 		return []byte(names[value]), nil
 	}
 	return nil, fmt.Errorf("%v: has no name", value)
@@ -50,10 +50,10 @@ func oneOf[T ~string](words []T) string {
 	return list(words[:last], ", ") + " or " + string(words[last])
 }
 
-// MarshalText returns "tcp", "udp" or "sctp", or a number, such as "protocol 1".
+// MarshalText returns "tcp", "udp" or "sctp", or a number, such as "protocol 1". Zero is empty.
 func (p Protocol) MarshalText() ([]byte, error) {
 	if p == 0 {
-		return nil, fmt.Errorf("%v: has no name", p)
+		return nil, nil
 	}
 	return []byte(p.String()), nil
 }
@@ -90,8 +90,11 @@ func (n *Name) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalText returns the key as [FrontendKey.String] does.
+// MarshalText returns the key as [FrontendKey.String] does. The zero key is empty.
 func (k FrontendKey) MarshalText() ([]byte, error) {
+	if k == (FrontendKey{}) {
+		return nil, nil
+	}
 	if !k.Addr.IsValid() || k.Protocol == 0 {
 		return nil, fmt.Errorf("%v: has no text", k)
 	}
