@@ -75,13 +75,13 @@ func TestStoredChangesAndSwitchesAreApproved(t *testing.T) {
 
 	other := newBench(nil)
 	other.apply(t, services(9)) // the switch would remove four of them
-	_, err := b.engine.Switch(t.Context(), memory.New(other.Kernel()), nil)
+	_, err := b.engine.Switch(t.Context(), memory.New(other.Kernel()))
 	require.ErrorIs(t, err, dataplane.ErrNotApproved)
 	requireHolds(t, k, services(5))
 	requireHolds(t, other.Kernel(), services(9))
 	require.Equal(t, 1, b.apply(t, services(6)).Added, "the engine stays with its backend")
 	b.engine.Set(services(1))
-	_, err = b.engine.Switch(t.Context(), memory.New(k), nil)
+	_, err = b.engine.Switch(t.Context(), memory.New(k))
 	require.ErrorIs(t, err, dataplane.ErrNotApproved)
 	requireHolds(t, k, services(6))
 }

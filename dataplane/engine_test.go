@@ -184,7 +184,7 @@ func TestAcceptedDefinitionsOutliveTheWantedState(t *testing.T) {
 	apply()
 	ok(e.ApplyChanges(t.Context(), planned(t, b, services(2))))(t)
 	apply()
-	ok(e.Switch(t.Context(), memory.New(nil), &dataplane.SwitchOptions{LoseServices: true}))(t)
+	ok(e.ForceSwitch(t.Context(), memory.New(nil)))(t)
 	require.Len(t, e.Status().Refused, 1)
 	require.True(t, e.Status().Refused[0].Kept)
 }
@@ -247,7 +247,7 @@ func TestNothingPanicsForWhatItWasNotGiven(t *testing.T) {
 		_, observeErr := e.Observe(ctx)
 		_, settleErr := e.Settle(ctx)
 		_, cleanupErr := e.Cleanup(ctx)
-		_, switchErr := e.Switch(ctx, costless{}, nil)
+		_, switchErr := e.Switch(ctx, costless{})
 		_, changesErr := e.ApplyChanges(ctx, &servicemodel.ChangeSet{})
 		for _, err := range []error{applyErr, planErr, observeErr, settleErr, cleanupErr, switchErr,
 			changesErr, e.Run(ctx, nil)} {
@@ -355,7 +355,7 @@ func TestABackendDoesNotHideAnotherInSilence(t *testing.T) {
 		require.ErrorContains(t, errOf(dataplane.New(b, nil).Apply(t.Context(), services(1))), want)
 		require.ErrorContains(t, errOf(dataplane.NewParts(b, nil).Owners(t.Context())), want)
 		e := dataplane.New(memory.New(nil), nil)
-		require.ErrorContains(t, errOf(e.Switch(t.Context(), b, nil)), want)
+		require.ErrorContains(t, errOf(e.Switch(t.Context(), b)), want)
 	}
 	for _, b := range []backends.Backend{bare{a}, &bare{a}, memory.New(nil), wrapped{a}} {
 		ok(dataplane.New(b, nil).Observe(t.Context()))(t)

@@ -95,7 +95,7 @@ func TestObserversAreToldWhatAnEngineDoes(t *testing.T) {
 		told("applied 5: 0 added, 0 changed, 1 removed")
 		w.events <- errRefused
 		told("watch failed: watch for changes of the node: " + errRefused.Error())
-		ok(b.engine.Switch(t.Context(), memory.New(nil), nil))(t)
+		ok(b.engine.Switch(t.Context(), memory.New(nil)))(t)
 		told("switched from memory to memory: 1 added, 0 changed, 0 removed", "settled, next 0s")
 		require.Len(t, second.take(), 15)
 		unsubscribe()

@@ -119,11 +119,11 @@ func ExampleEngine_Switch() {
 	if _, err := engine.Apply(ctx, services(2).WithService(at81(3))); err != nil {
 		fmt.Println(err)
 	}
-	_, err := engine.Switch(ctx, next, nil)
+	_, err := engine.Switch(ctx, next)
 	for _, p := range dataplane.Problems(err) {
 		fmt.Println("would be lost:", p.Service)
 	}
-	r, err := engine.Switch(ctx, next, &dataplane.SwitchOptions{LoseServices: true})
+	r, err := engine.ForceSwitch(ctx, next)
 	fmt.Println(len(r.Refused), "refused", err)
 	// Output:
 	// would be lost: default/svc-3

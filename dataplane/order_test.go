@@ -195,7 +195,11 @@ func (o *ordered) change(ctx context.Context) (string, error) {
 	lose := o.closed || o.r.IntN(4) == 0
 	name := fmt.Sprintf("switch, lose %t, the same instance %t", lose, at == o.at)
 	o.led = o.led && !lose && at != o.at
-	r, err := o.engine.Switch(ctx, next, &dataplane.SwitchOptions{LoseServices: lose})
+	change := o.engine.Switch
+	if lose {
+		change = o.engine.ForceSwitch
+	}
+	r, err := change(ctx, next)
 	if r != nil {
 		o.backend, o.closed = next, false
 		if at != o.at {
@@ -340,7 +344,7 @@ func TestAnEngineIsCalledByManyAtOnce(t *testing.T) {
 						b.Before("commit", slowly)
 						b.Fail([]string{"check", "observe",
 							"commit"}[r.IntN(3)], r.IntN(3), kernelerr.ErrConflict)
-						_, _ = o.engine.Switch(ctx, b, nil)
+						_, _ = o.engine.Switch(ctx, b)
 					}
 					cancel()
 					assert.True(t, leads(), "nobody leads the packets of the first service")
@@ -350,7 +354,7 @@ func TestAnEngineIsCalledByManyAtOnce(t *testing.T) {
 		callers.Wait()
 		o.engine.Set(services(3))
 		last := &memory.Kernel{}
-		ok(o.engine.Switch(t.Context(), memory.New(last), nil))(t)
+		ok(o.engine.Switch(t.Context(), memory.New(last)))(t)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		s := o.engine.Status()

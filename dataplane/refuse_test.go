@@ -452,7 +452,7 @@ func TestSwitchWithEndpointsLeftOut(t *testing.T) {
 	t.Parallel()
 	e := dataplane.New(memory.New(nil), &dataplane.Config{LeaveOutEndpoints: true})
 	ok(e.Apply(t.Context(), withBadEndpoint(services(1), 1)))(t)
-	r := ok(e.Switch(t.Context(), memory.New(nil), nil))(t)
+	r := ok(e.Switch(t.Context(), memory.New(nil)))(t)
 	require.Len(t, r.Refused, 1)
 }
 

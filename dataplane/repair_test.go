@@ -106,7 +106,7 @@ func TestRunLooksWhateverMadeItsKnowledgeVoid(t *testing.T) {
 		"a switch that failed": func(t *testing.T, r *runner) {
 			next := memory.New(nil)
 			next.Fail("commit", 1, errRefused)
-			require.ErrorIs(t, errOf(r.engine.Switch(t.Context(), next, nil)), errRefused)
+			require.ErrorIs(t, errOf(r.engine.Switch(t.Context(), next)), errRefused)
 		},
 	} {
 		bubble(t, name, func(t *testing.T) {

@@ -118,7 +118,7 @@ func TestWhatHappensDuringAWaitForPackets(t *testing.T) {
 	for name, during := range map[string]func(t *testing.T, s *sweeping){
 		"cleanup": func(t *testing.T, s *sweeping) { ok(s.engine.Cleanup(t.Context()))(t) },
 		"switch": func(t *testing.T, s *sweeping) {
-			ok(s.engine.Switch(t.Context(), memory.New(nil), nil))(t)
+			ok(s.engine.Switch(t.Context(), memory.New(nil)))(t)
 		},
 		"resync": func(_ *testing.T, s *sweeping) { s.engine.Resync() },
 		"flush":  func(_ *testing.T, s *sweeping) { s.Kernel().Flush() },

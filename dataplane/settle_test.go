@@ -323,12 +323,12 @@ func TestWhatStoredChangesAndSwitchesLeaveIsDone(t *testing.T) {
 	next := &settling{Backend: memory.New(nil)}
 	next.due(0, time.Minute)
 	flows.settled = 0
-	r = ok(e.Switch(t.Context(), next, nil))(t)
+	r = ok(e.Switch(t.Context(), next))(t)
 	next.requireDone(t, 1, 1)
 	require.Equal(t, 1, flows.settled)
 	require.InDelta(t, time.Minute, r.Settle, float64(10*time.Second))
 	last := &settling{Backend: memory.New(nil), err: errRefused}
-	r, err = e.Switch(t.Context(), last, nil)
+	r, err = e.Switch(t.Context(), last)
 	require.ErrorIs(t, err, dataplane.ErrUnsettled)
 	require.Equal(t, 2, r.Added)
 	requireHolds(t, last.Kernel(), services(2))

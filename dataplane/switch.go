@@ -1,7 +1,6 @@
 package dataplane
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,15 +10,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// SwitchOptions tunes [Engine.Switch]. A nil *SwitchOptions is the zero SwitchOptions.
-type SwitchOptions struct {
-	// LoseServices switches even if services stop being served. These are the services that the new
-	// backend refuses, all frontends of a family that it refuses ([Refusal.Family]), and if no
-	// state is wanted, everything that the old backend holds. The old backend is then not asked for
-	// its contents, so this also works if it fails.
-	LoseServices bool
-}
-
 // Switch changes the backend. The new backend first gets the newest wanted state. Then the old one
 // is cleaned up. So at least one of them balances packets at any time, and no new connection is
 // refused. With nftables and iptables, open connections go on, because conntrack leads their
@@ -28,17 +18,28 @@ type SwitchOptions struct {
 // instance. If it is of the same instance, its services go with the old backend, and come back at
 // once.
 //
-// Switch refuses to remove services ([ErrRefused], [SwitchOptions]). If the new backend refuses a
-// service that the kernel holds, the error joins the reasons. It is also an error if the kernel
-// holds services and no state is wanted, as after [Engine.ApplyChanges].
+// Switch refuses to remove services ([ErrRefused]); see [Engine.ForceSwitch]. If the new backend
+// refuses a service that the kernel holds, the error joins the reasons. It is also an error if the
+// kernel holds services and no state is wanted, as after [Engine.ApplyChanges].
 //
 // If the new backend fails, it is cleaned up, and the engine stays with the old one. A commit that
 // is not approved ([Config.Approve]) leaves both as they are. If the old one cannot be cleaned up,
 // Switch returns a result and an error: the engine works with the new backend, and [Engine.Cleanup]
 // of an engine made for the old one can try again. [ErrUnsettled] comes with a result, too. The
 // caller closes both backends. Run may be running during a Switch.
-func (e *Engine) Switch(ctx context.Context, b backends.Backend, o *SwitchOptions) (*Result,
-	error) {
+func (e *Engine) Switch(ctx context.Context, b backends.Backend) (*Result, error) {
+	return e.switchTo(ctx, b, false)
+}
+
+// ForceSwitch changes the backend as [Engine.Switch] does, even if services stop being served:
+// services and families ([Refusal.Family]) that the new backend refuses, and if no state is wanted,
+// everything that the old backend holds. The old backend is not asked for its contents, so
+// ForceSwitch also works if it fails.
+func (e *Engine) ForceSwitch(ctx context.Context, b backends.Backend) (*Result, error) {
+	return e.switchTo(ctx, b, true)
+}
+
+func (e *Engine) switchTo(ctx context.Context, b backends.Backend, force bool) (*Result, error) {
 	if err := unusable(b); err != nil {
 		return nil, fmt.Errorf("switch: %w", err)
 	}
@@ -47,10 +48,9 @@ func (e *Engine) Switch(ctx context.Context, b backends.Backend, o *SwitchOption
 		return nil, err
 	}
 	defer e.end()
-	o = cmp.Or(o, &SwitchOptions{})
 	before := e.backend
 	state, rev, wanted := e.progress.todo(true)
-	r, err := e.hold(ctx, b, state, rev, wanted, o)
+	r, err := e.hold(ctx, b, state, rev, wanted, force)
 	if err != nil {
 		return nil, e.failed(ctx, Failed{Doing: "switch", Revision: rev, Err: fmt.Errorf(
 			"switch from %s to %s: %w", before.Name(), b.Name(), err)})
@@ -89,15 +89,15 @@ func (e *Engine) Switch(ctx context.Context, b backends.Backend, o *SwitchOption
 // hold makes b the engine's backend, and makes it hold the state of revision rev if one is wanted.
 // If it cannot, everything stays as before.
 func (e *Engine) hold(ctx context.Context, b backends.Backend, s servicemodel.State, rev Revision,
-	wanted bool, o *SwitchOptions) (*Result, error) {
-	if e.known.inKernel == nil && !o.LoseServices {
+	wanted, force bool) (*Result, error) {
+	if e.known.inKernel == nil && !force {
 		err := e.retry(ctx, "observe", nil, func() error { return e.observe(ctx, nil) })
 		if err != nil {
 			return nil, err
 		}
 	}
 	served := e.known.inKernel
-	if o.LoseServices {
+	if force {
 		served = nil
 	}
 	if !wanted {

@@ -22,7 +22,7 @@ func TestSwitchKeepsServicesInPlace(t *testing.T) {
 		requireHolds(t, next.Kernel(), services(3))
 		return nil
 	})
-	r := ok(b.engine.Switch(t.Context(), next, nil))(t)
+	r := ok(b.engine.Switch(t.Context(), next))(t)
 	require.Equal(t, 3, r.Added)
 	require.False(t, r.IsRepair())
 	require.Zero(t, b.Kernel().Table().Len(), "nothing is left of the old")
@@ -45,10 +45,10 @@ func TestSwitchHoldsTheNewestStateThatIsWanted(t *testing.T) {
 	b, next := newBench(before.Kernel()), memory.New(nil) // the program was restarted
 	b.engine.Set(services(4))
 	next.Fail("commit", 1, errRefused)
-	require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next, nil)), errRefused)
+	require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next)), errRefused)
 	requireHolds(t, b.Kernel(), services(3))
 	require.True(t, b.status().Pending())
-	r := ok(b.engine.Switch(t.Context(), next, nil))(t)
+	r := ok(b.engine.Switch(t.Context(), next))(t)
 	requireHolds(t, next.Kernel(), services(4))
 	require.False(t, b.status().Pending())
 	require.Equal(t, b.status().Applied, r.Revision)
@@ -61,16 +61,16 @@ func TestSwitchLeavesServicesThatNobodyWants(t *testing.T) {
 	before := newBench(nil)
 	before.apply(t, services(3))
 	b, next := newBench(before.Kernel()), memory.New(nil)
-	require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next, nil)), dataplane.ErrRefused)
+	require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next)), dataplane.ErrRefused)
 	requireHolds(t, b.Kernel(), services(3))
 	ok(b.engine.ApplyChanges(t.Context(), planned(t, b, services(2))))(t)
-	require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next, nil)), dataplane.ErrRefused)
+	require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next)), dataplane.ErrRefused)
 	requireHolds(t, b.Kernel(), services(2))
 	b.engine.Resync()
 	b.Fail("observe", 1, errRefused)
-	_, err := b.engine.Switch(t.Context(), next, nil)
+	_, err := b.engine.Switch(t.Context(), next)
 	require.ErrorIs(t, err, errRefused, "nobody knows whether there are any")
-	ok(b.engine.Switch(t.Context(), next, &dataplane.SwitchOptions{LoseServices: true}))(t)
+	ok(b.engine.ForceSwitch(t.Context(), next))(t)
 	require.Zero(t, b.Kernel().Table().Len())
 	ok(b.engine.Apply(t.Context(), services(1)))(t)
 	requireHolds(t, next.Kernel(), services(1))
@@ -81,9 +81,9 @@ func TestSwitchWithinAnInstanceKeepsItsServices(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
 	b.apply(t, services(3))
-	ok(b.engine.Switch(t.Context(), memory.New(b.Kernel()), nil))(t)
+	ok(b.engine.Switch(t.Context(), memory.New(b.Kernel())))(t)
 	requireHolds(t, b.Kernel(), services(3))
-	require.Error(t, errOf(b.engine.Switch(t.Context(), nil, nil)))
+	require.Error(t, errOf(b.engine.Switch(t.Context(), nil)))
 }
 
 // If the new backend fails, it leaves nothing, and the engine goes on with the old one.
@@ -93,7 +93,7 @@ func TestSwitchThatFailsChangesNothing(t *testing.T) {
 		b, next := newBench(nil), memory.New(nil)
 		b.apply(t, services(3))
 		next.Fail(call, 1, errRefused)
-		require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next, nil)), errRefused)
+		require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next)), errRefused)
 		require.Equal(t, cleanups, next.Calls("cleanup"))
 		requireHolds(t, b.Kernel(), services(3))
 		require.False(t, b.apply(t, services(4)).Observed, "what it knew is still known")
@@ -107,7 +107,7 @@ func TestSwitchNamesWhatIsRefused(t *testing.T) {
 	odd := services(2).WithService(at81(2))
 	b.apply(t, odd)
 	next.Refuse(refusePort81)
-	_, err := b.engine.Switch(t.Context(), next, nil)
+	_, err := b.engine.Switch(t.Context(), next)
 	require.ErrorIs(t, err, dataplane.ErrRefused)
 	require.ErrorIs(t, err, backends.ErrUnsupported)
 	require.ErrorContains(t, err, "service default/svc-2, which is served, would be lost: ")
@@ -119,7 +119,7 @@ func TestSwitchNamesWhatIsRefused(t *testing.T) {
 			refused = append(refused, r)
 		}
 	})
-	r := ok(b.engine.Switch(t.Context(), next, &dataplane.SwitchOptions{LoseServices: true}))(t)
+	r := ok(b.engine.ForceSwitch(t.Context(), next))(t)
 	require.Len(t, r.Refused, 1)
 	requireHolds(t, next.Kernel(), services(1))
 	ok(b.engine.Apply(t.Context(), odd))(t)
@@ -129,7 +129,7 @@ func TestSwitchNamesWhatIsRefused(t *testing.T) {
 	b.Refuse(refusePort81)
 	ok(b.engine.Apply(t.Context(), odd))(t)
 	next.Refuse(refusePort81)
-	_, err = b.engine.Switch(t.Context(), next, nil)
+	_, err = b.engine.Switch(t.Context(), next)
 	require.NoError(t, err, "the old one does not serve it either")
 	requireHolds(t, next.Kernel(), services(1))
 }
@@ -141,7 +141,7 @@ func TestSwitchThatCannotCleanUpSaysSo(t *testing.T) {
 	b.Fail("cleanup", 1, errRefused)
 	var told heard
 	b.engine.Subscribe(told.hear)
-	r, err := b.engine.Switch(t.Context(), next, nil)
+	r, err := b.engine.Switch(t.Context(), next)
 	require.ErrorIs(t, err, errRefused)
 	require.NotNil(t, r)
 	require.Equal(t, []string{"switched from memory to memory: 1 added, 0 changed, 0 removed",
@@ -161,7 +161,7 @@ func TestRunWatchesTheBackendItSwitchedTo(t *testing.T) {
 		r := runOn(t, b, dataplane.RunOptions{Resync: never, CheckInterval: never})
 		r.set(services(1))
 		r.at(time.Second)
-		ok(r.engine.Switch(t.Context(), next, nil))(t)
+		ok(r.engine.Switch(t.Context(), next))(t)
 		r.at(2 * time.Second)
 		next.events <- nil
 		r.at(3 * time.Second)
@@ -182,14 +182,17 @@ func TestSwitchKeepsBothFamilies(t *testing.T) {
 		b.apply(t, s)
 		next.Refuse(refuseIPv6)
 		if s.Len() > 1 {
-			_, err := b.engine.Switch(t.Context(), next, nil)
+			_, err := b.engine.Switch(t.Context(), next)
 			require.ErrorIs(t, err, dataplane.ErrRefused)
 			require.ErrorContains(t, err, "IPv6, which is served, would be lost: ")
 			requireHolds(t, b.Kernel(), s)
 			require.Zero(t, next.Calls("commit")+next.Calls("cleanup"))
 		}
-		o := &dataplane.SwitchOptions{LoseServices: s.Len() > 1}
-		ok(b.engine.Switch(t.Context(), next, o))(t)
+		change := b.engine.Switch
+		if s.Len() > 1 {
+			change = b.engine.ForceSwitch
+		}
+		ok(change(t.Context(), next))(t)
 		require.Equal(t, 1, next.Kernel().Table().Len())
 	}
 }
@@ -203,7 +206,7 @@ func TestRunRepairsAfterASwitchFromABackendThatFailed(t *testing.T) {
 		r.set(services(1))
 		r.at(time.Second)
 		require.True(t, r.status().Pending())
-		ok(r.engine.Switch(t.Context(), next, nil))(t)
+		ok(r.engine.Switch(t.Context(), next))(t)
 		next.Kernel().Flush()
 		r.at(2 * time.Second)
 		requireHolds(t, next.Kernel(), services(1))

@@ -44,7 +44,7 @@ func TestNothingWaitsForAnApplyLongerThanItsContext(t *testing.T) {
 			"observe": func() error { _, err := b.engine.Observe(ctx); return err },
 			"settle":  func() error { _, err := b.engine.Settle(ctx); return err },
 			"cleanup": func() error { _, err := b.engine.Cleanup(ctx); return err },
-			"switch":  func() error { _, err := b.engine.Switch(ctx, costless{}, nil); return err },
+			"switch":  func() error { _, err := b.engine.Switch(ctx, costless{}); return err },
 			"wait":    func() error { return b.engine.Wait(ctx, 2) },
 			"finish":  func() error { return b.engine.Finish(ctx) },
 			"run":     func() error { return b.engine.Run(ctx, nil) },
@@ -77,7 +77,7 @@ func TestAnAppliedRequestIsShownWithItsTable(t *testing.T) {
 	})
 	ok(b.engine.Apply(ctx, services(2)))(t)
 	ok(b.engine.Apply(ctx, services(1)))(t)
-	ok(b.engine.Switch(ctx, memory.New(nil), nil))(t)
+	ok(b.engine.Switch(ctx, memory.New(nil)))(t)
 	require.Equal(t, 3, seen)
 }
 

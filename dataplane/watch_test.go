@@ -157,7 +157,7 @@ func TestRunFollowsTheNode(t *testing.T) {
 		nodePortsAt(t, kernel.Table(), source.addr)
 
 		other := &memory.Kernel{}
-		ok(e.Switch(t.Context(), memory.New(other), nil))(t)
+		ok(e.Switch(t.Context(), memory.New(other)))(t)
 		move("192.0.2.3", nil)
 		nodePortsAt(t, other.Table(), source.addr)
 

@@ -61,7 +61,7 @@ func ExampleNodePorts() {
 		WithService(&servicemodel.Service{Name: web, HealthCheckNodePort: 32000,
 			ClusterIPs:            []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 			ExternalTrafficPolicy: servicemodel.PolicyLocal}))
-	if _, err := engine.Switch(context.Background(), memory.New(nil), nil); err != nil {
+	if _, err := engine.Switch(context.Background(), memory.New(nil)); err != nil {
 		fmt.Println(err)
 		return
 	}

@@ -52,11 +52,11 @@ func TestPortsFollowAnEngine(t *testing.T) {
 		{"apply again", apply("a", "b"), two},
 		{"nothing changes", apply("a", "b"), two},
 		{"switch", func() error {
-			return errOf(e.Switch(t.Context(), memory.New(nil), nil))
+			return errOf(e.Switch(t.Context(), memory.New(nil)))
 		}, two},
 		{"cleanup", func() error { return errOf(e.Cleanup(t.Context())) }, nil},
 		{"switch, and nothing is wanted", func() error {
-			return errOf(e.Switch(t.Context(), memory.New(nil), nil))
+			return errOf(e.Switch(t.Context(), memory.New(nil)))
 		}, nil},
 		{"changes", func() error {
 			p, err := e.Plan(t.Context(), state("a"))

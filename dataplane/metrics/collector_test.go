@@ -117,7 +117,7 @@ func TestAdoptionSwitchesAndCleanups(t *testing.T) {
 		f.backend.HeedHints(true) // a second step finds svc-2
 		f.apply(with(onNode(), 1, 1))
 		f.tells("one service is adopted, and one goes")
-		ok(f.engine.Switch(f.t.Context(), &named{Backend: memory.New(nil), name: "ipvs"}, nil))(f.t)
+		ok(f.engine.Switch(f.t.Context(), &named{Backend: memory.New(nil), name: "ipvs"}))(f.t)
 		f.tells("another backend")
 		ok(f.engine.Cleanup(f.t.Context()))(f.t)
 		f.tells("a cleanup")
@@ -134,8 +134,7 @@ func TestChangesOfAPlanAreCounted(t *testing.T) {
 		require.NoError(f.t, json.Unmarshal(text, &changes))
 		ok(f.engine.ApplyChanges(f.t.Context(), &changes))(f.t)
 		f.tells("a change set")
-		ok(f.engine.Switch(f.t.Context(), memory.New(nil),
-			&dataplane.SwitchOptions{LoseServices: true}))(f.t)
+		ok(f.engine.ForceSwitch(f.t.Context(), memory.New(nil)))(f.t)
 		f.tells("another backend, while no state is wanted")
 	})
 }

@@ -55,7 +55,7 @@ func families(t *testing.T) map[string]*dto.MetricFamily {
 	for _, name := range []string{"nftables", "iptables", "ipvs"} {
 		f := everything(t, name)
 		if name == "ipvs" {
-			ok(f.engine.Switch(t.Context(), f.backend, nil))(t)
+			ok(f.engine.Switch(t.Context(), f.backend))(t)
 		}
 		f.conntrack.err = errors.New("not now")
 		f.scrape() // counts errors

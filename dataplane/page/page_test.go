@@ -244,7 +244,7 @@ func TestTheListIsWholeDuringASwitch(t *testing.T) {
 	}
 	require.Equal(t, "refused", condition())
 	old.during = func() { require.NotEqual(t, "refused", condition()) }
-	must.OK(e.Switch(t.Context(), memory.New(nil), nil))(t)
+	must.OK(e.Switch(t.Context(), memory.New(nil)))(t)
 	require.Equal(t, "ok", condition())
 }
 

@@ -232,7 +232,7 @@ func (f *fields) switched(v randstate.Variant, open func() (backends.Backend, er
 	f.Helper()
 	before := f.engine.Status().Held
 	b := opened(open())(f.T)
-	_, err := f.engine.Switch(f.Context(), b, nil)
+	_, err := f.engine.Switch(f.Context(), b)
 	f.must(v, "switch", err)
 	f.finds(v, b, nil, before)
 	f.unchanged(v, f.engine)

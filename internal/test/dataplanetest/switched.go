@@ -155,7 +155,7 @@ func (w *world) switchTo(t *testing.T, under Backend) {
 	t.Helper()
 	b := ok(under.Open(w.Node.NS.NetNS()))(t)
 	before := w.backend
-	r := ok(w.engine.Switch(t.Context(), b, nil))(t)
+	r := ok(w.engine.Switch(t.Context(), b))(t)
 	w.under, w.backend = under, b
 	o, err := before.Observe(t.Context(), nil)
 	if err != nil || o.Table.Len() > 0 || len(o.Drift) > 0 {

@@ -71,7 +71,7 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 	m.Fail("commit", 1, errors.New("no memory"))
 	apply(state)
 	must.OK(e.Settle(t.Context()))(t)
-	must.OK(e.Switch(t.Context(), memory.New(nil), nil))(t)
+	must.OK(e.Switch(t.Context(), memory.New(nil)))(t)
 	must.OK(e.Cleanup(t.Context()))(t)
 
 	keeping := dataplane.New(memory.New(nil), &dataplane.Config{Logger: slog.New(logged),

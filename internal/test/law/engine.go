@@ -291,7 +291,11 @@ func (l *engines) change(ctx context.Context, r *rand.Rand) string {
 	}
 	b, lose := l.opened(to), r.IntN(2) == 0
 	name := fmt.Sprintf("switch to instance %d, lose %t", to, lose)
-	res, err := l.engine.Switch(ctx, b, &dataplane.SwitchOptions{LoseServices: lose})
+	change := l.engine.Switch
+	if lose {
+		change = l.engine.ForceSwitch
+	}
+	res, err := change(ctx, b)
 	if err != nil {
 		return name + ": " + err.Error()
 	}
