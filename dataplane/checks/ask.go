@@ -49,12 +49,15 @@ func (m *Monitor) Ask(ctx context.Context, t Target) error {
 	}
 	defer conn.Close()
 	switch t.check.Type {
+	case TCP:
 	case HTTP, HTTPS:
 		err = m.askHTTP(ctx, conn, t)
 	case GRPC:
 		err = m.askGRPC(ctx, conn, t)
 	case UDP:
 		err = askUDP(ctx, conn, t.check)
+	default:
+		err = t.check.Validate()
 	}
 	if late(err) {
 		return errSilent

@@ -53,6 +53,8 @@ func TestTCP(t *testing.T) {
 	t.Parallel()
 	l := listen(t, "127.0.0.1:0")
 	require.NoError(t, ask(t, l.Addr(), checks.Check{Type: checks.TCP}))
+	require.ErrorContains(t, ok(checks.New(nil))(t).Ask(t.Context(),
+		checks.Check{Type: "ping"}.Target(addrOf(l.Addr()))), "check: type: ping: must be")
 	require.NoError(t, l.Close())
 	require.ErrorContains(t, ask(t, l.Addr(), checks.Check{Type: checks.TCP}), "refused")
 }
@@ -109,6 +111,10 @@ func serveWeb(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "broken", http.StatusInternalServerError)
 	case "/hangs":
 		<-r.Context().Done()
+	case "/alone":
+		if !r.Close || r.UserAgent() != "kernlb-checks" {
+			w.WriteHeader(http.StatusForbidden)
+		}
 	case "/method":
 		if r.Method == http.MethodHead {
 			w.WriteHeader(http.StatusNoContent)
@@ -133,6 +139,7 @@ func TestHTTP(t *testing.T) {
 		{"a path that looks like a host", checks.Check{Path: "//a%2Fb", Host: "example.com:8",
 			Digest: "89722e13dc18ad2c5fb9d432fc53958d"}, ""},
 		{"another method", checks.Check{Path: "/method", Method: "HEAD", Status: "204"}, ""},
+		{"a request that names itself, and is the only one", checks.Check{Path: "/alone"}, ""},
 		{"an error", checks.Check{Path: "/broken"}, "status 500"},
 		{"an error that is right", checks.Check{Path: "/broken", Status: "404 500-503"}, ""},
 		{"a redirection is not followed", checks.Check{Path: "/moved"}, "status 302"},
