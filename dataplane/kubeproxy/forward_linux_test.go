@@ -28,7 +28,7 @@ func TestAFirewallThatDropsForwardedPackets(t *testing.T) {
 			c := netnstest.Start(t, netnstest.Options{})
 			require.NoError(t, c.Pods[0].Serve(sm.TCP, 8080))
 			nstest.Run(t, c.Node.NS, "iptables-nft -P FORWARD DROP")
-			set := manifest.NewSet(kube.Config{Node: sm.Node{Name: "node-1"}})
+			set := manifest.NewSet(&kube.Config{Node: sm.Node{Name: "node-1"}})
 			ok(set.PutFile("testdata/forward-drop.yaml"))(t)
 			b := ok(open(c.Node.NS.NetNS()))(t)
 			defer b.Close()

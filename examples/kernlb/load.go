@@ -31,7 +31,7 @@ func (p *program) load() (servicemodel.State, error) {
 // read reads the manifests into a state. It prints every error and keeps the warnings. If there is
 // an error, there is no state, or with -keep-going a state without the object concerned.
 func (p *program) read() (servicemodel.State, error) {
-	tracker := kube.NewTracker(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations,
+	tracker := kube.NewTracker(&kube.Config{Node: p.opts.node, Annotations: p.opts.annotations,
 		Strict: true})
 	loader := manifest.NewLoader(tracker)
 	loader.AllowEmpty = p.opts.empty

@@ -134,7 +134,7 @@ func (p *program) newWatcher() (*watcher, error) {
 	if p.opts.output == "json" {
 		log = slog.New(slog.NewJSONHandler(p.stderr, nil))
 	}
-	set := manifest.NewSet(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations,
+	set := manifest.NewSet(&kube.Config{Node: p.opts.node, Annotations: p.opts.annotations,
 		Strict: true})
 	set.AllowEmpty = p.opts.empty
 	return &watcher{program: p, log: log, dir: dir, files: files, hangup: make(chan os.Signal, 1),

@@ -103,7 +103,7 @@ func (w *watcher) recall(ctx context.Context, e *dataplane.Engine,
 
 // copied returns the state of the copies that differ from their files.
 func (w *watcher) copied() servicemodel.State {
-	set := manifest.NewSet(kube.Config{Node: w.opts.node, Annotations: w.opts.annotations,
+	set := manifest.NewSet(&kube.Config{Node: w.opts.node, Annotations: w.opts.annotations,
 		Strict: true})
 	for name, now := range w.unkept {
 		if data, ok := w.copies.load(name); ok && !bytes.Equal(data, now) {

@@ -27,7 +27,6 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/nftables"
-	"github.com/kernlb/kernlb/servicemodel/kube"
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
 
@@ -293,7 +292,7 @@ func TestChangesAreReadAfterASecond(t *testing.T) {
 			files:  &dirFollower{changes: busy, dir: ok(os.Stat(dir))(t)},
 			broken: map[string]string{},
 			unkept: map[string][]byte{},
-			set:    manifest.NewSet(kube.Config{}), copies: &copies{}}
+			set:    manifest.NewSet(nil), copies: &copies{}}
 		ctx, stop := context.WithCancel(t.Context())
 		var writer sync.WaitGroup
 		defer writer.Wait()

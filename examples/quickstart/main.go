@@ -85,7 +85,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 
 // load reads the manifests.
 func load() (servicemodel.State, error) {
-	tracker := kube.NewTracker(kube.Config{Strict: true, Node: servicemodel.Node{
+	tracker := kube.NewTracker(&kube.Config{Strict: true, Node: servicemodel.Node{
 		Name:      "node-1",
 		Addresses: []netip.Addr{netip.MustParseAddr(netnstest.Net.NodeIPv4)},
 		LocalPods: servicemodel.PodDetector{

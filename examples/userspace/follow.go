@@ -39,7 +39,7 @@ func (f *follower) read() (bool, error) {
 		return false, nil
 	}
 	f.seen, f.unread = now, unread
-	set := manifest.NewSet(kube.Config{Node: servicemodel.Node{Name: f.options.node},
+	set := manifest.NewSet(&kube.Config{Node: servicemodel.Node{Name: f.options.node},
 		Annotations: f.options.annotations, Strict: true})
 	for _, name := range slices.Sorted(maps.Keys(now)) {
 		r, err := set.Put(name, strings.NewReader(now[name]))

@@ -12,7 +12,7 @@ import (
 
 // filled returns a tracker of n services, each with one slice of 10 endpoints.
 func filled(n int) *kube.Tracker {
-	tracker := kube.NewTracker(kube.Config{})
+	tracker := kube.NewTracker(nil)
 	for i := range n {
 		service := webService()
 		service.Name = fmt.Sprintf("web-%05d", i)

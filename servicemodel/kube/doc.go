@@ -7,7 +7,7 @@
 //
 //	Service, EndpointSlice, …  ──Set, Delete──►  Tracker  ──State──►  servicemodel.State
 //
-//	tracker := kube.NewTracker(kube.Config{Node: node})
+//	tracker := kube.NewTracker(&kube.Config{Node: node})
 //	problems := tracker.SetService(service) // and so on, for each object that came or changed
 //	result, err := engine.Apply(ctx, tracker.State())
 //

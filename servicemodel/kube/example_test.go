@@ -14,7 +14,7 @@ import (
 // A program tells a tracker of objects in any order. The tracker leaves out services that are not
 // proxied.
 func ExampleTracker() {
-	tracker := kube.NewTracker(kube.Config{Node: servicemodel.Node{Name: "node-a"}})
+	tracker := kube.NewTracker(&kube.Config{Node: servicemodel.Node{Name: "node-a"}})
 
 	name, port := "http", int32(8080)
 	tracker.SetEndpointSlice(&discoveryv1.EndpointSlice{
@@ -47,7 +47,7 @@ func ExampleTracker() {
 
 // The tracker leaves out and reports an invalid object. Other objects are not affected.
 func ExampleTracker_Problems() {
-	tracker := kube.NewTracker(kube.Config{})
+	tracker := kube.NewTracker(nil)
 	for name, port := range map[string]int32{"web": 80, "broken": 0} {
 		tracker.SetService(&corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},

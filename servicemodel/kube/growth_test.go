@@ -28,7 +28,7 @@ func TestTimeAndMemoryGrowAsSlicesDo(t *testing.T) {
 				}
 				return l
 			}, func(l []*discoveryv1.EndpointSlice) {
-				tracker := kube.NewTracker(kube.Config{Strict: true})
+				tracker := kube.NewTracker(&kube.Config{Strict: true})
 				for i, s := range l {
 					tracker.SetEndpointSlice(s)
 					web := webService()

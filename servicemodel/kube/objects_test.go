@@ -69,7 +69,7 @@ type model servicemodel.Service
 
 func TestServices(t *testing.T) {
 	runCases(t, "services.yaml", func(t *testing.T, c *objectCase[json.RawMessage]) {
-		tracker := kube.NewTracker(c.Config)
+		tracker := kube.NewTracker(&c.Config)
 		service := patched(webService(), string(c.Given))
 		name := servicemodel.Name{Namespace: service.Namespace, Name: service.Name}
 		before := webService()
@@ -86,7 +86,7 @@ func TestServices(t *testing.T) {
 		}
 		require.NoError(t, tracker.State().Validate())
 		if c.Config.Strict {
-			for _, p := range kube.NewTracker(kube.Config{}).SetService(service) {
+			for _, p := range kube.NewTracker(nil).SetService(service) {
 				require.True(t, p.Warning, "only strict trackers refuse: %v", p)
 			}
 		}
@@ -112,7 +112,7 @@ func TestEndpointSlices(t *testing.T) {
 	runCases(t, "endpointslices.yaml", func(t *testing.T, c *objectCase[endpointChanges]) {
 		first := patched(webSlice("web-1", "10.1.0.1"), string(c.Given))
 		second := patched(webSlice("web-2", "10.1.0.1"), string(c.Second))
-		tracker, opposite := kube.NewTracker(c.Config), kube.NewTracker(c.Config)
+		tracker, opposite := kube.NewTracker(&c.Config), kube.NewTracker(&c.Config)
 		requireNoProblems(t, tracker.SetService(webService()))
 		requireNoProblems(t, opposite.SetService(webService()))
 		before := webSlice(first.Name, "10.1.0.3")
@@ -152,7 +152,7 @@ func subset(port int32, addresses ...string) corev1.EndpointSubset {
 
 func TestEndpoints(t *testing.T) {
 	runCases(t, "endpoints.yaml", func(t *testing.T, c *objectCase[endpointChanges]) {
-		tracker := kube.NewTracker(c.Config)
+		tracker := kube.NewTracker(&c.Config)
 		requireNoProblems(t, tracker.SetService(webService()))
 		requireNoProblems(t, tracker.SetEndpoints(webEndpoints(subset(8080, "10.1.0.9"))))
 		problems := tracker.SetEndpoints(patched(webEndpoints(subset(8080, "10.1.0.1")),
@@ -170,7 +170,7 @@ func TestEndpoints(t *testing.T) {
 
 func TestSlicesWinOverEndpoints(t *testing.T) {
 	t.Parallel()
-	tracker := kube.NewTracker(kube.Config{})
+	tracker := kube.NewTracker(nil)
 	has := func(want ...servicemodel.Endpoint) {
 		t.Helper()
 		require.Equal(t, want, tracker.State().Endpoints(web))
@@ -200,7 +200,7 @@ func TestNodes(t *testing.T) {
 	described := servicemodel.Node{Name: "node-a", Zone: "zone-1",
 		Addresses: addrs("172.16.0.1", "fd00:16::1", "192.0.2.1", "2001:db8::1")}
 	runCases(t, "nodes.yaml", func(t *testing.T, c *objectCase[*servicemodel.Node]) {
-		tracker := kube.NewTracker(c.Config)
+		tracker := kube.NewTracker(&c.Config)
 		c.requireProblems(t, "Node node-a", tracker.SetNode(patched(ourNode(), string(c.Given))))
 		want := *cmp.Or(c.Want, &described)
 		require.Equal(t, want, tracker.State().Node())
@@ -218,7 +218,7 @@ func serviceCIDR(name string, cidrs ...string) *networkingv1.ServiceCIDR {
 func TestServiceCIDR(t *testing.T) {
 	t.Parallel()
 	tracker := kube.NewTracker(
-		kube.Config{Node: servicemodel.Node{ServiceCIDRs: prefixes("10.98.0.0/16")}})
+		&kube.Config{Node: servicemodel.Node{ServiceCIDRs: prefixes("10.98.0.0/16")}})
 	require.Equal(t, prefixes("10.98.0.0/16"), tracker.State().Node().ServiceCIDRs,
 		"those the program names")
 

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -70,10 +71,10 @@ type Tracker struct {
 	dirtyNode bool
 }
 
-// NewTracker returns a tracker that knows no object.
-func NewTracker(c Config) *Tracker {
+// NewTracker returns a tracker that knows no object. A nil *Config is the zero Config.
+func NewTracker(c *Config) *Tracker {
 	return &Tracker{
-		config:       c,
+		config:       *cmp.Or(c, &Config{}),
 		services:     map[servicemodel.Name]*servicemodel.Service{},
 		backends:     map[servicemodel.Name]*backends{},
 		owners:       map[servicemodel.Name]servicemodel.Name{},

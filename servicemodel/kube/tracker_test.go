@@ -23,7 +23,7 @@ import (
 func TestEmptyTracker(t *testing.T) {
 	t.Parallel()
 	node := servicemodel.Node{Name: "node-a", MasqueradeAll: true}
-	tracker := kube.NewTracker(kube.Config{Node: node})
+	tracker := kube.NewTracker(&kube.Config{Node: node})
 	require.Equal(t, node, tracker.State().Node())
 	require.Zero(t, tracker.State().Len())
 	require.Empty(t, tracker.Problems())
@@ -39,7 +39,7 @@ func TestEmptyTracker(t *testing.T) {
 
 func TestWhatChangesNothingLeadsToTheSameState(t *testing.T) {
 	t.Parallel()
-	tracker := kube.NewTracker(kube.Config{Node: servicemodel.Node{Name: "node-a"}})
+	tracker := kube.NewTracker(&kube.Config{Node: servicemodel.Node{Name: "node-a"}})
 	set := func(version string) {
 		service, slice, node, cidr := webService(), webSlice("web-1", "10.1.0.1"), ourNode(),
 			serviceCIDR("kubernetes", "10.96.0.0/16")
@@ -79,7 +79,7 @@ func TestWhatChangesNothingLeadsToTheSameState(t *testing.T) {
 
 func TestProblemsAreOrdered(t *testing.T) {
 	t.Parallel()
-	tracker := kube.NewTracker(kube.Config{})
+	tracker := kube.NewTracker(nil)
 	for _, name := range []string{"b", "a"} {
 		service := webService()
 		service.Name = name
@@ -110,7 +110,7 @@ func TestProblemsAreOrdered(t *testing.T) {
 
 func TestUnmatched(t *testing.T) {
 	t.Parallel()
-	tracker := kube.NewTracker(kube.Config{})
+	tracker := kube.NewTracker(nil)
 	service := webService()
 	service.Spec.ClusterIPs, service.Spec.IPFamilies = service.Spec.ClusterIPs[:1], nil
 	requireNoProblems(t, tracker.SetService(service))
@@ -152,7 +152,7 @@ func TestUnmatched(t *testing.T) {
 // The names of at most 16 unknown services are compared with all known ones.
 func TestFewNamesAreGuessed(t *testing.T) {
 	t.Parallel()
-	tracker := kube.NewTracker(kube.Config{})
+	tracker := kube.NewTracker(nil)
 	requireNoProblems(t, tracker.SetService(webService()))
 	for i := range 20 {
 		s := webSlice(fmt.Sprint("s", i), "10.1.0.1")
@@ -166,7 +166,7 @@ func TestFewNamesAreGuessed(t *testing.T) {
 
 func TestProblemsAreFieldErrors(t *testing.T) {
 	t.Parallel()
-	problems := kube.NewTracker(kube.Config{}).SetService(
+	problems := kube.NewTracker(nil).SetService(
 		patched(webService(), "spec: {ports: [{port: 0}]}"))
 	field := new(*servicemodel.FieldError)
 	require.ErrorAs(t, problems[0], field)
@@ -176,7 +176,7 @@ func TestProblemsAreFieldErrors(t *testing.T) {
 // The text of a service in JSON has no slow start, so services.yaml cannot say it.
 func TestSlowStart(t *testing.T) {
 	t.Parallel()
-	tracker := kube.NewTracker(kube.Config{Annotations: "kernlb.io"})
+	tracker := kube.NewTracker(&kube.Config{Annotations: "kernlb.io"})
 	requireNoProblems(t, tracker.SetService(patched(webService(),
 		"metadata: {annotations: {kernlb.io/slow-start: 1m}}")))
 	require.Equal(t, time.Minute, tracker.State().Service(web).SlowStart)
@@ -292,14 +292,14 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 	config := kube.Config{Node: servicemodel.Node{Name: "node-a"}, NodeCIDRs: true}
 	for round := range 300 {
 		w := newWorld(seed, uint64(round))
-		tracker := kube.NewTracker(config)
+		tracker := kube.NewTracker(&config)
 		for range w.rng.IntN(80) {
 			w.change(tracker)
 			if w.rng.IntN(3) == 0 {
 				require.NoError(t, tracker.State().Validate())
 			}
 		}
-		fresh := kube.NewTracker(config)
+		fresh := kube.NewTracker(&config)
 		w.replay(fresh)
 		require.Equal(t, contentsOf(fresh.State()), contentsOf(tracker.State()), "round %d", round)
 		require.Equal(t, texts(fresh.Problems()), texts(tracker.Problems()), "round %d", round)
@@ -313,7 +313,7 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 
 func TestTrackerIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
-	tracker := kube.NewTracker(kube.Config{Node: servicemodel.Node{Name: "node-a"}})
+	tracker := kube.NewTracker(&kube.Config{Node: servicemodel.Node{Name: "node-a"}})
 	var group sync.WaitGroup
 	for i := range 4 {
 		group.Go(func() {

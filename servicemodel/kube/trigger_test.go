@@ -15,8 +15,8 @@ import (
 func TestATrackerTellsWhenChangesWereTriggered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		tracker := kube.NewTracker(kube.Config{Triggers: true})
-		silent := kube.NewTracker(kube.Config{})
+		tracker := kube.NewTracker(&kube.Config{Triggers: true})
+		silent := kube.NewTracker(nil)
 		start := time.Now()
 		at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
 		slice := func(name string, triggered string) {

@@ -40,7 +40,7 @@ func newKernlb(name string) func(context.Context, *serve.Settings) (serve.Syncer
 		}
 		return &kernlb{
 			engine: dataplane.New(b, &dataplane.Config{Strict: true}),
-			tracker: kube.NewTracker(kube.Config{Node: servicemodel.Node{
+			tracker: kube.NewTracker(&kube.Config{Node: servicemodel.Node{
 				Name: serve.NodeName, Addresses: s.NodeAddrs, ServiceCIDRs: s.ServiceCIDRs,
 				LocalPods: servicemodel.PodDetector{CIDRs: s.ClusterCIDRs},
 			}}),

@@ -128,7 +128,7 @@ func ourOutcomes(t *testing.T, s *scenario) (out []outcome, err error) {
 	defer b.Close()
 	e := dataplane.New(b, nil)
 	for _, step := range s.Steps {
-		tracker := kube.NewTracker(kube.Config{Node: servicemodel.Node{Name: nodeName},
+		tracker := kube.NewTracker(&kube.Config{Node: servicemodel.Node{Name: nodeName},
 			Annotations: "kernlb.io"})
 		for i := range step.Services {
 			require.Empty(t, tracker.SetService(&step.Services[i]))

@@ -73,7 +73,7 @@ func New(client kubernetes.Interface, cfg *Config) (*Source, error) {
 	if s.cfg.Logger != nil {
 		s.log = s.cfg.Logger
 	}
-	s.tracker = kube.NewTracker(s.cfg.Tracker)
+	s.tracker = kube.NewTracker(&s.cfg.Tracker)
 	s.node = newNodeGate(&s.cfg.Tracker)
 	kinds, err := s.kindsOf(client)
 	if err != nil {

@@ -15,7 +15,7 @@ func BenchmarkLoad(b *testing.B) {
 			text := strings.Repeat(document, 1000)
 			b.SetBytes(int64(len(text)))
 			for range b.N {
-				loader := manifest.NewLoader(kube.NewTracker(kube.Config{Strict: true}))
+				loader := manifest.NewLoader(kube.NewTracker(&kube.Config{Strict: true}))
 				if err := loader.Read("m.yaml", strings.NewReader(text)); err != nil ||
 					loader.Result().Err() != nil {
 					b.Fatal(err, loader.Result().Err())

@@ -1,7 +1,7 @@
 // Package manifest reads the files of kubectl apply without an API server, for programs that take
 // their services from files.
 //
-//	tracker := kube.NewTracker(kube.Config{Strict: true})
+//	tracker := kube.NewTracker(&kube.Config{Strict: true})
 //	loader := manifest.NewLoader(tracker)
 //	err := loader.ReadFile("services.yaml")
 //	…

@@ -10,7 +10,7 @@ import (
 
 //revive:disable:line-length-limit a line of output cannot be wrapped
 func ExampleLoader() {
-	tracker := kube.NewTracker(kube.Config{Strict: true})
+	tracker := kube.NewTracker(&kube.Config{Strict: true})
 	loader := manifest.NewLoader(tracker)
 	err := loader.Read("web.yaml", strings.NewReader(`
 apiVersion: v1

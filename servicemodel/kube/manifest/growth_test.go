@@ -75,7 +75,7 @@ func TestTimeAndMemoryGrowAsTextsDo(t *testing.T) {
 			growth.Linear(t, 1<<17, func(n int) string {
 				return strings.Replace(tt.text, "ITEMS", many(n, tt.item), 1)
 			}, func(text string) {
-				set := manifest.NewSet(kube.Config{Strict: true})
+				set := manifest.NewSet(&kube.Config{Strict: true})
 				for _, name := range []string{"a.yaml", "b.yaml"} {
 					if _, err := set.Put(name, strings.NewReader(text)); err != nil {
 						t.Error(err)
@@ -97,7 +97,7 @@ func TestTimeAndMemoryGrowAsFilesDo(t *testing.T) {
 		}
 		return texts
 	}, func(texts []string) {
-		set := manifest.NewSet(kube.Config{Strict: true})
+		set := manifest.NewSet(&kube.Config{Strict: true})
 		for i, text := range texts {
 			if _, err := set.Put(fmt.Sprint(i), strings.NewReader(text)); err != nil {
 				t.Error(err)

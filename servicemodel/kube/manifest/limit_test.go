@@ -11,7 +11,7 @@ import (
 
 func TestFileThatIsTooLarge(t *testing.T) {
 	t.Parallel()
-	loader := NewLoader(kube.NewTracker(kube.Config{}))
+	loader := NewLoader(kube.NewTracker(nil))
 	loader.maxSize, loader.AllowEmpty = 10, true
 	require.NoError(t, loader.Read("m.yaml", strings.NewReader("# 1234567\n")))
 	require.NoError(t, loader.Result().Err())

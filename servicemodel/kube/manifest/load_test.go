@@ -22,7 +22,7 @@ var web = servicemodel.Name{Namespace: "default", Name: "web"}
 // load reads text as the file "m.yaml".
 func load(t *testing.T, text string) (*kube.Tracker, manifest.Result) {
 	t.Helper()
-	tracker := kube.NewTracker(kube.Config{Strict: true, Node: servicemodel.Node{Name: "node-a"}})
+	tracker := kube.NewTracker(&kube.Config{Strict: true, Node: servicemodel.Node{Name: "node-a"}})
 	loader := manifest.NewLoader(tracker)
 	require.NoError(t, loader.Read("m.yaml", strings.NewReader(text)))
 	require.NoError(t, tracker.State().Validate())
@@ -153,7 +153,7 @@ func TestSeveralFiles(t *testing.T) {
 	first, second := filepath.Join(dir, "service.yaml"), filepath.Join(dir, "slice.json")
 	require.NoError(t, os.WriteFile(first, []byte(service), 0o600))
 	require.NoError(t, os.WriteFile(second, []byte("\n\n"+service+"---\n"+slice), 0o600))
-	tracker := kube.NewTracker(kube.Config{Strict: true})
+	tracker := kube.NewTracker(&kube.Config{Strict: true})
 	loader := manifest.NewLoader(tracker)
 	require.NoError(t, loader.ReadFile(first))
 	require.NoError(t, loader.ReadFile(second))
@@ -168,7 +168,7 @@ func TestSeveralFiles(t *testing.T) {
 
 func TestWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	loader := manifest.NewLoader(kube.NewTracker(kube.Config{}))
+	loader := manifest.NewLoader(kube.NewTracker(nil))
 	require.ErrorIs(t, loader.ReadFile(filepath.Join(t.TempDir(), "none.yaml")), os.ErrNotExist)
 	broken := errors.New("broken pipe")
 	require.ErrorIs(t, loader.Read("standard input", iotest.ErrReader(broken)), broken)

@@ -47,7 +47,7 @@ func TestFilesWithoutObjectsAreTakenIfAllowed(t *testing.T) {
 		if tt.Want[0] != noObject {
 			continue
 		}
-		set := manifest.NewSet(kube.Config{Strict: true})
+		set := manifest.NewSet(&kube.Config{Strict: true})
 		put := func(text string) error {
 			result, err := set.Put("m.yaml", strings.NewReader(text))
 			require.NoError(t, err)

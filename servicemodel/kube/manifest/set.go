@@ -24,11 +24,11 @@ type Set struct {
 	holders map[string][]string // the files that have the object, sorted: the last one counts
 }
 
-// NewSet returns an empty set with a tracker that it makes from the configuration. The
-// configuration should be strict.
-func NewSet(c kube.Config) *Set {
-	return &Set{tracker: kube.NewTracker(c), config: c, files: map[string]objects{},
-		holders: map[string][]string{}}
+// NewSet returns an empty set with a tracker that it makes from the configuration, which
+// should be strict. A nil *Config is the zero Config.
+func NewSet(c *kube.Config) *Set {
+	return &Set{tracker: kube.NewTracker(c), config: *cmp.Or(c, &kube.Config{}),
+		files: map[string]objects{}, holders: map[string][]string{}}
 }
 
 // Tracker returns the tracker, which only the set may change.
@@ -47,7 +47,7 @@ func (s *Set) PutFile(name string) (Result, error) {
 // Put replaces the objects of a file. If something in it is wrong ([Result.Err]), or if it cannot
 // be read, the file's earlier objects stay. An object that another file has, too, is a warning.
 func (s *Set) Put(name string, r io.Reader) (Result, error) {
-	l := NewLoader(kube.NewTracker(s.config))
+	l := NewLoader(kube.NewTracker(&s.config))
 	l.forSet, l.AllowEmpty = true, s.AllowEmpty
 	if err := l.Read(name, r); err != nil {
 		return Result{}, err

@@ -31,7 +31,7 @@ func addresses(s *Set) map[string]string {
 
 func TestSetFollowsFiles(t *testing.T) {
 	t.Parallel()
-	s := NewSet(kube.Config{Strict: true})
+	s := NewSet(&kube.Config{Strict: true})
 	putService(t, s, "a", "web", "10.96.0.1")
 	putService(t, s, "b", "db", "10.96.0.2")
 	require.Equal(t, map[string]string{"web": "10.96.0.1", "db": "10.96.0.2"}, addresses(s))
@@ -50,7 +50,7 @@ func TestSetFollowsFiles(t *testing.T) {
 // If two files have an object, the last file counts, in any order of reading.
 func TestSetTakesTheLastFile(t *testing.T) {
 	t.Parallel()
-	s := NewSet(kube.Config{Strict: true})
+	s := NewSet(&kube.Config{Strict: true})
 	putService(t, s, "b", "web", "10.96.0.2")
 	putService(t, s, "a", "web", "10.96.0.1")
 	require.Equal(t, map[string]string{"web": "10.96.0.2"}, addresses(s))
@@ -78,7 +78,7 @@ func TestSetTakesTheLastFile(t *testing.T) {
 // A Node or a ServiceCIDR that no file has any more leaves nothing behind.
 func TestSetForgetsTheNode(t *testing.T) {
 	t.Parallel()
-	s := NewSet(kube.Config{Node: servicemodel.Node{Name: "node-a"}, NodeCIDRs: true})
+	s := NewSet(&kube.Config{Node: servicemodel.Node{Name: "node-a"}, NodeCIDRs: true})
 	before := s.Tracker().State()
 	_, err := s.Put("node", strings.NewReader(`---
 {apiVersion: v1, kind: Node, metadata: {name: node-a, labels: {topology.kubernetes.io/zone: z}},
@@ -99,7 +99,7 @@ func TestSetForgetsTheNode(t *testing.T) {
 // Whether a slice matches a service of another file is judged when all files are there.
 func TestSetTellsWhatIsUnmatched(t *testing.T) {
 	t.Parallel()
-	s := NewSet(kube.Config{Strict: true})
+	s := NewSet(&kube.Config{Strict: true})
 	r, err := s.Put("a", strings.NewReader(`# a slice
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -127,7 +127,7 @@ func TestLongNamesAreToldApart(t *testing.T) {
 			"metadata: {name: " + name + suffix + ", labels: {kubernetes.io/service-name: " + name +
 			"}}}\n"
 	}
-	s := NewSet(kube.Config{Strict: true})
+	s := NewSet(&kube.Config{Strict: true})
 	r, err := s.Put("a", strings.NewReader(slice("-a")+slice("-b")))
 	require.NoError(t, err)
 	require.Empty(t, r.Problems)

@@ -162,7 +162,7 @@ func TestStrictTrackersAreAPIServers(t *testing.T) {
 	}
 	for seed := range uint64(objects) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		tracker := kube.NewTracker(kube.Config{Strict: true})
+		tracker := kube.NewTracker(&kube.Config{Strict: true})
 		service, slice := changed(t, r, "service", validService), changed(t, r, "slice", validSlice)
 		judge(seed, service, apiService(t, service), tracker.SetService(completed(service)))
 		api := apiSlice(t, slice)
