@@ -221,3 +221,15 @@ func TestMoreEndpointsThanEntriesAreRefused(t *testing.T) {
 	require.NoError(t, check(changes("", 4094), "wlc", nil))
 	require.ErrorContains(t, check(changes("", 4094), "sh", nil), "4094 endpoints")
 }
+
+// Weights that fit a table fill it.
+func TestReducedWeightsFillTheTable(t *testing.T) {
+	t.Parallel()
+	p := &sm.Pool{Slots: make([]sm.Slot, 4)}
+	for i := range p.Slots {
+		p.Slots[i].Weight = 1000
+	}
+	require.Equal(t, 64, reduction(p, 256)(1000))
+	require.Nil(t, reduction(p, 4000), "they fit as they are")
+	require.Equal(t, 999, reduction(p, 3999)(1000), "the rest of the table is not enough for all")
+}
