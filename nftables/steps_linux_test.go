@@ -139,3 +139,5 @@ func TestStepsThatAreInterrupted(t *testing.T) {
 
 // unlocked is a backend that waits for no turn.
 type unlocked struct{ backends.Backend }
+
+func (unlocked) Unwrap() backends.Backend { return nil }

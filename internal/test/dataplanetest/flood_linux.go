@@ -57,6 +57,8 @@ type flood struct {
 // unsettled hides that a backend is a [backends.Settler], so that no commit waits for later work.
 type unsettled struct{ backends.Backend }
 
+func (unsettled) Unwrap() backends.Backend { return nil }
+
 // settleEach is the number of commits after which a flood does the work that they left.
 const settleEach = 32
 

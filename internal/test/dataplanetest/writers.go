@@ -63,6 +63,8 @@ func WritersWithoutTurns(t *testing.T, under Backend, states []servicemodel.Stat
 // noTurns hides that a backend is a [backends.Locker].
 type noTurns struct{ backends.Backend }
 
+func (noTurns) Unwrap() backends.Backend { return nil }
+
 // writersPatience is how long all writers together may take: some 20 s on a busy machine.
 const writersPatience = 4 * time.Minute
 
