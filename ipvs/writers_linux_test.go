@@ -48,6 +48,8 @@ func TestWritersTakeTurns(t *testing.T) {
 // slow waits before it locks, so that writers alternate.
 type slow struct{ backends.Backend }
 
+func (slow) Unwrap() backends.Backend { return nil }
+
 func (s slow) Lock(ctx context.Context) (unlock func(), err error) {
 	time.Sleep(3 * time.Millisecond)
 	return s.Backend.(backends.Locker).Lock(ctx)
@@ -315,6 +317,8 @@ func TestNodePortsOfBothFamiliesReadBack(t *testing.T) {
 
 // unlocked hides that a backend is a Locker and a Settler.
 type unlocked struct{ backends.Backend }
+
+func (unlocked) Unwrap() backends.Backend { return nil }
 
 // Without the lock, a writer that was overtaken reports a conflict. It may leave its work half
 // done. Then the version says so, and the next apply results in its state.

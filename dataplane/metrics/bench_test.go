@@ -17,6 +17,8 @@ import (
 // costless is a backend that does nothing.
 type costless struct{ backends.Backend }
 
+func (costless) Unwrap() backends.Backend { return nil }
+
 func (costless) Name() string                        { return "nftables" }
 func (costless) Check(*servicemodel.ChangeSet) error { return nil }
 

@@ -47,6 +47,8 @@ func BenchmarkPage(b *testing.B) {
 // costless is a backend that takes no time, so that only the time of engine and page remains.
 type costless struct{ backends.Backend }
 
+func (costless) Unwrap() backends.Backend { return nil }
+
 func (costless) Check(*sm.ChangeSet) error { return nil }
 
 func (costless) Observe(context.Context, *sm.Table) (*backends.Observation, error) {
