@@ -344,20 +344,23 @@ type (
 		able
 		inner *memory.Backend
 	}
-	bare struct{ able }
+	bare  struct{ able }
+	below struct{ *hiding }
 )
 
 func TestABackendDoesNotHideAnotherInSilence(t *testing.T) {
 	t.Parallel()
 	a := able{called: map[string]int{}}
-	for _, b := range []backends.Backend{hiding{a}, &hiding{a}, hidden{able: a}, &hidden{able: a}} {
+	for _, b := range []backends.Backend{hiding{a}, &hiding{a}, below{&hiding{a}},
+		hidden{a, memory.New(nil)}, &hidden{a, memory.New(nil)}} {
 		const want = "and needs a method Unwrap() backends.Backend"
 		require.ErrorContains(t, errOf(dataplane.New(b, nil).Apply(t.Context(), services(1))), want)
 		require.ErrorContains(t, errOf(dataplane.NewParts(b, nil).Owners(t.Context())), want)
 		e := dataplane.New(memory.New(nil), nil)
 		require.ErrorContains(t, errOf(e.Switch(t.Context(), b)), want)
 	}
-	for _, b := range []backends.Backend{bare{a}, &bare{a}, memory.New(nil), wrapped{a}} {
+	for _, b := range []backends.Backend{bare{a}, &bare{a}, memory.New(nil), wrapped{a},
+		hidden{able: a}} {
 		ok(dataplane.New(b, nil).Observe(t.Context()))(t)
 	}
 }

@@ -28,29 +28,44 @@ func as[T any](b backends.Backend) (t T, ok bool) {
 
 // unusable returns an error if b is nil, or a nil pointer such as the result of a constructor that
 // failed. It also returns one for a backend that contains another one and does not say so: the
-// optional interfaces of the inner one would be lost in silence. Embedded types are no problem,
-// since their methods are those of the outer one.
+// optional interfaces of the inner one would be lost in silence.
 func unusable(b backends.Backend) error {
 	v := reflect.ValueOf(b)
 	if b == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return errNoBackend
 	}
-	if _, wraps := b.(interface{ Unwrap() backends.Backend }); wraps {
+	if _, says := b.(interface{ Unwrap() backends.Backend }); says {
 		return nil
 	}
-	t := v.Type()
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if t.Kind() != reflect.Struct {
-		return nil
-	}
-	for _, f := range reflect.VisibleFields(t) {
-		inner := f.Type.Implements(reflect.TypeFor[backends.Backend]())
-		if inner && (f.Type.Kind() == reflect.Interface || !f.Anonymous) {
-			return fmt.Errorf("%s wraps the backend in its field %s, and needs a method "+
-				"Unwrap() backends.Backend", t, f.Name)
-		}
+	if field, hidden := hides(v); hidden {
+		return fmt.Errorf("%T wraps the backend in its field %s, and needs a method "+
+			"Unwrap() backends.Backend", b, field)
 	}
 	return nil
+}
+
+// hides returns the field with a backend whose methods are not those of the struct v, or of the
+// struct that v points to.
+func hides(v reflect.Value) (field string, hidden bool) {
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	if v.Kind() != reflect.Struct {
+		return "", false
+	}
+	for i := range v.NumField() {
+		f, value := v.Type().Field(i), v.Field(i)
+		k := value.Kind()
+		if !f.Type.Implements(reflect.TypeFor[backends.Backend]()) ||
+			(k == reflect.Interface || k == reflect.Pointer) && value.IsNil() {
+			continue
+		}
+		if k == reflect.Interface || !f.Anonymous {
+			return f.Name, true
+		}
+		if field, hidden = hides(value); hidden {
+			return field, true
+		}
+	}
+	return "", false
 }
