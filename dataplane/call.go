@@ -38,7 +38,7 @@ func (e *Engine) begin(ctx context.Context, name string, p Phase) (context.Conte
 	if e.resync.Swap(false) {
 		e.known.inKernel = nil
 	}
-	ctx = context.WithValue(ctx, within{}, e)
+	ctx = context.WithValue(ctx, within{e}, true)
 	if e.cfg.Span != nil && name != "" {
 		ctx, e.endCall = e.cfg.Span(ctx, name)
 		e.span = ctx
@@ -49,19 +49,17 @@ func (e *Engine) begin(ctx context.Context, name string, p Phase) (context.Conte
 	return ctx, nil
 }
 
-// within is the key of the engine in the contexts that its calls pass to observers and others.
-// These must not wait for the turn, which the call has until they return.
-type within struct{}
+// within is the key that marks the contexts that calls of an engine pass to observers and others.
+// These must not wait for the turn, which the call has until they return. Calls of several engines
+// may be within each other.
+type within struct{ engine *Engine }
 
 // errWithin says that a call would wait for itself.
 var errWithin = errors.New("the context is that of another call of the engine, which may wait " +
 	"for this one: observers, Approve and Flows need a goroutine and another context for it")
 
 // isWithin reports whether ctx comes from a call of the engine.
-func (e *Engine) isWithin(ctx context.Context) bool {
-	outer, _ := ctx.Value(within{}).(*Engine)
-	return outer == e
-}
+func (e *Engine) isWithin(ctx context.Context) bool { return ctx.Value(within{e}) != nil }
 
 // end publishes the knowledge of the kernel, and ends the call. The call's last phase failed if the
 // call did.

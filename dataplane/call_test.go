@@ -76,11 +76,16 @@ func TestCallsWithinACallFail(t *testing.T) {
 	e.Subscribe(func(ctx context.Context, _ dataplane.Event) { try(ctx, e) })
 	ok(e.Apply(t.Context(), services(2)))(t)
 	p := dataplane.NewParts(memory.New(nil), nil)
+	other := dataplane.New(memory.New(nil), &dataplane.Config{Approve: func(ctx context.Context,
+		_ *dataplane.Preview) error {
+		try(ctx, p) // the call of p waits for that of other
+		return nil
+	}})
 	seen := 0
 	p.Subscribe(func(ctx context.Context, _ dataplane.Event) {
 		seen++
 		try(ctx, p)
-		ok(e.Plan(ctx, services(3)))(t) // another engine has a turn of its own
+		ok(other.Apply(ctx, services(3+seen)))(t) // another engine has a turn of its own
 	})
 	ok(p.Apply(t.Context(), "default", services(1)))(t)
 	require.NotZero(t, seen)
