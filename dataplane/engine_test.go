@@ -346,13 +346,17 @@ type (
 	}
 	bare  struct{ able }
 	below struct{ *hiding }
+	// sealed says that it has none of the inner one's interfaces.
+	sealed struct{ backends.Backend }
 )
+
+func (sealed) Unwrap() backends.Backend { return nil }
 
 func TestABackendDoesNotHideAnotherInSilence(t *testing.T) {
 	t.Parallel()
 	a := able{called: map[string]int{}}
 	for _, b := range []backends.Backend{hiding{a}, &hiding{a}, below{&hiding{a}},
-		hidden{a, memory.New(nil)}, &hidden{a, memory.New(nil)}} {
+		hidden{a, memory.New(nil)}, &hidden{a, memory.New(nil)}, wrapped{hiding{a}}} {
 		const want = "and needs a method Unwrap() backends.Backend"
 		require.ErrorContains(t, errOf(dataplane.New(b, nil).Apply(t.Context(), services(1))), want)
 		require.ErrorContains(t, errOf(dataplane.NewParts(b, nil).Owners(t.Context())), want)
@@ -360,7 +364,7 @@ func TestABackendDoesNotHideAnotherInSilence(t *testing.T) {
 		require.ErrorContains(t, errOf(e.Switch(t.Context(), b)), want)
 	}
 	for _, b := range []backends.Backend{bare{a}, &bare{a}, memory.New(nil), wrapped{a},
-		hidden{able: a}} {
+		hidden{able: a}, sealed{hiding{a}}} {
 		ok(dataplane.New(b, nil).Observe(t.Context()))(t)
 	}
 }

@@ -28,13 +28,17 @@ func as[T any](b backends.Backend) (t T, ok bool) {
 
 // unusable returns an error if b is nil, or a nil pointer such as the result of a constructor that
 // failed. It also returns one for a backend that contains another one and does not say so: the
-// optional interfaces of the inner one would be lost in silence.
+// optional interfaces of the inner one would be lost in silence. The same holds for the backends
+// that b wraps.
 func unusable(b backends.Backend) error {
 	v := reflect.ValueOf(b)
 	if b == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return errNoBackend
 	}
-	if _, says := b.(interface{ Unwrap() backends.Backend }); says {
+	if w, says := b.(interface{ Unwrap() backends.Backend }); says {
+		if inner := w.Unwrap(); inner != nil {
+			return unusable(inner)
+		}
 		return nil
 	}
 	if field, hidden := hides(v); hidden {
