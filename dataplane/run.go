@@ -39,6 +39,7 @@ type RunOptions struct {
 
 func (o *RunOptions) withDefaults() RunOptions {
 	r := *cmp.Or(o, &RunOptions{})
+	r.MinInterval = max(0, r.MinInterval)
 	if r.RetryMin <= 0 {
 		r.RetryMin = 100 * time.Millisecond
 	}

@@ -278,15 +278,17 @@ func TestRunDoesNothingBeforeTheFirstState(t *testing.T) {
 
 // Times that do not end, and bursts without a limit, do not overflow.
 func TestRunTakesOptionsOfAnySize(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		r := run(t, dataplane.RunOptions{MinInterval: time.Second, Burst: math.MaxInt,
-			RetryMin: math.MaxInt64, Resync: never, CheckInterval: never})
-		r.Fail("commit", 9, errRefused)
-		for n := 1; n <= 4; n++ {
-			r.set(services(n))
-			r.at(0)
-		}
-		r.at(time.Hour)
-		require.Equal(t, seconds(0, 0, 0, 0), r.applies)
-	})
+	for least, burst := range map[time.Duration]int{time.Second: math.MaxInt, -time.Hour: 9} {
+		bubble(t, least.String(), func(t *testing.T) {
+			r := run(t, dataplane.RunOptions{MinInterval: least, Burst: burst,
+				RetryMin: math.MaxInt64, Resync: never, CheckInterval: never})
+			r.Fail("commit", 9, errRefused)
+			for n := 1; n <= 4; n++ {
+				r.set(services(n))
+				r.at(0)
+			}
+			r.at(time.Hour)
+			require.Equal(t, seconds(0, 0, 0, 0), r.applies)
+		})
+	}
 }
