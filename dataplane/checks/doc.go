@@ -1,7 +1,7 @@
-// Package checks asks endpoints whether they work, and keeps states at the answers.
+// Package checks checks the health of endpoints. Endpoints that fail get no new connections.
 //
-// A program that has a state and wants endpoints to get traffic only while they answer begins with
-// a [Follower]. It gives the engine a state in which the endpoints that fail are not ready:
+// A program that has a state begins with a [Follower]. It gives the engine the same state, in which
+// the endpoints that fail are not ready:
 //
 //	follower, err := checks.NewFollower(func(s servicemodel.State) { engine.Set(s) }, nil)
 //	…

@@ -57,7 +57,6 @@ type world struct {
 
 	mu     sync.Mutex
 	down   map[string]bool
-	asked  map[string]int
 	states []servicemodel.State // that the follower gave
 	told   []string
 }
