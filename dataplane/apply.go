@@ -140,7 +140,7 @@ func (e *Engine) retry(ctx context.Context, doing string, b backends.Backend,
 	return fmt.Errorf("%s: tried %d times: %w", doing, tries, err)
 }
 
-// lock lets the other writers of the instance of b wait until unlock, if b has that.
+// lock makes the other writers of b's instance wait until unlock, if b is a [backends.Locker].
 func lock(ctx context.Context, b backends.Backend) (unlock func(), err error) {
 	if l, ok := as[backends.Locker](b); ok {
 		return l.Lock(ctx)

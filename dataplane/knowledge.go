@@ -55,8 +55,8 @@ func newKnowledge(accepted servicemodel.State) knowledge {
 }
 
 // observed takes over a reading. If it equals the applied table except for the order of slots,
-// which IPVS does not keep, the applied table gets this order and stays in force. That one also has
-// what no kernel holds, such as health checks and pools for which the kernel has no place.
+// which IPVS does not keep, the applied table gets this order and stays in force. It also has what
+// no kernel holds, such as health checks and pools for which the kernel has no place.
 func (k *knowledge) observed(o *backends.Observation) {
 	k.drift, k.partial, k.suspect = o.Drift, o.Partial, false
 	k.lastRead = cmp.Or(o.Table, &servicemodel.Table{})

@@ -11,8 +11,9 @@ import (
 )
 
 // intact reports whether another apply of the same state would find nothing to do. It reads the
-// kernel only if its contents are unknown. If the last apply was denied, it says whether the kernel
-// is as it was then, and reads because of a suspicion, because the apply would be denied again.
+// kernel only if its contents are unknown. After a denied apply, it reports whether the kernel is
+// as it was then. A suspicion then causes a reading here, because another apply would be denied
+// again.
 func (e *Engine) intact(ctx context.Context, denied bool) bool {
 	ctx, err := e.begin(ctx, "", PhaseObserve)
 	if err != nil {

@@ -42,7 +42,8 @@ func next(now time.Time, all ...due) (rest time.Duration, do action) {
 	return rest, do
 }
 
-// applySchedule says when Run applies the newest state. It does doResync while the kernel has that.
+// applySchedule says when Run applies the newest state. While the kernel holds that state, the next
+// action is doResync.
 type applySchedule struct {
 	due
 	opts RunOptions
@@ -74,7 +75,7 @@ func (s *applySchedule) soon(now time.Time, do action) {
 	s.due = due{later(now, s.paid.Add(-time.Duration(s.opts.Burst-1)*s.opts.MinInterval)), do}
 }
 
-// rest begins a time without anything to apply.
+// rest schedules the next resync: nothing is left to apply.
 func (s *applySchedule) rest(now time.Time) {
 	s.due, s.denied, s.retry.next = due{do: doResync}, false, s.retry.least
 	if s.have && s.opts.Resync >= 0 {
@@ -102,8 +103,8 @@ func (s *applySchedule) switched(now time.Time) {
 	}
 }
 
-// tried says how the apply do ended, which is repeated if it failed. Without a result and an error,
-// another call had applied the state, or none is wanted any more.
+// tried records the outcome of the action do, and schedules a retry if it failed. Neither a result
+// nor an error means that another call has applied the state, or that no state is wanted any more.
 func (s *applySchedule) tried(now time.Time, do action, r *Result, err error) {
 	if r != nil || err != nil {
 		s.paid = later(now, s.paid).Add(s.opts.MinInterval)
