@@ -196,8 +196,9 @@ func (p *Parts) without(ctx context.Context, owners []string) (*Result, error) {
 		return nil, err
 	}
 	p.engine.enter(PhaseCheck)
-	r := p.changeTo(o, o.Table.WithoutParts(owners...), owners...)
-	if o.OtherLayout { // others need the instance: leave it as it is
+	next := o.Table.WithoutParts(owners...)
+	r := p.changeTo(o, next, owners...)
+	if o.OtherLayout && (next.Len() > 0 || !o.OnlyOwners) { // others need it: leave it as it is
 		r.Drift = nil
 	}
 	return r, nil

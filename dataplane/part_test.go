@@ -537,3 +537,34 @@ func addrs(l ...string) []netip.Addr {
 	}
 	return addrs
 }
+
+// emptied is an instance of another layout in which no owner holds anything any more.
+type emptied struct {
+	*memory.Backend
+	others  bool // but owners that were not asked about
+	removed int
+}
+
+func (b *emptied) ObserveParts(context.Context, []string, *servicemodel.Table) (
+	*backends.Observation, error) {
+	return &backends.Observation{Table: &servicemodel.Table{}, Drift: []string{"layout 1000"},
+		OtherLayout: true, OnlyOwners: !b.others}, nil
+}
+
+func (b *emptied) Owners(context.Context) ([]string, error) { return nil, nil }
+
+func (b *emptied) Commit(context.Context, *servicemodel.ChangeSet) (backends.Stats, error) {
+	b.removed++
+	return backends.Stats{}, nil
+}
+
+// An instance goes with its last part, also if that part lost its frontends before, by settings
+// that exclude their addresses.
+func TestAnEmptyInstanceOfAnotherLayoutGoes(t *testing.T) {
+	t.Parallel()
+	for _, others := range []bool{false, true} {
+		b := &emptied{Backend: memory.New(nil), others: others}
+		ok(dataplane.NewParts(b, nil).Remove(t.Context(), "a"))(t)
+		require.Equal(t, others, b.removed == 0)
+	}
+}

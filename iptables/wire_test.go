@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"bytes"
 	"encoding/hex"
 	"math/rand/v2"
 	"net/netip"
@@ -186,6 +187,18 @@ func TestASecondMatchIsNotUnderstood(t *testing.T) {
 			require.False(t, d.decodeRule(once, nil).opaque, r.text(f.Model))
 			require.True(t, d.decodeRule(append(once, once...), nil).opaque, r.text(f.Model))
 		}
+	}
+}
+
+// A protocol may only be equal to a value, or unequal. Another comparison is not taken for one.
+func TestAnotherComparisonIsNotUnderstood(t *testing.T) {
+	t.Parallel()
+	for op, opaque := range map[uint32]bool{nft.CmpEq: false, nft.CmpGte: true, 2: true} {
+		exprs, _ := encodeRule(t, nft.IPv4, &rule{proto: sm.TCP})
+		at := bytes.Index(exprs, []byte{8, 0, nft.AttrCmpOp, 0, 0, 0, 0, byte(nft.CmpEq)})
+		require.Positive(t, at)
+		exprs[at+7] = byte(op)
+		require.Equal(t, opaque, newDecoder(nft.IPv4).decodeRule(exprs, nil).opaque, "%v", op)
 	}
 }
 

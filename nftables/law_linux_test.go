@@ -51,7 +51,8 @@ func newLawful(t *testing.T) func(*testing.T, *rand.Rand) *law.Machine {
 				{Name: "flush a set or a chain", Do: k.FlushOne},
 				{Name: "an instance of an older layout", Do: older},
 				k.Script("add a chain", "add chain TABLE by-hand"),
-				k.Script("make it dormant", "add table TABLE { flags dormant; }"),
+				k.Script("make it dormant", "list set TABLE settings\n"+ // fails without a table
+					"add table TABLE { flags dormant; }"),
 				k.Script("another layout", "delete element TABLE settings { 0x00000001 }\n"+
 					"add element TABLE settings { 0x00000001 comment \"layout 1000\" }"),
 			}})
