@@ -39,10 +39,17 @@ func Probe(ctx context.Context, candidates ...backends.Candidate) []Support {
 	return l
 }
 
+// Choice is the outcome of [Choose].
+type Choice struct {
+	// Backend is the chosen backend, open. It is nil if Choose returned an error.
+	Backend backends.Backend
+	// Others says why each other candidate that was asked was not chosen, in their order.
+	Others []Support
+}
+
 // Choose opens the first candidate that the kernel supports and that can express the state, for an
 // engine with the configuration cfg. If no candidate can express all of it, Choose opens the one
-// that refuses the fewest services, the first among equals; with a strict engine, none. The second
-// result says why each other candidate that was asked was not chosen, in their order.
+// that refuses the fewest services, the first among equals; with a strict engine, none.
 //
 // The error joins the reasons against each candidate. It matches [backends.ErrUnsupported] if some
 // backend only cannot express the state. If the node is invalid, or if a service is and the engine
@@ -50,16 +57,15 @@ func Probe(ctx context.Context, candidates ...backends.Candidate) []Support {
 //
 // Choose does not look at what the backends hold. A program that changes its backend cleans up the
 // old one: after it has applied its state to the new backend, it calls [Engine.Cleanup] on the old.
-func Choose(
-	ctx context.Context, s servicemodel.State, cfg *Config, candidates ...backends.Candidate,
-) (b backends.Backend, others []Support, err error) {
+func Choose(ctx context.Context, s servicemodel.State, cfg *Config,
+	candidates ...backends.Candidate) (c Choice, err error) {
 	d := reducedState{state: s, cfg: cmp.Or(cfg, &Config{})}
 	if err := d.resolve(nil); err != nil {
-		return nil, nil, err
+		return c, err
 	}
 	all := servicemodel.Diff(nil, d.table)
 	errs := []error{errors.New("no backend")}
-	var best, fewest int // the index of b in others, and the number of its refusals
+	var best, fewest int // the index of the chosen one in Others, and the number of its refusals
 	for _, candidate := range candidates {
 		var o backends.Backend
 		var refused []Refusal
@@ -72,17 +78,17 @@ func Choose(
 		if ctx.Err() != nil && err != nil {
 			break
 		}
-		others = append(others, Support{candidate.Name, err})
+		c.Others = append(c.Others, Support{candidate.Name, err})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s%w", text, err))
 			continue
 		}
-		last := &others[len(others)-1]
+		last := &c.Others[len(c.Others)-1]
 		for _, r := range refused {
 			last.Err = errors.Join(last.Err, r.Err)
 		}
-		if b == nil || len(refused) < fewest {
-			b, o, best, fewest = o, b, len(others)-1, len(refused)
+		if c.Backend == nil || len(refused) < fewest {
+			c.Backend, o, best, fewest = o, c.Backend, len(c.Others)-1, len(refused)
 		}
 		if o != nil {
 			errs = append(errs, o.Close())
@@ -91,10 +97,11 @@ func Choose(
 			break
 		}
 	}
-	if b == nil {
-		return nil, others, cmp.Or(wait.Ended(ctx), errors.Join(errs...))
+	if c.Backend == nil {
+		return c, cmp.Or(wait.Ended(ctx), errors.Join(errs...))
 	}
-	return b, slices.Delete(others, best, best+1), nil
+	c.Others = slices.Delete(c.Others, best, best+1)
+	return c, nil
 }
 
 // probe calls a candidate's Probe, if it is set.

@@ -124,8 +124,8 @@ func TestTheFirstThatCanIsChosen(t *testing.T) {
 			for _, f := range tt.list {
 				candidates = append(candidates, f.candidate())
 			}
-			b, others, err := dataplane.Choose(t.Context(), services(2), &tt.cfg, candidates...)
-			requireOthers(t, tt.list, tt.want, others)
+			c, err := dataplane.Choose(t.Context(), services(2), &tt.cfg, candidates...)
+			requireOthers(t, tt.list, tt.want, c.Others)
 			if tt.want == "" {
 				require.ErrorContains(t, err, "no backend")
 				for _, e := range tt.errors {
@@ -133,7 +133,7 @@ func TestTheFirstThatCanIsChosen(t *testing.T) {
 				}
 			} else {
 				require.NoError(t, err)
-				require.Equal(t, tt.want, b.Name())
+				require.Equal(t, tt.want, c.Backend.Name())
 			}
 			for _, f := range tt.list {
 				if f.opened > 0 && f.name != tt.want {
@@ -172,7 +172,7 @@ func TestAnInvalidStateAsksNobody(t *testing.T) {
 	t.Parallel()
 	f := &fakeCandidate{name: "nftables"}
 	s := servicemodel.State{}.WithService(&servicemodel.Service{})
-	_, _, err := dataplane.Choose(t.Context(), s, &dataplane.Config{Strict: true}, f.candidate())
+	_, err := dataplane.Choose(t.Context(), s, &dataplane.Config{Strict: true}, f.candidate())
 	var field *servicemodel.FieldError
 	require.ErrorAs(t, err, &field)
 	require.Zero(t, f.probed)
@@ -181,9 +181,9 @@ func TestAnInvalidStateAsksNobody(t *testing.T) {
 func TestAnInvalidServiceIsNoReasonToChooseNobody(t *testing.T) {
 	t.Parallel()
 	f, s := &fakeCandidate{name: "nftables"}, services(1).WithService(invalid(2))
-	b, _, err := dataplane.Choose(t.Context(), s, nil, f.candidate())
+	c, err := dataplane.Choose(t.Context(), s, nil, f.candidate())
 	require.NoError(t, err)
-	require.Equal(t, "nftables", b.Name())
+	require.Equal(t, "nftables", c.Backend.Name())
 }
 
 func TestChoosingEndsWithItsContext(t *testing.T) {
@@ -192,7 +192,7 @@ func TestChoosingEndsWithItsContext(t *testing.T) {
 	gone := errors.New("gone home")
 	one, two := &fakeCandidate{name: "nftables", err: errModule}, &fakeCandidate{name: "iptables"}
 	cancel(gone)
-	_, _, err := dataplane.Choose(ctx, servicemodel.State{}, nil, one.candidate(), two.candidate())
+	_, err := dataplane.Choose(ctx, servicemodel.State{}, nil, one.candidate(), two.candidate())
 	require.ErrorIs(t, err, gone)
 	require.Zero(t, two.probed)
 }
@@ -207,15 +207,15 @@ func ExampleChoose() {
 	for _, s := range dataplane.Probe(context.Background(), candidates...) {
 		fmt.Println(s)
 	}
-	backend, others, err := dataplane.Choose(context.Background(), servicemodel.State{}, nil,
+	choice, err := dataplane.Choose(context.Background(), servicemodel.State{}, nil,
 		candidates...)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer backend.Close()
-	fmt.Println("chosen:", backend.Name())
-	fmt.Println("not chosen:", others)
+	defer choice.Backend.Close()
+	fmt.Println("chosen:", choice.Backend.Name())
+	fmt.Println("not chosen:", choice.Others)
 	// Output:
 	// nftables: missing module nft_numgen
 	// iptables: supported

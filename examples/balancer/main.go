@@ -74,14 +74,15 @@ func start(ctx context.Context, path string, d time.Duration, check bool, from n
 	if from.IsValid() {
 		return c.trace(from)
 	}
-	lb, others, err := dataplane.Choose(ctx, c.state(), &dataplane.Config{Strict: true},
+	chosen, err := dataplane.Choose(ctx, c.state(), &dataplane.Config{Strict: true},
 		nftables.Candidate(&nftables.Config{Table: "balancer"}),
 		ipvs.Candidate(&ipvs.Config{Table: "balancer"}))
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	lb := chosen.Backend
 	defer lb.Close()
-	slog.Info("chosen", "backend", lb.Name(), "not", others)
+	slog.Info("chosen", "backend", lb.Name(), "not", chosen.Others)
 	if check {
 		return nil
 	}

@@ -34,17 +34,17 @@ func (p *program) openBackend(ctx context.Context, s servicemodel.State) (backen
 			return c.Open()
 		}
 	}
-	b, others, err := dataplane.Choose(ctx, s, p.engineConfig(), l...)
+	c, err := dataplane.Choose(ctx, s, p.engineConfig(), l...)
 	if err != nil {
 		return nil, err
 	}
-	p.opts.backend = b.Name()
-	for _, o := range others {
+	p.opts.backend = c.Backend.Name()
+	for _, o := range c.Others {
 		for _, problem := range dataplane.Problems(o.Err) {
-			p.warn("the backend is %s, not %s: %v", b.Name(), o.Backend, problem.Err)
+			p.warn("the backend is %s, not %s: %v", p.opts.backend, o.Backend, problem.Err)
 		}
 	}
-	return b, nil
+	return c.Backend, nil
 }
 
 // withEngine runs f with an engine on the backend that the flags name, or on one chosen for the
