@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -37,7 +36,7 @@ type Proxy struct {
 	engine  *dataplane.Engine
 	cfg     ProxyConfig
 	started time.Time
-	last    atomic.Pointer[served]
+	serving ServingCache
 }
 
 // NewProxy returns the health of a proxy that runs the engine. A nil engine counts as one that does
@@ -68,23 +67,6 @@ func (p *Proxy) Healthy() bool {
 // ready reports whether the kernel holds a state, if that is required.
 func (p *Proxy) ready() bool {
 	return !p.cfg.RequireState || !p.engine.Status().Succeeded.IsZero()
-}
-
-// served is what was counted for a revision and a table.
-type served struct {
-	revision dataplane.Revision
-	held     *servicemodel.Table
-	serving  *Serving
-}
-
-// serving counts the services of a status, once for each change of them.
-func (p *Proxy) serving(s *dataplane.Status) *Serving {
-	l := p.last.Load()
-	if l == nil || l.revision != s.Applied || l.held != s.Held {
-		l = &served{s.Applied, s.Held, ServingOf(*s)}
-		p.last.Store(l)
-	}
-	return l.serving
 }
 
 // health also returns when the kernel was last up to date; at first, when p was made.
@@ -140,7 +122,7 @@ func (p *Proxy) answer(w http.ResponseWriter, eligible *bool) {
 	s := p.engine.Status()
 	var serving *Serving
 	if eligible != nil {
-		serving = p.serving(&s)
+		serving = p.serving.Of(s)
 	}
 	h := proxyHealth{LastUpdated: updated, CurrentTime: now, NodeEligible: eligible,
 		Healthy: healthy, Status: map[string]familyHealth{}, Serving: serving, Refused: s.Refused,

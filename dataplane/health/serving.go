@@ -2,6 +2,7 @@ package health
 
 import (
 	"cmp"
+	"sync/atomic"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -20,7 +21,8 @@ type Serving struct {
 	// Reject counts those that have an address without endpoints, where connections are rejected,
 	// or dropped if [servicemodel.Node.NoEndpoints] says so.
 	Reject int `json:"reject,omitzero"`
-	// Nowhere counts those that have no address at which this node answers.
+	// Nowhere counts those that have no address at which this node answers, as before they are
+	// applied.
 	Nowhere int `json:"nowhere,omitzero"`
 	// Refused counts those that were left out as a whole ([dataplane.Refusal]).
 	Refused int `json:"refused,omitzero"`
@@ -67,6 +69,27 @@ func ServingOf(s dataplane.Status) *Serving {
 		v.count(s.Held, s.Held.FrontendsOfService(svc.Name))
 	}
 	return v
+}
+
+// ServingCache keeps the result of [ServingOf] until another state is wanted or in the kernel. The
+// zero ServingCache is ready for one engine. Several goroutines may call its method.
+type ServingCache struct{ last atomic.Pointer[counted] }
+
+// counted is what [ServingOf] returned for these revisions and this table.
+type counted struct {
+	wanted, applied dataplane.Revision
+	held            *servicemodel.Table
+	serving         *Serving
+}
+
+// Of returns what [ServingOf] returns. Callers share the result and must not change it.
+func (c *ServingCache) Of(s dataplane.Status) *Serving {
+	l := c.last.Load()
+	if l == nil || l.wanted != s.Wanted || l.applied != s.Applied || l.held != s.Held {
+		l = &counted{s.Wanted, s.Applied, s.Held, ServingOf(s)}
+		c.last.Store(l)
+	}
+	return l.serving
 }
 
 // count counts one service with its frontends.

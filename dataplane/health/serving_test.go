@@ -110,7 +110,7 @@ func TestServing(t *testing.T) {
 	}
 }
 
-// The answers follow each change, also one of what is refused.
+// The answers follow each change, also of what is refused, and of what is not applied yet.
 func TestServingFollowsTheEngine(t *testing.T) {
 	t.Parallel()
 	e := dataplane.New(memory.New(nil), &dataplane.Config{KeepRefused: true})
@@ -135,6 +135,9 @@ func TestServingFollowsTheEngine(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, step.kept, serving().Serving.Kept)
 	}
+	e.Set(with(servicemodel.State{}.WithService(&svc), "a", elsewhere()))
+	pending := serving().Serving
+	require.Equal(t, []int{2, 1}, []int{pending.Services, pending.Nowhere})
 	_, err := e.Cleanup(t.Context())
 	require.NoError(t, err)
 	require.Nil(t, serving().Serving)

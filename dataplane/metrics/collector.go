@@ -14,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -70,8 +71,9 @@ type Collector struct {
 	cfg         Config
 	unsubscribe func()
 
-	scrape sync.Mutex // one scrape at a time, from setting values to reading them
-	made   maker
+	scrape  sync.Mutex // one scrape at a time, from setting values to reading them
+	made    maker
+	serving health.ServingCache
 
 	mu    sync.Mutex // protects the fields below
 	proxy *proxyMetrics
@@ -134,6 +136,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 		c.own.draining.set(float64(c.cfg.Flows.Draining()))
 	}
 	c.askKernel(&status)
+	c.own.serves(c.serving.Of(status))
 	c.update(&status)
 	for _, m := range c.made.all {
 		m.Collect(to)

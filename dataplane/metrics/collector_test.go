@@ -288,6 +288,19 @@ func TestNamesAreAsPrometheusWantsThem(t *testing.T) {
 	}
 }
 
+// A service whose clients are rejected, and the warning that says why, are counted.
+func TestRejectedClientsAndWarningsAreCounted(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "nftables")
+	f.requireSeries(map[string]float64{"kernlb_services{outcome=reject}": none,
+		"kernlb_warnings": 0})
+	f.apply(with(with(onNode(), 1, 1), 2, 1, func(s *servicemodel.Service) {
+		s.Ports[0].Name = "web" // the endpoint's port has no name
+	}))
+	f.requireSeries(map[string]float64{"kernlb_services{outcome=serve}": 1,
+		"kernlb_services{outcome=reject}": 1, "kernlb_warnings": 1})
+}
+
 // The number of a program's problems is a metric.
 func TestProblemsAreCounted(t *testing.T) {
 	t.Parallel()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -32,6 +33,7 @@ type ownMetrics struct {
 	wantedEndpoints, heldEndpoints  *values
 	heldFrontends, adopted          *values
 	draining, connections           *values
+	services, warnings              *values
 
 	conntrackCount, conntrackMax, conntrackEvents    *values
 	serviceConnections, servicePackets, serviceBytes *values
@@ -118,6 +120,12 @@ func (m *ownMetrics) makeState(r *maker) {
 		"and no service is refused for, such as a broken manifest.")
 	m.claims = r.gauge("kernlb_claim_conflicts",
 		"Addresses and ports that a service claims and another one has.")
+	m.warnings = r.gauge("kernlb_warnings",
+		"Warnings about services, such as an endpoint without the wanted port.")
+	m.services = r.gauge("kernlb_services", "Wanted services by what their clients meet at this "+
+		"node: serve, local (the endpoints are on other nodes), reject (an address has no "+
+		"endpoints), nowhere (no address), refused. Absent while the engine does not know what "+
+		"the kernel holds.", "outcome")
 	m.wantedServices = r.gauge("kernlb_wanted_services", "Services that are wanted.")
 	m.wantedEndpoints = r.gauge("kernlb_wanted_endpoints",
 		"Endpoints that are wanted, ready or not, on any node.")
@@ -245,6 +253,7 @@ func (m *ownMetrics) update(s *dataplane.Status, endpoints int, t *tally) {
 	}
 	m.refused.set(float64(refused))
 	m.claims.set(float64(len(s.Conflicts)))
+	m.warnings.set(float64(s.Warnings.Len()))
 	m.wantedServices.set(float64(s.State.Len()))
 	m.wantedEndpoints.set(float64(endpoints))
 	m.heldServices.set(float64(len(t.services)))
@@ -252,5 +261,16 @@ func (m *ownMetrics) update(s *dataplane.Status, endpoints int, t *tally) {
 	m.heldEndpoints.set(float64(t.slots))
 	if m.found != nil {
 		m.adopted.set(float64(*m.found))
+	}
+}
+
+// serves sets the gauge of services; v is nil if that is not known.
+func (m *ownMetrics) serves(v *health.Serving) {
+	if v == nil {
+		return
+	}
+	for outcome, n := range map[string]int{"serve": v.Serve, "local": v.Local,
+		"reject": v.Reject, "nowhere": v.Nowhere, "refused": v.Refused} {
+		m.services.set(float64(n), outcome)
 	}
 }
