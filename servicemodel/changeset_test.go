@@ -119,9 +119,17 @@ func TestStoredChangesHaveAllHealthChecks(t *testing.T) {
 	old, want := with("10.64.0.1"), with("10.64.0.2")
 	var c sm.ChangeSet
 	require.NoError(t, json.Unmarshal(ok(json.Marshal(sm.Diff(old, want)))(t), &c))
-	on := ok(c.On(ok(sm.NewTable(old.Contents()))(t)))(t)
+	read := ok(sm.NewTable(old.Contents()))(t)
+	on := ok(c.On(read))(t)
 	require.Empty(t, sm.Diff(on.New, want).Health)
 	require.Len(t, on.Health, 1)
+
+	// What the reader of a kernel remembers, and the planner does not want, goes.
+	other := sm.HealthCheck{Service: sm.Name{Namespace: "default", Name: "gone"}, Port: 32001}
+	read = read.Apply(&sm.ChangeSet{Old: read, Health: []sm.Change[sm.HealthCheck]{{New: &other}}})
+	on = ok(c.On(read))(t)
+	require.Empty(t, sm.Diff(on.New, want).Health)
+	require.Len(t, on.Health, 2)
 }
 
 func TestAChangeSetFromAnotherTableIsPartOfTheWhole(t *testing.T) {

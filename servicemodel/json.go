@@ -373,8 +373,8 @@ var ErrOtherTable = errors.New("the change set begins from another table")
 
 // On returns the change set with its tables, if it was read from JSON and begins from t. It returns
 // [ErrOtherTable] if t is not the table that the change set begins from. Health checks do not count
-// here, because no kernel holds them. It returns another error if the changes do not lead to the
-// recorded fingerprint.
+// here, because no kernel holds them: the result removes those of t that the change set does not
+// have. On returns another error if the changes do not lead to the recorded fingerprint.
 func (c *ChangeSet) On(t *Table) (*ChangeSet, error) {
 	c = c.orEmpty()
 	from, err := t.fingerprint()
@@ -384,7 +384,19 @@ func (c *ChangeSet) On(t *Table) (*ChangeSet, error) {
 	if from != c.from {
 		return nil, fmt.Errorf("%w: that of fingerprint %s, not %s", ErrOtherTable, c.from, from)
 	}
-	changed := t.Apply(c)
+	all, wanted := *c, map[Name]bool{}
+	all.Health = slices.Clone(c.Health)
+	for _, h := range c.Health {
+		if h.New != nil {
+			wanted[h.New.Service] = true
+		}
+	}
+	for h := range t.HealthChecks() {
+		if !wanted[h.Service] {
+			all.Health = append(all.Health, Change[HealthCheck]{Old: &h})
+		}
+	}
+	changed := t.Apply(&all)
 	to, err := changed.fingerprint()
 	if err != nil {
 		return nil, err
