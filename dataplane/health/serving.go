@@ -44,6 +44,12 @@ const MaxRejected = 20
 // All reports whether clients can use all wanted services, here or at other nodes.
 func (s *Serving) All() bool { return s.Reject+s.Nowhere+s.Refused+s.Kept+s.Conflicts == 0 }
 
+// Outcomes returns the five numbers that add up to Services, by their names in JSON.
+func (s *Serving) Outcomes() map[string]int {
+	return map[string]int{"serve": s.Serve, "local": s.Local, "reject": s.Reject,
+		"nowhere": s.Nowhere, "refused": s.Refused}
+}
+
 // ServingOf counts the services of an engine. It returns nil if the engine does not know what the
 // kernel holds, as before its first apply and after an error. The time grows with the number of
 // addresses.

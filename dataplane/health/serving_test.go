@@ -100,6 +100,11 @@ func TestServing(t *testing.T) {
 			require.Equal(t, &tt.want, got)
 			healthy := tt.want.Serve+tt.want.Local == tt.want.Services && tt.want.Conflicts == 0
 			require.Equal(t, healthy, got.All())
+			sum := 0
+			for _, n := range got.Outcomes() {
+				sum += n
+			}
+			require.Equal(t, got.Services, sum)
 
 			w := httptest.NewRecorder()
 			proxy.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))

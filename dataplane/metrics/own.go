@@ -269,8 +269,7 @@ func (m *ownMetrics) serves(v *health.Serving) {
 	if v == nil {
 		return
 	}
-	for outcome, n := range map[string]int{"serve": v.Serve, "local": v.Local,
-		"reject": v.Reject, "nowhere": v.Nowhere, "refused": v.Refused} {
+	for outcome, n := range v.Outcomes() {
 		m.services.set(float64(n), outcome)
 	}
 }

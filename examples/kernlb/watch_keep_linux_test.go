@@ -48,6 +48,7 @@ func TestWatchKeepsWhatIsRefused(t *testing.T) {
 	code, text := get(t, w.ns, w.address(), w.address(), "/metrics")
 	require.Equal(t, http.StatusOK, code)
 	require.Contains(t, text, "\nkernlb_refused_services 1\n")
+	require.Contains(t, text, "\nkernlb_services{outcome=\"serve\"} 3\n")
 	_, text = get(t, w.ns, w.address(), w.address(), "/refused")
 	require.Contains(t, text, "as it was before")
 

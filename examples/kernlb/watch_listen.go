@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,10 +52,12 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	mux.Handle("/", shown)
 	healthy := health.NewProxy(e, &health.ProxyConfig{RequireState: true,
 		Problems: w.problems}).Handler()
+	var serving health.ServingCache
 	mux.HandleFunc("GET /metrics", func(a http.ResponseWriter, _ *http.Request) {
 		a.Header().Set("Content-Type", "text/plain; version=0.0.4")
 		s := e.Status()
-		_, _ = fmt.Fprint(a, metricsText(&s, len(w.problems()))) // the client is gone
+		text := metricsText(&s, serving.Of(s), len(w.problems()))
+		_, _ = io.WriteString(a, text) // the client is gone
 	})
 	mux.Handle("/healthz", healthy)
 	mux.Handle("/livez", healthy)
@@ -91,7 +96,7 @@ func (w *watcher) serve(l net.Listener, h http.Handler) (stop func()) {
 
 // metricsText returns those metrics of dataplane/metrics that the alerts need, under the same
 // names. A Prometheus client would be larger than the rest of the program.
-func metricsText(s *dataplane.Status, problems int) string {
+func metricsText(s *dataplane.Status, serving *health.Serving, problems int) string {
 	pending, running := 0.0, 0.0
 	if s.Pending() {
 		pending = time.Since(s.PendingSince).Seconds()
@@ -115,6 +120,7 @@ func metricsText(s *dataplane.Status, problems int) string {
 		{"claim_conflicts", "gauge",
 			"Addresses and ports that a service claims and another one has.",
 			float64(len(s.Conflicts))},
+		{"warnings", "gauge", "Warnings about services.", float64(s.Warnings.Len())},
 		{"wanted_services", "gauge", "Services that are wanted.", float64(s.State.Len())},
 		{"repairs_total", "counter",
 			"Applies that put right what others had done to the kernel.",
@@ -122,6 +128,16 @@ func metricsText(s *dataplane.Status, problems int) string {
 	} {
 		fmt.Fprintf(&b, "# HELP kernlb_%s %s\n# TYPE kernlb_%s %s\nkernlb_%s %g\n", m.name,
 			m.help, m.name, m.kind, m.name, m.value)
+	}
+
+	if serving == nil {
+		return b.String()
+	}
+	outcomes := serving.Outcomes()
+	b.WriteString("# HELP kernlb_services Wanted services by what their clients meet at this " +
+		"node.\n# TYPE kernlb_services gauge\n")
+	for _, outcome := range slices.Sorted(maps.Keys(outcomes)) {
+		fmt.Fprintf(&b, "kernlb_services{outcome=%q} %d\n", outcome, outcomes[outcome])
 	}
 	return b.String()
 }
