@@ -78,7 +78,7 @@ func TestCallsWithinACallFail(t *testing.T) {
 	p := dataplane.NewParts(memory.New(nil), nil)
 	other := dataplane.New(memory.New(nil), &dataplane.Config{Approve: func(ctx context.Context,
 		_ *dataplane.Preview) error {
-		try(ctx, p) // the call of p waits for that of other
+		try(ctx, p) // p's call waits for this one
 		return nil
 	}})
 	seen := 0

@@ -13,7 +13,7 @@ import (
 // learn what happened, and say which action is due next and when. They ask neither the clock nor
 // the engine.
 
-// action is what Run does when it is due.
+// action is a kind of work that Run does.
 type action int
 
 const (

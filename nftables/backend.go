@@ -48,8 +48,8 @@ type backend struct {
 	sweep *plan.Sweep
 }
 
-// lack is what the last probe of the kernel found missing for a table. The error is nil if nothing
-// was.
+// lack is the result of the last probe of the kernel for a table: an error that says what is
+// missing, or nil.
 type lack struct {
 	err    error
 	probed time.Time

@@ -91,7 +91,7 @@ type Check struct {
 	// Reply requires an answer. Without it, silence until the timeout passes, and only an ICMP
 	// error fails. For udp.
 	Reply bool
-	// Answer is what the answer must begin with, and implies Reply. For udp.
+	// Answer is the required beginning of the answer. It implies Reply. For udp.
 	Answer string
 }
 

@@ -43,7 +43,7 @@ type Config struct {
 	Ask func(context.Context, Target) error
 }
 
-// State is what a [Monitor] found out about a target.
+// State is the health of a target, as far as a [Monitor] knows it.
 type State uint8
 
 // The states.

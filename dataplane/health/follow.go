@@ -18,7 +18,7 @@ func (p *NodePorts) Follow(e *dataplane.Engine, failed func(error)) (stop func()
 	}
 	var mu sync.Mutex
 	followed := false
-	sync := func(ctx context.Context, t *servicemodel.Table) {
+	update := func(ctx context.Context, t *servicemodel.Table) {
 		if err := p.Sync(ctx, t); err != nil && failed != nil {
 			failed(err)
 		}
@@ -31,13 +31,13 @@ func (p *NodePorts) Follow(e *dataplane.Engine, failed func(error)) (stop func()
 		mu.Lock()
 		defer mu.Unlock()
 		followed = true
-		sync(ctx, t)
+		update(ctx, t)
 	})
 
 	mu.Lock()
 	defer mu.Unlock()
 	if t := e.Status().Held; t != nil && !followed {
-		sync(context.Background(), t)
+		update(context.Background(), t)
 	}
 	return stop
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Serving counts the wanted services by what their clients meet at this node. It is about what the
-// kernel holds: whether endpoints answer, it does not say.
+// kernel holds, and does not say whether endpoints answer.
 type Serving struct {
 	// Services is the number of wanted services. Each is in one of the next five numbers.
 	Services int `json:"services"`

@@ -33,7 +33,7 @@ import (
 // takes longest is the last.
 var mutated = []string{"servicemodel,servicemodel/kube,dataplane",
 	"servicemodel/kube,servicemodel/kube/manifest", "dataplane,dataplane/memory,dataplane/health",
-	"conntrack,dataplane/flows", "examples/cni", "ipvs", "iptables",
+	"dataplane/checks", "conntrack,dataplane/flows", "examples/cni", "ipvs", "iptables",
 	"nftables/internal/form,nftables", "nftables/internal/plan,nftables",
 	"nftables/internal/read,nftables", "nftables"}
 
