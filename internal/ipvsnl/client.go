@@ -99,15 +99,50 @@ const dumpAttempts = 5
 
 // Services returns all services of the network namespace, in the order of their keys.
 //
-// The kernel sends them in parts, and finds its place again by counting. So a change by another
-// program between two parts may hide a service or show it twice, and the kernel does not flag that.
-// A dump that shows a service twice, or that a kernel does flag, is repeated. If this happens again
-// and again, Services returns [rawnl.ErrDumpInterrupted]. A hidden service cannot be noticed. One
-// part holds about 50 services.
+// The kernel sends them in parts, and finds its place again by counting. Kernels with one table of
+// services count those of all network namespaces (ip_vs_genl_dump_services). So a service that is
+// removed between two parts, here or in another namespace, can hide services that stay, and the
+// kernel does not flag that. Services therefore lists until two lists in a row have the same
+// services, at most dumpAttempts times, and asks for each service that only an earlier list has. It
+// cannot notice a service that all lists miss.
 func (c *Client) Services(ctx context.Context) ([]ObservedService, error) {
-	list, err := dump(ctx, c, request(CommandGetService, ServiceKey{}), parseServiceReply,
-		func(a, b ObservedService) int { return a.Compare(b.ServiceKey) })
+	list, err := c.services(ctx)
 	return list, reading(err, "list services")
+}
+
+func (c *Client) services(ctx context.Context) (list []ObservedService, err error) {
+	req := request(CommandGetService, ServiceKey{})
+	compare := func(a, b ObservedService) int { return a.Compare(b.ServiceKey) }
+	same := func(a, b ObservedService) bool { return compare(a, b) == 0 }
+	missing := map[ServiceKey]bool{} // from the last list
+	for i := range dumpAttempts {
+		before := list
+		if list, _, err = dump(ctx, c, req, parseServiceReply, compare); err != nil {
+			return nil, err
+		}
+		for _, s := range before {
+			missing[s.ServiceKey] = true
+		}
+		for _, s := range list {
+			delete(missing, s.ServiceKey)
+		}
+		if i > 0 && slices.EqualFunc(before, list, same) {
+			break
+		}
+	}
+
+	for k := range missing {
+		s, err := c.Service(ctx, k)
+		if errors.Is(err, ErrNoService) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	slices.SortFunc(list, compare)
+	return list, nil
 }
 
 // Service returns the service k. It fails with [ErrNoService].
@@ -116,8 +151,12 @@ func (c *Client) Service(ctx context.Context, k ServiceKey) (s ObservedService, 
 }
 
 // Destinations returns the destinations of the service k, in the order of their keys. It fails with
-// [ErrNoService]. Changes by other programs have the same effect as in [Client.Services]; one part
-// holds about 55 destinations.
+// [ErrNoService].
+//
+// The kernel sends them in parts of about 55. A change of the service by another program between
+// two parts may hide a destination or show it twice, and the kernel does not flag that. A list that
+// shows a destination twice, or that a kernel does flag, is read again. If this happens again and
+// again, Destinations returns [rawnl.ErrDumpInterrupted]. A hidden destination cannot be noticed.
 func (c *Client) Destinations(ctx context.Context, k ServiceKey) ([]ObservedDestination, error) {
 	list, err := c.DestinationsIf(ctx, k)
 	if err == nil && len(list) == 0 {
@@ -135,9 +174,14 @@ func (c *Client) DestinationsIf(ctx context.Context, k ServiceKey) ([]ObservedDe
 	parse := func(attrs []byte) (ObservedDestination, error) {
 		return parseDestinationReply(attrs, k.Family)
 	}
-	list, err := dump(ctx, c, request(CommandGetDestination, k), parse,
-		func(a, b ObservedDestination) int { return a.Compare(b.DestinationKey) })
-	return list, reading(err, "list destinations of %v", k)
+	compare := func(a, b ObservedDestination) int { return a.Compare(b.DestinationKey) }
+	for range dumpAttempts {
+		list, twice, err := dump(ctx, c, request(CommandGetDestination, k), parse, compare)
+		if err != nil || !twice {
+			return list, reading(err, "list destinations of %v", k)
+		}
+	}
+	return nil, reading(errInterrupted, "list destinations of %v", k)
 }
 
 // Timeouts returns the timeouts of the network namespace.
@@ -167,27 +211,32 @@ func reading(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
+// errInterrupted ends the attempts to read a list.
+var errInterrupted = fmt.Errorf("%d attempts: %w", dumpAttempts, rawnl.ErrDumpInterrupted)
+
 // dump sends a request to list objects and returns them in the order of compare, which compares
-// keys. It starts again if the dump is interrupted, or shows an object twice.
+// keys, each once. It starts again if the dump is interrupted. twice reports whether the dump
+// showed an object twice.
 func dump[T any](ctx context.Context, c *Client, req *rawnl.Batch,
 	parse func(attrs []byte) (T, error), compare func(a, b T) int,
-) ([]T, error) {
+) (list []T, twice bool, err error) {
 	for range dumpAttempts {
-		var list []T
+		list = nil
 		err := c.conn.Dump(ctx, req, func(m rawnl.Message) error {
 			object, err := parse(m.Attrs)
 			list = append(list, object)
 			return err
 		})
-		if err != nil && !errors.Is(err, rawnl.ErrDumpInterrupted) {
-			return nil, err
+		if errors.Is(err, rawnl.ErrDumpInterrupted) {
+			continue
+		}
+		if err != nil {
+			return nil, false, err
 		}
 		slices.SortFunc(list, compare)
 		n := len(list)
 		list = slices.CompactFunc(list, func(a, b T) bool { return compare(a, b) == 0 })
-		if err == nil && len(list) == n {
-			return list, nil
-		}
+		return list, len(list) < n, nil
 	}
-	return nil, fmt.Errorf("%d attempts: %w", dumpAttempts, rawnl.ErrDumpInterrupted)
+	return nil, false, errInterrupted
 }

@@ -3,6 +3,8 @@ package ipvsnl_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -163,21 +165,80 @@ func TestAnInterruptedDumpIsRepeated(t *testing.T) {
 		"list destinations of TCP 10.96.0.1:80: 5 attempts: the dump was interrupted")
 }
 
-func TestADumpThatShowsSomethingTwiceIsRepeated(t *testing.T) {
+func TestADumpThatShowsADestinationTwiceIsRepeated(t *testing.T) {
 	t.Parallel()
 	dumps := 0
 	c, _ := dialScripted(t, func(m rawnltest.Message) []any {
 		dumps++
 		part := rawnltest.Reply(m.Type, rawnl.FlagMulti, m.Seq,
-			ipvsfake.ServiceBody(ObservedService{Service: Wanted(Web)}))
+			ipvsfake.DestinationBody(ObservedDestination{Destination: Dest("10.0.0.1:80")}))
 		parts := []any{part}
 		if dumps < 3 {
 			parts = append(parts, part)
 		}
 		return append(parts, rawnltest.Done(m.Seq, 0, 0))
 	})
-	require.Len(t, ok(c.Services(t.Context()))(t), 1)
+	require.Len(t, ok(c.Destinations(t.Context(), Web))(t), 1)
 	require.Equal(t, 3, dumps)
+}
+
+// In each round one of the two dumps misses a run of services or shows one twice, as it may when
+// another network namespace removes or adds services. Between the dumps, a service comes or goes.
+func TestServicesThatADumpHidesAreSeen(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(300) {
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		kernel := ipvsfake.New()
+		sock := &rawnltest.Kernel{Answer: kernel.Answer}
+		c := dial(t, sock)
+		n := 1 + rnd.IntN(30)
+		add, remove := Many(n, 0)
+		require.NoError(t, c.Submit(t.Context(), add...))
+
+		other := dial(t, kernel.Socket())
+		torn, dumps := rnd.IntN(2), 0
+		change := remove[rnd.IntN(n)]
+		if torn == 0 && rnd.IntN(2) == 0 {
+			change = NewService(Wanted(DNS6))
+		}
+		sock.Answer = func(request []rawnltest.Message) []any {
+			answer := kernel.Answer(request)
+			if request[0].Flags&rawnl.FlagDump != rawnl.FlagDump {
+				return answer
+			}
+			if dumps == torn {
+				answer = tear(t, rnd, answer)
+			}
+			if dumps++; dumps == 1 && seed%3 > 0 {
+				require.NoError(t, other.Submit(t.Context(), change))
+			}
+			return answer
+		}
+		var keys []ServiceKey
+		for _, s := range ok(c.Services(t.Context()))(t) {
+			keys = append(keys, s.ServiceKey)
+		}
+		require.Equal(t, kernel.Keys(), keys, "seed %d", seed)
+	}
+}
+
+// tear removes a run of messages from a dump, or repeats one.
+func tear(t *testing.T, rnd *rand.Rand, answer []any) []any {
+	var all []rawnltest.Message
+	for _, datagram := range answer {
+		all = append(all, ok(rawnltest.Split(datagram.([]byte)))(t)...)
+	}
+	done := len(all) - 1
+	if i, j := rnd.IntN(done+1), rnd.IntN(done+1); i <= j {
+		all = slices.Delete(all, i, j)
+	} else {
+		all = slices.Insert(all, i, all[j])
+	}
+	torn := []any{}
+	for _, m := range all {
+		torn = append(torn, rawnltest.Reply(m.Type, m.Flags, m.Seq, m.Body))
+	}
+	return torn
 }
 
 // requireWholeDumps requires that a dump in many parts is whole and sorted.

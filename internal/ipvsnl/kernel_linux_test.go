@@ -54,6 +54,41 @@ func TestKernelListsInParts(t *testing.T) {
 	requireWholeDumps(t, c)
 }
 
+func TestKernelServicesAreSeenBesideAnotherNamespace(t *testing.T) {
+	c, _ := kernelClient(t)
+	const n = 300
+	add, _ := Many(n, 0)
+	require.NoError(t, c.Submit(t.Context(), add...))
+
+	other, _ := kernelClient(t)
+	add, remove := Many(20, 0)
+	stop := make(chan struct{})
+	churned := make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				churned <- nil
+				return
+			default:
+			}
+			if err := other.Submit(t.Context(), append(add, remove...)...); err != nil {
+				churned <- err
+				return
+			}
+		}
+	}()
+	hidden := 0 // of a single dump, one in ten hides some
+	for range 50 {
+		if len(ok(c.Services(t.Context()))(t)) < n {
+			hidden++
+		}
+	}
+	close(stop)
+	require.NoError(t, <-churned)
+	require.LessOrEqual(t, hidden, 1)
+}
+
 func TestKernelAnswersFitTheReceiveQueue(t *testing.T) {
 	_, ns := kernelClient(t)
 	// Only the queue limits how much is sent at once.
