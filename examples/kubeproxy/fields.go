@@ -141,7 +141,33 @@ var dropped = map[string]string{
 	"udpTimeoutMilliseconds": userspace,
 }
 
+// droppedFlags are flags that older versions of kube-proxy had, with the reasons why they have no
+// effect. Static pods and units that were written for these versions still start the program.
+var droppedFlags = []struct {
+	name   string
+	toggle bool // needs no value
+	why    string
+}{
+	{"add-dir-header", true, klogFlag},
+	{"alsologtostderr", true, klogFlag},
+	{"cleanup-ipvs", true, "--cleanup deletes virtual servers, too"},
+	{"conntrack-max", false, "--conntrack-max-per-core and --conntrack-min took its place"},
+	{"log-backtrace-at", false, klogFlag},
+	{"log-dir", false, klogFlag},
+	{"log-file", false, klogFlag},
+	{"log-file-max-size", false, klogFlag},
+	{"logtostderr", true, klogFlag},
+	{"one-output", true, klogFlag},
+	{"proxy-port-range", false, userspace},
+	{"resource-container", false, "kube-proxy leaves its cgroup to the kubelet"},
+	{"skip-headers", true, klogFlag},
+	{"skip-log-headers", true, klogFlag},
+	{"stderrthreshold", false, klogFlag},
+	{"udp-timeout", false, userspace},
+}
+
 const (
+	klogFlag  = "the log goes to standard error"
 	userspace = "it was for the mode userspace"
 	inKernel  = "in the mode kernelspace; on Windows it has the flag "
 	syncText  = "the longest wait before what failed is tried again, and half of what makes " +

@@ -31,10 +31,14 @@ type options struct {
 	warnings []string
 }
 
-// ofFlag returns the first field that a flag sets, or the entry of a flag without a field.
-func ofFlag(flag string) *field {
+// ofFlag returns the first field that a flag sets, or the entry of a flag without a field. Of a
+// dropped flag it returns an empty entry.
+func ofFlag(flag string) field {
 	i := slices.IndexFunc(fields, func(f field) bool { return f.flag == flag })
-	return &fields[i]
+	if i < 0 {
+		return field{}
+	}
+	return fields[i]
 }
 
 // newFlags returns the flags of kube-proxy. The flags of fields set the configuration, which
@@ -69,6 +73,14 @@ func newFlags(o *options) *pflag.FlagSet {
 			}
 		case f.effect == noEffect:
 			fs.String(f.flag, "", usage(f.flag))
+		}
+	}
+	for _, d := range droppedFlags {
+		fs.String(d.name, "", d.why)
+		flag := fs.Lookup(d.name)
+		flag.Hidden = true
+		if d.toggle {
+			flag.NoOptDefVal = "true"
 		}
 	}
 	return fs
@@ -112,6 +124,11 @@ func parseOptions(args []string) (*options, error) {
 	for i := range fields {
 		if f := &fields[i]; f.field == "" && f.effect == noEffect && fs.Changed(f.flag) {
 			o.warnings = append(o.warnings, "--"+f.flag+" has no effect: "+f.text)
+		}
+	}
+	for _, d := range droppedFlags {
+		if fs.Changed(d.name) {
+			o.warnings = append(o.warnings, "--"+d.name+" has no effect: "+d.why)
 		}
 	}
 	if o.configFile != "" {

@@ -159,8 +159,10 @@ func readDocument(name string) (*document, error) {
 	} else if err != nil {
 		return nil, d.inLine(err)
 	}
-	if more := (&yamlv3.Node{}); in.Decode(more) == nil {
-		return nil, &fileError{name, more.Line, errors.New("a second document: want one")}
+	for more := (&yamlv3.Node{}); in.Decode(more) == nil; {
+		if more.Content[0].Tag != "!!null" { // nothing may follow a last ---
+			return nil, &fileError{name, more.Line, errors.New("a second document: want one")}
+		}
 	}
 	return d, nil
 }

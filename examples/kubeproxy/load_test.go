@@ -138,16 +138,6 @@ func TestDefaultsAreThoseOfKubeProxy(t *testing.T) {
 	}
 }
 
-// Files written by installers of Kubernetes load.
-func TestFilesOfOthersLoad(t *testing.T) {
-	t.Parallel()
-	names := ok(filepath.Glob("testdata/config-*.yaml"))(t)
-	require.NotEmpty(t, names)
-	for _, name := range names {
-		ok(parseOptions([]string{"--config", name, "--hostname-override=node1"}))(t)
-	}
-}
-
 // Fields that kube-proxy dropped are warnings. A field that it never had is an error, also beside
 // them.
 func TestFieldsThatKubeProxyDropped(t *testing.T) {
