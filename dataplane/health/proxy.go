@@ -2,11 +2,13 @@ package health
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"net/http"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -26,6 +28,9 @@ type ProxyConfig struct {
 	// Problems returns problems of the program's input that the engine does not see, such as a
 	// broken manifest, one line each. The answers list them. Nil means no problems.
 	Problems func() []string
+	// Node checks the node for the services that the kernel holds, like [node.Checker.Report], for
+	// the JSON of /healthz. It does not change the code of the answer. Nil means no checks.
+	Node func(context.Context, *servicemodel.Table) *node.Report
 	// Families are the families that the answers list. Nil means both.
 	Families []servicemodel.Family
 }
@@ -81,14 +86,16 @@ func (p *Proxy) health(now time.Time) (healthy bool, updated time.Time) {
 // Handler serves GET /healthz and /livez as kube-proxy does: 200 or 503, with the same JSON. An
 // engine writes both families at once, so both have the same health. If services are refused, or
 // the program has problems, the JSON lists them, and the code stays 200: everything else is served.
-// The JSON of /healthz also has [Serving].
+// The JSON of /healthz also has [Serving], and the findings of [ProxyConfig.Node].
 func (p *Proxy) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
 		eligible := p.cfg.Eligible()
-		p.answer(w, &eligible)
+		p.answer(r.Context(), w, &eligible)
 	})
-	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { p.answer(w, nil) })
+	mux.HandleFunc("/livez", func(w http.ResponseWriter, r *http.Request) {
+		p.answer(r.Context(), w, nil)
+	})
 	return mux
 }
 
@@ -101,6 +108,7 @@ type proxyHealth struct {
 	Healthy      bool                    `json:"healthy"`
 	Status       map[string]familyHealth `json:"status,omitempty"`
 	Serving      *Serving                `json:"serving,omitempty"`
+	Node         *node.Report            `json:"node,omitempty"`
 	Refused      []dataplane.Refusal     `json:"refused,omitempty"`
 	Warnings     servicemodel.Warnings   `json:"warnings,omitzero"`
 	Problems     []string                `json:"problems,omitempty"`
@@ -113,7 +121,7 @@ type familyHealth struct {
 
 // answer writes whether the proxy is healthy and, if eligible is not nil, ready and the node
 // eligible.
-func (p *Proxy) answer(w http.ResponseWriter, eligible *bool) {
+func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, eligible *bool) {
 	now := time.Now()
 	healthy, updated := p.health(now)
 	if eligible != nil {
@@ -121,12 +129,16 @@ func (p *Proxy) answer(w http.ResponseWriter, eligible *bool) {
 	}
 	s := p.engine.Status()
 	var serving *Serving
+	var checked *node.Report
 	if eligible != nil {
 		serving = p.serving.Of(s)
 	}
+	if eligible != nil && p.cfg.Node != nil {
+		checked = p.cfg.Node(ctx, s.Held)
+	}
 	h := proxyHealth{LastUpdated: updated, CurrentTime: now, NodeEligible: eligible,
-		Healthy: healthy, Status: map[string]familyHealth{}, Serving: serving, Refused: s.Refused,
-		Warnings: s.Warnings, Problems: p.cfg.Problems()}
+		Healthy: healthy, Status: map[string]familyHealth{}, Serving: serving, Node: checked,
+		Refused: s.Refused, Warnings: s.Warnings, Problems: p.cfg.Problems()}
 	for _, f := range p.cfg.Families {
 		h.Status[f.String()] = familyHealth{LastUpdated: updated, Healthy: healthy}
 	}

@@ -1,11 +1,13 @@
 package health_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -108,4 +111,28 @@ func TestTheAnswerListsProblems(t *testing.T) {
 	require.Len(t, got.Refused, 1)
 	require.Equal(t, web.String(), got.Refused[0].Service)
 	require.True(t, got.Refused[0].Kept)
+}
+
+// The JSON of /healthz has what the checks of the node found. /livez does not ask.
+func TestTheAnswerListsFindingsOfTheNode(t *testing.T) {
+	t.Parallel()
+	engine := dataplane.New(memory.New(nil), nil)
+	_, err := engine.Apply(t.Context(), servicemodel.State{})
+	require.NoError(t, err)
+	asked := 0
+	handler := health.NewProxy(engine, &health.ProxyConfig{
+		Node: func(_ context.Context, held *servicemodel.Table) *node.Report {
+			asked++
+			require.Same(t, engine.Status().Held, held)
+			return &node.Report{Findings: []node.Finding{{Check: node.Forwarding,
+				Severity: node.Error, Means: "off", Do: "on"}}}
+		}}).Handler()
+	for path, want := range map[string]int{"/healthz": 1, "/livez": 0} {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		require.Equal(t, http.StatusOK, w.Code)
+		require.Equal(t, want, strings.Count(w.Body.String(), `"findings":[{"check":"forwarding",`+
+			`"severity":"error","means":"off","do":"on"}]`), "%s: %s", path, w.Body)
+	}
+	require.Equal(t, 1, asked)
 }

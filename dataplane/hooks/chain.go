@@ -46,6 +46,9 @@ type Chain struct {
 	Priority int32  `json:"priority"`
 	// DropsByDefault means that the policy is drop: a packet that no rule accepts is lost.
 	DropsByDefault bool `json:"dropsByDefault,omitzero"`
+	// Accepts means that a rule, in the chain or in chains that it leads to, may accept packets
+	// that begin connections: by a verdict, by a map with verdicts, or by a queue.
+	Accepts bool `json:"accepts,omitzero"`
 	// Drops are the rules that drop or reject packets, in the chain or in chains that it leads to.
 	// Verdicts in maps do not count: neither what they drop, nor the chains that they lead to.
 	Drops []Rule `json:"drops,omitempty"`

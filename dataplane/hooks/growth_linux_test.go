@@ -19,5 +19,5 @@ func TestCostsAreLinear(t *testing.T) {
 			d.drops[at] = []Rule{{Chain: at.chain, Text: "drop"}}
 		}
 		return d
-	}, func(d reading) { d.dropsFrom(place{1, "fw", "0"}) })
+	}, func(d reading) { d.from(place{1, "fw", "0"}) })
 }

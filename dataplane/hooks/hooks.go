@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/kernlb/kernlb/internal/nft"
@@ -34,6 +35,8 @@ type reading struct {
 	at    []place // of each base chain
 	leads map[place][]string
 	drops map[place][]Rule
+	// accepts has the chains with a rule that may accept packets that begin connections.
+	accepts map[place]bool
 }
 
 // tries is how often Read tries to list the chains between two transactions of others.
@@ -51,7 +54,7 @@ func Read(ctx context.Context, cfg *Config, skip func(table string) bool) ([]Cha
 			nft.Running()))
 	}
 	for i := range d.base {
-		d.base[i].Drops = d.dropsFrom(d.at[i])
+		d.base[i].Drops, d.base[i].Accepts = d.from(d.at[i])
 	}
 	slices.SortFunc(d.base, func(a, b Chain) int {
 		return slices.Compare([]string{a.Family, a.Table, a.Name},
@@ -68,7 +71,8 @@ func readAll(ctx context.Context, cfg *Config, skip func(string) bool) (d readin
 	defer conn.Close()
 	err = rawnl.ErrDumpInterrupted
 	for try := 0; try < tries && errors.Is(err, rawnl.ErrDumpInterrupted); try++ {
-		d = reading{leads: map[place][]string{}, drops: map[place][]Rule{}}
+		d = reading{leads: map[place][]string{}, drops: map[place][]Rule{},
+			accepts: map[place]bool{}}
 		err = d.read(ctx, conn, skip)
 	}
 	return d, err
@@ -113,17 +117,32 @@ func (d *reading) readRules(ctx context.Context, conn *rawnl.Conn, t place) erro
 		at := place{t.family, t.table, string(rule.Chain)}
 		does := rule.Effect()
 		d.leads[at] = append(d.leads[at], does.Chains...)
+		if !does.Drops && !does.Refuses && !does.Accepts {
+			return nil
+		}
+		text := nft.ListRule(t.family, rule.Exprs)
 		if does.Drops || does.Refuses {
 			d.drops[at] = append(d.drops[at], Rule{Chain: at.chain, Handle: rule.Handle,
-				Comment: nft.CommentOf(rule.UserData), Text: nft.ListRule(t.family, rule.Exprs)})
+				Comment: nft.CommentOf(rule.UserData), Text: text})
+		}
+		if does.Accepts && !neverNew(text) {
+			d.accepts[at] = true
 		}
 		return nil
 	}), syscall.ENOENT)
 }
 
-// dropsFrom returns the rules that drop in a chain and in the chains to which it leads, each chain
-// once, before the chains to which it leads.
-func (d *reading) dropsFrom(at place) (l []Rule) {
+// neverNew reports whether a rule matches only packets of established connections.
+func neverNew(text string) bool {
+	_, states, ok := strings.Cut(text, "ct state ")
+	states, _, _ = strings.Cut(states, " ")
+	return ok && !strings.HasPrefix(states, "!") && !slices.Contains(strings.Split(states, ","),
+		"new") && !slices.Contains(strings.Split(states, ","), "untracked")
+}
+
+// from returns the rules that drop in a chain and in the chains to which it leads, each chain once,
+// before the chains to which it leads. It also reports whether one of these chains accepts.
+func (d *reading) from(at place) (drops []Rule, accepts bool) {
 	seen, next := map[place]bool{}, []place{at}
 	for len(next) > 0 {
 		at, next = next[len(next)-1], next[:len(next)-1]
@@ -131,10 +150,10 @@ func (d *reading) dropsFrom(at place) (l []Rule) {
 			continue
 		}
 		seen[at] = true
-		l = append(l, d.drops[at]...)
+		drops, accepts = append(drops, d.drops[at]...), accepts || d.accepts[at]
 		for _, chain := range slices.Backward(d.leads[at]) {
 			next = append(next, place{at.family, at.table, chain})
 		}
 	}
-	return l
+	return drops, accepts
 }

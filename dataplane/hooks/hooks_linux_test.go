@@ -211,3 +211,49 @@ func TestAContextThatIsDoneEndsAReading(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "read the chains of nf_tables: ")
 }
+
+// A chain accepts if a rule of it, or of a chain that it leads to, may accept new connections.
+func TestReadTellsWhichChainsAcceptNewConnections(t *testing.T) {
+	t.Parallel()
+	for rules, accepts := range map[string]bool{
+		"":                                     false,
+		"drop":                                 false,
+		"ct state established,related accept":  false,
+		"ct state established,new accept":      true,
+		"ct state != established accept":       true,
+		"tcp dport 80 accept":                  true,
+		"jump leads":                           true,
+		"goto never":                           false,
+		"tcp dport vmap { 80 : accept }":       true,
+		"tcp dport @ports counter":             false,
+		"ct state established jump leads":      true, // it does not, in fact
+		"ct state invalid drop; counter; drop": false,
+	} {
+		ns := nstest.New(t)
+		nstest.NFT(t, ns, `table inet fw {
+			set ports { type inet_service; }
+			chain leads { meta l4proto udp accept; }
+			chain never { ct state related accept; }
+			chain forward { type filter hook forward priority 0; policy drop; `+rules+`; }
+		}`)
+		chains, err := hooks.Read(t.Context(), &hooks.Config{NetNS: ns.NetNS()}, nil)
+		require.NoError(t, err)
+		require.Len(t, chains, 1)
+		require.Equal(t, accepts, chains[0].Accepts, rules)
+	}
+}
+
+// The rules that iptables makes on nf_tables are read, too.
+func TestReadKnowsTheStatesOfIptables(t *testing.T) {
+	t.Parallel()
+	for states, accepts := range map[string]bool{"RELATED,ESTABLISHED": false, "NEW": true,
+		"ESTABLISHED,NEW": true, "UNTRACKED": true} {
+		ns := nstest.New(t)
+		nstest.Run(t, ns, "iptables-nft -P FORWARD DROP")
+		nstest.Run(t, ns, "iptables-nft -A FORWARD -m conntrack --ctstate "+states+" -j ACCEPT")
+		chains, err := hooks.Read(t.Context(), &hooks.Config{NetNS: ns.NetNS()}, nil)
+		require.NoError(t, err)
+		require.Len(t, chains, 1)
+		require.Equal(t, accepts, chains[0].Accepts, states)
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -39,6 +40,9 @@ type Config struct {
 	// Problems returns problems of the program's input that the engine does not see, such as a
 	// broken manifest, one line each. Nil means no problems.
 	Problems func() []string
+	// Node checks the node for the services that the kernel holds, at each scrape, like
+	// [node.Checker.Report]. Nil means no such metrics.
+	Node func(context.Context, *servicemodel.Table) *node.Report
 	// Timeout is the maximum time of a scrape's requests to the kernel. Zero means 5 s. Values that
 	// could not be read are left out, and counted as kernlb_scrape_errors_total.
 	Timeout time.Duration

@@ -20,6 +20,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/metrics"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -309,4 +310,21 @@ func TestProblemsAreCounted(t *testing.T) {
 		f := newFixture(t, "nftables", func(c *metrics.Config) { c.Problems = problems })
 		f.requireSeries(map[string]float64{"kernlb_input_problems": want})
 	}
+}
+
+// The findings of the checks of the node are counted by check and severity, notes are not.
+func TestChecksOfTheNodeAreCounted(t *testing.T) {
+	t.Parallel()
+	r := node.Report{Findings: []node.Finding{{Check: node.Forwarding, Severity: node.Error},
+		{Check: node.ForeignChains, Severity: node.Warning},
+		{Check: node.ForeignChains, Severity: node.Warning},
+		{Check: node.Neighbours, Severity: node.Note}}, Unknown: []string{"conntrack: no"}}
+	f := newFixture(t, "nftables", func(c *metrics.Config) {
+		c.Node = func(context.Context, *servicemodel.Table) *node.Report { return &r }
+	})
+	got := f.scrape()
+	require.InDelta(t, 1, got[`kernlb_node_checks{check=forwarding,severity=error}`], 0)
+	require.InDelta(t, 2, got[`kernlb_node_checks{check=foreign-chains,severity=warning}`], 0)
+	require.InDelta(t, 0, got[`kernlb_node_checks{check=neighbours,severity=warning}`], 0)
+	require.InDelta(t, 1, got[`kernlb_scrape_errors_total{figure=node}`], 0)
 }

@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,7 +22,9 @@ import (
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/metrics"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/internal/test/golden"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // everything makes an engine do everything that has a metric.
@@ -29,6 +32,7 @@ func everything(t *testing.T, name string) *fixture {
 	t.Helper()
 	f := newFixture(t, name, func(c *metrics.Config) {
 		c.Connections, c.Counters = true, had(map[int]counters.Values{1: {Connections: 1}})
+		c.Node = func(context.Context, *servicemodel.Table) *node.Report { return &node.Report{} }
 	})
 	f.conntrack.flows = []conntrack.Flow{to(1)}
 	f.conntrack.usage = conntrack.Usage{Count: 1, Max: 100}

@@ -8,17 +8,21 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // askKernel asks the kernel for the values that only it knows, as configured. The engine does not
 // wait for this.
 func (c *Collector) askKernel(s *dataplane.Status) {
+	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout)
+	defer cancel()
+	if c.cfg.Node != nil {
+		c.own.checks(c.cfg.Node(ctx, s.Held))
+	}
 	if c.cfg.Conntrack == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout)
-	defer cancel()
 	m, table := c.own, c.cfg.Conntrack
 	if errs := m.scrapeErrors.WithLabelValues("conntrack"); m.askUsage(ctx, table) != nil {
 		errs.Inc()
@@ -31,6 +35,18 @@ func (c *Collector) askKernel(s *dataplane.Status) {
 	}
 	if c.cfg.Counters != nil && m.askCounters(ctx, table, c.cfg.Counters, s.Held) != nil {
 		m.scrapeErrors.WithLabelValues("counters").Inc()
+	}
+}
+
+// checks sets how many findings each check of the node has.
+func (m *ownMetrics) checks(r *node.Report) {
+	if len(r.Unknown) > 0 {
+		m.scrapeErrors.WithLabelValues("node").Inc()
+	}
+	for _, check := range node.Checks() {
+		for _, severity := range []node.Severity{node.Error, node.Warning} {
+			m.nodeFindings.set(float64(r.Count(check, severity)), string(check), string(severity))
+		}
 	}
 }
 

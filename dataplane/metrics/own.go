@@ -34,6 +34,7 @@ type ownMetrics struct {
 	heldFrontends, adopted          *values
 	draining, connections           *values
 	services, warnings              *values
+	nodeFindings                    *values
 
 	conntrackCount, conntrackMax, conntrackEvents    *values
 	serviceConnections, servicePackets, serviceBytes *values
@@ -126,6 +127,9 @@ func (m *ownMetrics) makeState(r *maker) {
 		"node: serve, local (the endpoints are on other nodes), reject (an address has no "+
 		"endpoints), nowhere (no address), refused. Absent while the engine does not know what "+
 		"the kernel holds.", "outcome")
+	m.nodeFindings = r.gauge("kernlb_node_checks", "What each check of the node found that loses "+
+		"connections of clients: now (error) or perhaps (warning). 0 if all is well.", "check",
+		"severity")
 	m.wantedServices = r.gauge("kernlb_wanted_services", "Services that are wanted.")
 	m.wantedEndpoints = r.gauge("kernlb_wanted_endpoints",
 		"Endpoints that are wanted, ready or not, on any node.")

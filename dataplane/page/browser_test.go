@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/dataplane/page"
 )
 
@@ -57,7 +58,7 @@ func TestBrowserShowsEveryPage(t *testing.T) {
 	for _, path := range []string{"/", "/?show=problems", "/?q=nothing", "/service",
 		"/service?name=default/x_y", "/service?name=default/web&connections=1",
 		"/service?name=default/web&counters=1", "/refused",
-		"/recent", "/conntrack", "/hooks", "/trace",
+		"/recent", "/conntrack", "/node", "/hooks", "/trace",
 		"/trace?from=10.244.1.5&to=10.96.0.11:80/tcp"} {
 		for scheme, width := range map[string]int{"light": 1200, "dark": 400} {
 			c.look(width, 900, scheme)
@@ -160,7 +161,7 @@ func serve(t *testing.T) string {
 		st = st.WithService(svc).WithEndpoints(svc.Name, many(8, 3).Endpoints(svc.Name))
 	}
 	s := holding(t, st, &page.Config{Conntrack: connected(), Addresses: here, Counters: used(),
-		Hooks: chains})
+		Hooks: chains, Node: found(node.Report{Findings: findings})})
 	site := httptest.NewServer(s)
 	t.Cleanup(site.Close)
 	return site.URL

@@ -14,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/dataplane/page"
 	"github.com/kernlb/kernlb/internal/test/must"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -124,6 +125,19 @@ func broken() sm.State {
 		WithService(service(zebra, addr(10, 96, 13), nodePort)).
 		WithEndpoints(zebra, []sm.Endpoint{{Addr: addr(10, 244, 9),
 			Ports: ports("http")}})
+}
+
+// found returns a function that returns a report.
+func found(r node.Report) func(context.Context, *sm.Table) *node.Report {
+	return func(context.Context, *sm.Table) *node.Report { return &r }
+}
+
+// findings are one of each severity.
+var findings = []node.Finding{
+	{Check: node.Forwarding, Severity: node.Error, Means: "IPv4 forwarding is off",
+		Do: "sysctl -w net.ipv4.ip_forward=1"},
+	{Check: node.Conntrack, Severity: node.Warning, Means: "nearly full", Do: "kernlb tune"},
+	{Check: node.ForeignChains, Severity: node.Note, Means: "drops by default", Do: "diagnose"},
 }
 
 func here() ([]netip.Addr, error) { return []netip.Addr{addr(192, 168, 1)}, nil }

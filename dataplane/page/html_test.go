@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/hooks"
+	nodechecks "github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/dataplane/page"
 	"github.com/kernlb/kernlb/internal/test/must"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -77,7 +78,8 @@ func (d *document) attribute(t *testing.T, n *html.Node, a html.Attribute) {
 // Every link of every page leads to a page or to JSON, wherever the page is mounted.
 func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	t.Parallel()
-	s := holding(t, broken(), &page.Config{Conntrack: fakeConntrack{}, Hooks: chains})
+	s := holding(t, broken(), &page.Config{Conntrack: fakeConntrack{}, Hooks: chains,
+		Node: found(nodechecks.Report{})})
 	const prefix = "/debug/kernlb"
 	h := http.StripPrefix(prefix, s.Page)
 	base := must.OK(url.Parse(prefix + "/"))(t)
@@ -98,8 +100,8 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 		}
 	}
 	for _, link := range []string{"style.css", "./services.json", "refused", "recent", "conntrack",
-		"hooks", "trace", "service?name=default%2fweb", "service?name=default%2fweb&connections=1",
-		"trace?to=10.96.0.10%3a80%2ftcp"} {
+		"node", "hooks", "trace", "service?name=default%2fweb",
+		"service?name=default%2fweb&connections=1", "trace?to=10.96.0.10%3a80%2ftcp"} {
 		require.True(t, seen[link], "nothing links to %s: %v", link, seen)
 	}
 }
@@ -122,6 +124,8 @@ func TestNothingIsInjected(t *testing.T) {
 	eps[0].Node, eps[0].Zone = evil, evil
 	st = st.WithEndpoints(sm.Name{Namespace: "default", Name: "web"}, eps)
 	s := newShown(t, &page.Config{Conntrack: fakeConntrack{err: fmt.Errorf("no: %s", evil)},
+		Node: found(nodechecks.Report{Findings: []nodechecks.Finding{{Check: evil,
+			Severity: evil, Means: evil, Do: evil}}, Unknown: []string{evil}}),
 		Hooks: func(context.Context) ([]hooks.Chain, error) {
 			return []hooks.Chain{{Family: evil, Table: evil, Name: evil, Type: evil,
 				Drops: []hooks.Rule{{Chain: evil, Comment: evil, Text: evil}}}}, nil
@@ -138,7 +142,8 @@ func TestNothingIsInjected(t *testing.T) {
 	})
 	s.engine.Set(st)
 	q := url.QueryEscape(evil)
-	paths := []string{"/", "/refused", "/recent", "/conntrack", "/hooks", "/?q=" + q, "/?show=" + q,
+	paths := []string{"/", "/refused", "/recent", "/conntrack", "/node", "/hooks", "/?q=" + q,
+		"/?show=" + q,
 		"/?page=" + q, "/service?name=default/" + q, "/service?name=default/web&connections=1",
 		"/trace?from=" + q + "&link=" + q + "&to=" + q, "/trace?from=10.0.0.1&link=" + q +
 			"&to=10.96.0.10:80/tcp"}

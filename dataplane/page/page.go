@@ -14,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/hooks"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/internal/serve"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -40,6 +41,9 @@ type Config struct {
 	// Hooks reads the nf_tables chains that packets pass, like hooks.Read, to show which chains
 	// of other programs drop packets. If nil, the page says that this is not known.
 	Hooks func(context.Context) ([]hooks.Chain, error)
+	// Node checks the node for the services that the kernel holds, like [node.Checker.Report]. If
+	// nil, the page says that this is not known.
+	Node func(context.Context, *servicemodel.Table) *node.Report
 	// Dial opens a TCP connection from this node to see whether an endpoint answers. The page calls
 	// it only for a POST from the page itself, and closes the connection at once. It is the only
 	// thing that the page does besides reading. If nil, endpoints cannot be asked.
@@ -107,6 +111,7 @@ func (p *Page) routes() {
 		"conntrack": p.conntrack,
 		"trace":     p.trace,
 		"hooks":     p.hooks,
+		"node":      p.node,
 	} {
 		path := "/" + name
 		if name == "services" {

@@ -15,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/dataplane/page"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/servetest"
@@ -399,11 +400,30 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// The findings of the checks of the node have a page.
+func TestNode(t *testing.T) {
+	t.Parallel()
+	s := holding(t, web(), &page.Config{Node: found(node.Report{Findings: findings,
+		Unknown: []string{"conntrack: no permission"}})})
+	var got node.Report
+	s.json(t, "/node.json", &got)
+	require.Equal(t, findings, got.Findings)
+	_, body := s.get("/node")
+	for _, f := range findings {
+		require.Contains(t, body, `<td><span class="state `+string(f.Severity)+`">`)
+		require.Contains(t, body, f.Means+"</td><td>"+f.Do+"</td>")
+	}
+	require.Contains(t, body, "<li>conntrack: no permission</li>")
+	code, _ := holding(t, web(), nil).get("/node")
+	require.Equal(t, http.StatusNotFound, code)
+}
+
 func TestThePageOfNoEngine(t *testing.T) {
 	t.Parallel()
 	p := page.New(nil, nil)
 	for _, path := range []string{"/", "/service?name=a/b", "/refused", "/recent", "/conntrack",
-		"/trace", "/trace?from=10.0.0.1&to=10.96.0.1:80/tcp", "/hooks"} {
+		"/trace", "/trace?from=10.0.0.1&to=10.96.0.1:80/tcp", "/hooks",
+		"/node"} {
 		code, body := ask(p, path)
 		require.NotEqual(t, http.StatusInternalServerError, code, "%s: %s", path, body)
 	}

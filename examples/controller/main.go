@@ -33,6 +33,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/metrics"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -121,7 +122,8 @@ func run(ctx context.Context, o options, b backends.Backend, f dataplane.Flows) 
 	if err != nil {
 		return err
 	}
-	proxy := health.NewProxy(c.engine, &health.ProxyConfig{RequireState: true})
+	proxy := health.NewProxy(c.engine, &health.ProxyConfig{RequireState: true,
+		Node: node.NewChecker(nil).Report})
 	ports := health.NewNodePorts(&health.NodePortsConfig{Healthy: proxy.Healthy})
 	defer ports.Close()
 	defer ports.Follow(c.engine, func(err error) { slog.Warn("health check ports", "err", err) })()

@@ -40,7 +40,8 @@ func commands() []command {
 				nodeFlags, ipvsFlags}, checkWatch, (*program).watch},
 		{"status", "", "print whether kernlb watch has problems: broken manifests, services that " +
 			"are refused, objects that are in two files; the exit code is 1 then. Print what " +
-			"clients meet; the exit code is 3 if some services have no endpoints", "status",
+			"clients meet; the exit code is 3 if some services have no endpoints. Print what the " +
+			"checks of this node found; the exit code is 4 if it loses connections", "status",
 			[]definer{statusFlags, outputFlag}, nil, (*program).status},
 		{"plan", "-f FILE", "print what apply would change, and touch nothing",
 			"plan -f services.yaml", []definer{inputFlags, goOnFlag, emptyFlag, kernelFlags,

@@ -56,7 +56,7 @@ func (p *program) graph(ctx context.Context) error {
 
 // ownsTable reports whether a table of nf_tables is the instance's.
 func (o *options) ownsTable(table string) bool {
-	return table == o.instance || table == instance.IPVSTable(o.instance)
+	return instance.Owns(o.instance)(table, "")
 }
 
 func (p *program) draw(g *graph.Graph) error {

@@ -10,7 +10,8 @@
 // the program has printed every problem, and has not touched the kernel. With -keep-going, apply
 // and plan leave out services that are invalid or that the backend refuses. They print these
 // services, do everything else, and exit with code 1. Warnings are printed last. Code 3 is for
-// status alone: the kernel holds what is wanted, and clients cannot use some of the services.
+// status alone: the kernel holds what is wanted, and clients cannot use some of the services. So is
+// code 4: the services are as they should be, and this node loses connections of clients.
 package main
 
 import (
@@ -30,6 +31,7 @@ const (
 	exitFailed     = 1
 	exitInvalid    = 2
 	exitNotServing = 3
+	exitNode       = 4
 )
 
 var (
@@ -90,6 +92,9 @@ func (p *program) run(ctx context.Context, args []string) int {
 	fmt.Fprintf(p.stderr, "kernlb %s: %v\n", c.name, err)
 	if errors.Is(err, errNotServing) {
 		return exitNotServing
+	}
+	if errors.Is(err, errNode) {
+		return exitNode
 	}
 	return exitFailed
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/health"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -41,6 +42,7 @@ type healthJSON struct {
 	} `json:"refused"`
 	Serving  *health.Serving        `json:"serving"`
 	Warnings []servicemodel.Warning `json:"warnings"`
+	Node     *node.Report           `json:"node"`
 	Problems []string               `json:"problems"`
 }
 
@@ -49,9 +51,12 @@ var (
 	errProblems = errors.New("there are problems: see above")
 	// errNotServing says that the kernel holds what is wanted, and clients cannot use all of it.
 	errNotServing = errors.New("clients cannot use some services: see above")
+	// errNode says that services are as they should be, and this node loses their connections.
+	errNode = errors.New("this node loses connections of clients: see above")
 )
 
-// status prints whether a running program has problems, and what clients meet.
+// status prints whether a running program has problems, what clients meet, and what the checks of
+// the node found.
 func (p *program) status(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
@@ -83,6 +88,9 @@ func (p *program) status(ctx context.Context) error {
 	if h.Serving != nil && !h.Serving.All() {
 		return errNotServing
 	}
+	if h.Node != nil && h.Node.Count("", node.Error) > 0 {
+		return errNode
+	}
 	return nil
 }
 
@@ -111,7 +119,35 @@ func (h *healthJSON) text() string {
 	for _, w := range h.Warnings {
 		fmt.Fprintln(&b, "warning:", w)
 	}
+	writeNode(&b, h.Node)
 	return b.String()
+}
+
+// writeNode writes what the checks of the node found.
+func writeNode(b *strings.Builder, r *node.Report) {
+	if r == nil {
+		fmt.Fprintln(b, "this node: the program does not check it")
+		return
+	}
+	var counts []string
+	for _, s := range []node.Severity{node.Error, node.Warning, node.Note} {
+		switch n := r.Count("", s); {
+		case n == 1:
+			counts = append(counts, "1 "+string(s))
+		case n > 1:
+			counts = append(counts, fmt.Sprintf("%d %ss", n, s))
+		}
+	}
+	if n := len(r.Unknown); n > 0 {
+		counts = append(counts, fmt.Sprintf("%d not checked", n))
+	}
+	fmt.Fprintln(b, "this node:", cmp.Or(strings.Join(counts, ", "), "all checks passed"))
+	for _, f := range r.Findings {
+		fmt.Fprintf(b, "%v\n  %s\n", f, f.Do)
+	}
+	for _, u := range r.Unknown {
+		fmt.Fprintln(b, "not checked:", u)
+	}
 }
 
 // writeServing writes what clients meet.

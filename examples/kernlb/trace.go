@@ -210,6 +210,5 @@ func (p *program) follow(ctx context.Context, f livetrace.Filter) (*livetrace.Tr
 
 // owns reports whether a rule belongs to the instance, in any backend.
 func (o *options) owns(r livetrace.Rule) bool {
-	return o.ownsTable(r.Table) && (r.Family == "ip" || r.Family == "ip6") ||
-		strings.HasPrefix(r.Chain, instance.ChainPrefix(o.instance)+"-")
+	return (r.Family == "ip" || r.Family == "ip6") && instance.Owns(o.instance)(r.Table, r.Chain)
 }

@@ -18,7 +18,9 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/hooks"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/dataplane/page"
+	"github.com/kernlb/kernlb/examples/command/instance"
 )
 
 // maxConns is the maximum number of connections of the page.
@@ -43,7 +45,9 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("-listen: %w", err), source.Close(), table.Close())
 	}
+	checks := node.NewChecker(&node.Config{Ours: instance.Owns(o.instance)})
 	shown := page.New(e, &page.Config{Problems: w.problems, Conntrack: table, Counters: source,
+		Node: checks.Report,
 		Dial: new(net.Dialer).DialContext,
 		Hooks: func(ctx context.Context) ([]hooks.Chain, error) {
 			return hooks.Read(ctx, nil, w.opts.ownsTable)
@@ -51,12 +55,13 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	mux := http.NewServeMux()
 	mux.Handle("/", shown)
 	healthy := health.NewProxy(e, &health.ProxyConfig{RequireState: true,
-		Problems: w.problems}).Handler()
+		Problems: w.problems, Node: checks.Report}).Handler()
 	var serving health.ServingCache
-	mux.HandleFunc("GET /metrics", func(a http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /metrics", func(a http.ResponseWriter, r *http.Request) {
 		a.Header().Set("Content-Type", "text/plain; version=0.0.4")
 		s := e.Status()
-		text := metricsText(&s, serving.Of(s), len(w.problems()))
+		text := metricsText(&s, serving.Of(s), len(w.problems())) +
+			nodeText(checks.Report(r.Context(), s.Held))
 		_, _ = io.WriteString(a, text) // the client is gone
 	})
 	mux.Handle("/healthz", healthy)
@@ -138,6 +143,21 @@ func metricsText(s *dataplane.Status, serving *health.Serving, problems int) str
 		"node.\n# TYPE kernlb_services gauge\n")
 	for _, outcome := range slices.Sorted(maps.Keys(outcomes)) {
 		fmt.Fprintf(&b, "kernlb_services{outcome=%q} %d\n", outcome, outcomes[outcome])
+	}
+	return b.String()
+}
+
+// nodeText returns the metrics of the checks of the node.
+func nodeText(r *node.Report) string {
+	var b strings.Builder
+	b.WriteString("# HELP kernlb_node_checks What each check of the node found that loses " +
+		"connections of clients: now (error) or perhaps (warning).\n" +
+		"# TYPE kernlb_node_checks gauge\n")
+	for _, check := range node.Checks() {
+		for _, severity := range []node.Severity{node.Error, node.Warning} {
+			fmt.Fprintf(&b, "kernlb_node_checks{check=%q,severity=%q} %d\n", check, severity,
+				r.Count(check, severity))
+		}
 	}
 	return b.String()
 }

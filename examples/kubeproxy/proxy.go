@@ -23,6 +23,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/metrics"
+	nodechecks "github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/examples/command/accepted"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube/kubeapi"
@@ -77,10 +78,12 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	p.engine = dataplane.New(backend, &dataplane.Config{Logger: log, Flows: keeper,
 		KeepRefused: true, Accepted: kept.Load()})
 	tracking.Problems = p.problems
+	checker := nodechecks.NewChecker(nil)
+	tracking.Node = checker.Report
 	p.metrics = metrics.New(p.engine, &tracking)
 	defer p.metrics.Close()
 	p.health = health.NewProxy(p.engine, &health.ProxyConfig{Timeout: 2 * p.run.RetryMax,
-		Problems: p.problems,
+		Problems: p.problems, Node: checker.Report,
 		Eligible: func() bool {
 			source := p.source.Load()
 			return source != nil && source.NodeEligible()

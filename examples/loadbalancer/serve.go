@@ -18,21 +18,26 @@ import (
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/metrics"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/dataplane/page"
+	"github.com/kernlb/kernlb/examples/command/instance"
 )
 
 // handler answers /metrics, /healthz and /backends, and shows the page elsewhere, until it is
 // closed.
 func (b *balancer) handler(keeper *flows.Keeper, table *conntrack.Table) (h http.Handler,
 	closeIt func()) {
-	collector := metrics.New(b.engine, &metrics.Config{Flows: keeper, Conntrack: table})
-	shown := page.New(b.engine, &page.Config{Conntrack: table})
+	checker := node.NewChecker(&node.Config{Ours: instance.Owns("loadbalancer")})
+	collector := metrics.New(b.engine, &metrics.Config{Flows: keeper, Conntrack: table,
+		Node: checker.Report})
+	shown := page.New(b.engine, &page.Config{Conntrack: table, Node: checker.Report})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector, verdicts{b}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.Handle("/healthz", collector.CountProbes(health.NewProxy(b.engine, nil).Handler()))
+	mux.Handle("/healthz", collector.CountProbes(health.NewProxy(b.engine,
+		&health.ProxyConfig{Node: checker.Report}).Handler()))
 	mux.HandleFunc("/backends", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(b.backends()) //nolint:errcheck // the client went away

@@ -38,6 +38,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/metrics"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
@@ -166,8 +167,10 @@ func run(ctx context.Context, client kubernetes.Interface, k *kernel, o options)
 		cfg.Flows, watch.Flows, watch.Conntrack = k.keeper, k.keeper, k.table
 	}
 	engine := dataplane.New(k.backend, cfg)
+	checker := node.NewChecker(nil)
+	watch.Node = checker.Report
 	proxy := health.NewProxy(engine, &health.ProxyConfig{RequireState: true,
-		Eligible: source.NodeEligible, Problems: problems})
+		Eligible: source.NodeEligible, Problems: problems, Node: checker.Report})
 	ports := health.NewNodePorts(&health.NodePortsConfig{Healthy: proxy.Healthy})
 	defer ports.Close()
 	defer ports.Follow(engine, func(err error) {

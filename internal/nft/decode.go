@@ -235,6 +235,8 @@ type Effect struct {
 	Drops   bool     // silently
 	Refuses bool     // answers with an ICMP error or a reset
 	Chains  []string // to which the rule leads
+	// Accepts says that the rule accepts packets, or may do so by a map or a queue.
+	Accepts bool
 }
 
 // Effect reads the effect of the rule.
@@ -248,12 +250,21 @@ func (r *RuleInfo) Effect() (does Effect) {
 			name := f.text(AttrExtensionName)
 			does.Refuses = does.Refuses || name == "REJECT"
 			does.Drops = does.Drops || name == "DROP"
+			does.Accepts = does.Accepts || name == "ACCEPT"
+		case "queue":
+			does.Accepts = true
+		case "lookup":
+			to, stored := f[attrLookupDReg]
+			does.Accepts = does.Accepts ||
+				stored && len(to) == 4 && f.u32(attrLookupDReg) == RegVerdict
 		case "immediate":
 			v := fieldsOf(fieldsOf(f[AttrImmediateData])[DataVerdict])
 			if chain := v.text(AttrVerdictChain); chain != "" {
 				does.Chains = append(does.Chains, chain)
-			} else if v[AttrVerdictCode] != nil && v.u32(AttrVerdictCode) == VerdictDrop {
-				does.Drops = true
+			} else if v[AttrVerdictCode] != nil {
+				code := int32(v.u32(AttrVerdictCode))
+				does.Drops = does.Drops || code == VerdictDrop
+				does.Accepts = does.Accepts || code == VerdictAccept
 			}
 		}
 		return true

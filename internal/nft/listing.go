@@ -374,9 +374,31 @@ func (l *listing) extension(kind string, f fields) {
 		l.say("-j %s", name)
 	case name == "comment":
 		l.say("/* %s */", f.text(AttrExtensionInfo))
+	case name == "conntrack":
+		l.say("%s", stateMatch(f.u32(AttrExtensionRev), f[AttrExtensionInfo]))
 	default:
 		l.say("%s", portMatch(name, f[AttrExtensionInfo]))
 	}
+}
+
+// stateMatch writes xt_conntrack: as nft would if it matches the state of the connection alone. The
+// sixteen addresses and eleven numbers before are for other matches (struct xt_conntrack_mtinfo3,
+// include/uapi/linux/netfilter/xt_conntrack.h). The bits of the first four states are those of nft.
+func stateMatch(revision uint32, info []byte) string {
+	const flags, inverted, states, onlyState, common = 146, 148, 150, 1, 0xf
+	if revision != 3 || len(info) < states+2 ||
+		binary.NativeEndian.Uint16(info[states:])&^common != 0 ||
+		binary.NativeEndian.Uint16(info[flags:]) != onlyState ||
+		binary.NativeEndian.Uint16(info[inverted:]) != 0 {
+		return "-m conntrack"
+	}
+	var l []string
+	for bit, name := range bitNames[valueCTState] {
+		if binary.NativeEndian.Uint16(info[states:])&common&(1<<bit) != 0 {
+			l = append(l, name)
+		}
+	}
+	return "ct state " + strings.Join(l, ",")
 }
 
 // portMatch writes an extension: as nft would if it matches one destination port. The information

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/counters"
@@ -73,6 +74,15 @@ func ChainPrefix(name string) string {
 	}
 	sum := sha256.Sum256([]byte(name))
 	return "K" + base32.StdEncoding.EncodeToString(sum[:])[:6]
+}
+
+// Owns returns a function that reports whether a chain belongs to an instance, or a table if chain
+// is empty.
+func Owns(name string) func(table, chain string) bool {
+	prefix := ChainPrefix(name) + "-"
+	return func(table, chain string) bool {
+		return table == name || table == IPVSTable(name) || strings.HasPrefix(chain, prefix)
+	}
 }
 
 // Counters opens the counters of an instance that nftables and iptables have.

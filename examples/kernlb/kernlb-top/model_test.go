@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -158,14 +157,7 @@ func drawn(t *testing.T, m *model) string {
 // The document has the present screen.
 func TestTheDocumentHasAScreen(t *testing.T) {
 	t.Parallel()
-	const document = "../../../docs/kernlb.md"
-	const begin, end = "<!-- top -->\n```text\n", "```\n<!-- end -->"
-	text := string(must.OK(os.ReadFile(document))(t))
-	before, rest, found := strings.Cut(text, begin)
-	require.True(t, found)
-	_, after, found := strings.Cut(rest, end)
-	require.True(t, found)
-	golden.File(t, document, before+begin+drawn(t, screen(t, 100, 15))+end+after)
+	golden.Block(t, "../../../docs/kernlb.md", "top", drawn(t, screen(t, 100, 15)))
 }
 
 // Each size of the terminal is filled and not exceeded, and the selected service stays on it.

@@ -50,7 +50,7 @@ var tasks = []task{
 		[]string{"dataplane/flows", "conntrack", "conntrack/tuning", "conntrack/timo"}},
 	{"Look at it", "Why a packet goes where it goes, and what an engine does.",
 		[]string{"servicemodel/oracle.go", "servicemodel/trace.go", "servicemodel/cause.go",
-			"servicemodel/selection.go", "dataplane/page", "dataplane/health",
+			"servicemodel/selection.go", "dataplane/page", "dataplane/health", "dataplane/node",
 			"dataplane/counters", "dataplane/graph", "dataplane/hooks", "dataplane/livetrace"}},
 	{"Take over from kube-proxy", "", []string{"dataplane/kubeproxy"}},
 	{"Test with it", "With packets, or without a kernel.",

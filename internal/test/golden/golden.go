@@ -59,3 +59,16 @@ func Plan(t *testing.T, path string, p backends.Plan) {
 	File(t, path, fmt.Sprintf("%s# %d messages, %d bytes, %d elements\n", p, s.Messages, s.Bytes,
 		s.Elements))
 }
+
+// Block requires that a document has this text as its block of a name: between the lines
+// "<!-- NAME -->" and "<!-- end -->", as a block of text. With the test's flag -update, it writes
+// the document.
+func Block(t *testing.T, path, name, text string) {
+	t.Helper()
+	document, err := os.ReadFile(path)
+	require.NoError(t, err)
+	before, rest, found := strings.Cut(string(document), "<!-- "+name+" -->\n")
+	_, after, ended := strings.Cut(rest, "<!-- end -->")
+	require.True(t, found && ended, "%s has no block %s", path, name)
+	File(t, path, before+"<!-- "+name+" -->\n```text\n"+text+"```\n<!-- end -->"+after)
+}

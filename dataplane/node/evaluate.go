@@ -1,0 +1,238 @@
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane/hooks"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// families are the families in the order of messages.
+var families = []servicemodel.Family{servicemodel.IPv4, servicemodel.IPv6}
+
+// use says which of the facts concern the services.
+type use struct {
+	remote, local map[servicemodel.Family]bool // endpoints elsewhere, and on the node itself
+	bridges       map[int]bool                 // by the index in facts, those of endpoints
+	failed        map[netip.Addr]bool
+	targets       []target // sorted, if rules of other programs drop
+}
+
+// target is what a rule of a firewall may name of an endpoint.
+type target struct {
+	protocol servicemodel.Protocol
+	endpoint netip.AddrPort
+}
+
+// useOf goes over the endpoints once.
+func (f *facts) useOf(t *servicemodel.Table) use {
+	u := use{map[servicemodel.Family]bool{}, map[servicemodel.Family]bool{}, map[int]bool{},
+		map[netip.Addr]bool{}, nil}
+	asked := f.dropRules()
+	for pool := range t.Pools() {
+		for _, s := range pool.Slots {
+			addr := s.Endpoint.Addr()
+			family := servicemodel.FamilyOf(addr)
+			if f.addrs.Local(addr) {
+				u.local[family] = true
+				continue
+			}
+			u.remote[family] = true
+			for i, b := range f.bridges {
+				if slices.ContainsFunc(b.nets, func(p netip.Prefix) bool {
+					return p.Contains(addr)
+				}) {
+					u.bridges[i] = true
+				}
+			}
+			if len(f.failed) > 0 {
+				u.failed[addr] = true
+			}
+			if asked {
+				u.targets = append(u.targets, target{pool.ID.Service.Protocol, s.Endpoint})
+			}
+		}
+	}
+	slices.SortFunc(u.targets, func(a, b target) int { return a.endpoint.Compare(b.endpoint) })
+	return u
+}
+
+// dropRules reports whether other programs have rules that drop.
+func (f *facts) dropRules() bool {
+	return slices.ContainsFunc(f.chains, func(c hooks.Chain) bool { return len(c.Drops) > 0 })
+}
+
+// findings evaluates all checks for the services that the kernel holds.
+func (f *facts) findings(t *servicemodel.Table) []Finding {
+	u, l := f.useOf(t), []Finding{}
+	add := func(c Check, s Severity, do, means string, args ...any) {
+		l = append(l, Finding{c, s, fmt.Sprintf(means, args...), do})
+	}
+	for _, family := range families {
+		f.forwarding(family, &u, add)
+	}
+	if len(f.still) > 0 && f.forwards[servicemodel.IPv4] && u.remote[servicemodel.IPv4] {
+		add(Forwarding, Warning, "sysctl -w net.ipv4.conf.LINK.forwarding=1",
+			"IPv4 packets that come in by %s are not forwarded to endpoints", some(f.still))
+	}
+	f.conntrack(add)
+	if n := f.grown.reversePath; n > 0 {
+		add(ReversePath, Warning, "set rp_filter to 2 (loose) or 0 on the link where clients come "+
+			"in; kernlb trace -live names it",
+			"rp_filter dropped %s, because the route back to their source leads by another link%s",
+			f.packets(n), on(f.strict))
+	}
+	for i, b := range f.bridges {
+		f.bridge(b, u.bridges[i], add)
+	}
+	f.localnet(t, add)
+	f.neighbours(&u, add)
+	if f.proxy != "" {
+		add(KubeProxy, Warning, "stop kube-proxy, then kernlb cleanup -of kube-proxy", "a "+
+			"kube-proxy runs on this node (mode %s): for each new connection to a service of "+
+			"both, the program whose rules come first decides", f.proxy)
+	} else if len(f.leftover) > 0 {
+		add(KubeProxy, Warning, "kernlb cleanup -of kube-proxy", "a kube-proxy that does not "+
+			"run has left %s: connections may go to endpoints that are gone", some(f.leftover))
+	}
+	for _, c := range f.chains {
+		f.chain(c, &u, add)
+	}
+	return l
+}
+
+// adder adds a finding.
+type adder = func(c Check, s Severity, do, means string, args ...any)
+
+func (f *facts) forwarding(family servicemodel.Family, u *use, add adder) {
+	if f.forwards == nil || !u.remote[family] || f.forwards[family] {
+		return
+	}
+	do := "sysctl -w net.ipv4.ip_forward=1"
+	if family == servicemodel.IPv6 {
+		do = "sysctl -w net.ipv6.conf.all.forwarding=1"
+	}
+	add(Forwarding, Error, do, "%v forwarding is off: clients that are not on this node reach "+
+		"no endpoint through it", family)
+}
+
+// packets says how many packets were lost in which time.
+func (f *facts) packets(n uint64) string {
+	s := fmt.Sprintf("%d packets", n)
+	if n == 1 {
+		s = "1 packet"
+	}
+	return s + " in the last " + f.over.Round(time.Second/10).String()
+}
+
+func (f *facts) conntrack(add adder) {
+	const more = "kernlb tune -plan, or raise net.netfilter.nf_conntrack_max; kernlb flows shows " +
+		"who uses it"
+	c := f.grown.conntrack
+	switch share := f.usage.Fraction(); {
+	case c.Dropped > c.InsertFailed && f.usage.Max > 0 && share > 0.95:
+		add(Conntrack, Error, more, "the table of connections is full (%d of %d) and lost %s: "+
+			"new connections fail", f.usage.Count, f.usage.Max, f.packets(c.Dropped))
+	case f.usage.Max > 0 && share >= 1:
+		add(Conntrack, Error, more, "the table of connections is full (%d of %d): new connections "+
+			"fail", f.usage.Count, f.usage.Max)
+	case f.usage.Max > 0 && share > 0.9:
+		add(Conntrack, Warning, more, "the table of connections is nearly full (%d of %d): new "+
+			"connections will fail", f.usage.Count, f.usage.Max)
+	case c.EarlyDropped > 0:
+		add(Conntrack, Warning, more, "the kernel evicted %d connections to make room in the "+
+			"table in the last %v", c.EarlyDropped, f.over.Round(time.Second/10))
+	case c.ChainsTooLong > 0:
+		add(Conntrack, Warning, "raise net.netfilter.nf_conntrack_buckets", "the kernel lost %s "+
+			"because buckets of the table of connections were full", f.packets(c.ChainsTooLong))
+	}
+	if c.InsertFailed > 0 {
+		add(MasqueradePorts, Warning, "give masqueraded clients more addresses, or spread them "+
+			"over more endpoints; kernlb flows shows who has many connections to one endpoint",
+			"the kernel lost %s because another connection had the same addresses and ports: the "+
+				"ports of masquerade to an endpoint are exhausted, or a client sent two packets "+
+				"at once",
+			f.packets(c.InsertFailed))
+	}
+}
+
+// bridge judges a bridge on which endpoints may be.
+func (f *facts) bridge(b bridge, used bool, add adder) {
+	if !used {
+		return
+	}
+	for _, family := range families {
+		has := slices.ContainsFunc(b.nets, func(p netip.Prefix) bool {
+			return servicemodel.FamilyOf(p.Addr()) == family
+		})
+		if !has || b.calls[family] {
+			continue
+		}
+		name := "bridge-nf-call-iptables"
+		if family == servicemodel.IPv6 {
+			name = "bridge-nf-call-ip6tables"
+		}
+		add(Bridge, Warning, "modprobe br_netfilter; sysctl -w net.bridge."+name+"=1", "endpoints "+
+			"are on the bridge %s and %s is off: if a pod of the bridge uses a service whose "+
+			"endpoint is another one there, the answer does not come back through this node, and "+
+			"the connection times out", b.name, name)
+	}
+}
+
+func (f *facts) localnet(t *servicemodel.Table, add adder) {
+	r, value := t.Rules(), f.sysctls[sysctls.RouteLocalnet]
+	wanted := len(sysctls.LoopbackNodePorts(&r)) > 0
+	switch {
+	case wanted && value == "0":
+		add(RouteLocalnet, Error, "sysctl -w net.ipv4.conf.all.route_localnet=1", "the sysctl "+
+			"route_localnet is off: node ports do not answer at loopback addresses")
+	case !wanted && value == "1" && !f.guarded:
+		add(RouteLocalnet, Warning, "sysctl -w net.ipv4.conf.all.route_localnet=0", "the sysctl "+
+			"route_localnet is on and nothing guards it: other machines on the link reach "+
+			"programs that listen at loopback addresses of this node")
+	}
+}
+
+func (f *facts) neighbours(u *use, add adder) {
+	var ends, hops []string
+	for _, n := range f.failed {
+		text := n.addr.String() + " on " + n.link
+		if u.failed[n.addr] {
+			ends = append(ends, text)
+		} else if f.gateways[n.addr] {
+			hops = append(hops, text)
+		}
+	}
+	if len(ends) > 0 {
+		add(Neighbours, Error, "see whether the pods run and their links are up (ip neigh, ip "+
+			"link)", "nothing answers for the addresses of endpoints: %s; connections to them "+
+			"time out",
+			some(ends))
+	}
+	if len(hops) > 0 {
+		add(Neighbours, Warning, "see whether the gateways are up (ip route, ip neigh)",
+			"gateways do not answer: %s; connections by them time out", some(hops))
+	}
+}
+
+// some lists a few names.
+func some(l []string) string {
+	const most = 3
+	if len(l) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(l[:most], ", "), len(l)-most)
+	}
+	return strings.Join(l, ", ")
+}
+
+// on says on which links something is on.
+func on(links []string) string {
+	if len(links) == 0 {
+		return ""
+	}
+	return " (it is on at " + some(links) + ")"
+}

@@ -1,0 +1,67 @@
+package node
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane/hooks"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// facts are what the kernel says of a node. The zero value of each fact is one without findings, so
+// a fact that could not be read only lacks its findings.
+type facts struct {
+	addrs   servicemodel.Locality
+	unknown []string
+
+	// forwards says by family whether packets are forwarded at all, and still has the links from
+	// which IPv4 packets are not.
+	forwards map[servicemodel.Family]bool
+	still    []string
+	strict   []string // links with rp_filter on
+	bridges  []bridge
+	failed   []neighbour
+	gateways map[netip.Addr]bool // next hops of routes
+	sysctls  map[string]string   // by path below /proc/sys
+	guarded  bool                // another program relies on route_localnet, or guards it
+	chains   []hooks.Chain       // of other programs
+	usage    conntrack.Usage
+	grown    counted
+	over     time.Duration // the time in which grown was counted
+	proxy    string        // the mode of a kube-proxy that runs
+	leftover []string      // objects of kube-proxy
+}
+
+// bridge is a bridge with two ports at least.
+type bridge struct {
+	name  string
+	nets  []netip.Prefix // of its addresses
+	calls map[servicemodel.Family]bool
+}
+
+// neighbour is a neighbour whose link-layer address the kernel could not find out.
+type neighbour struct {
+	addr netip.Addr
+	link string
+}
+
+// counted are numbers that the kernel has counted since the namespace was made.
+type counted struct {
+	conntrack   conntrack.Stats
+	reversePath uint64 // packets that rp_filter dropped
+}
+
+// since returns what was counted since an earlier time.
+func (c counted) since(e counted) counted {
+	c.reversePath -= min(c.reversePath, e.reversePath)
+	for _, n := range []struct{ now, then *uint64 }{
+		{&c.conntrack.Dropped, &e.conntrack.Dropped},
+		{&c.conntrack.EarlyDropped, &e.conntrack.EarlyDropped},
+		{&c.conntrack.InsertFailed, &e.conntrack.InsertFailed},
+		{&c.conntrack.ChainsTooLong, &e.conntrack.ChainsTooLong},
+	} {
+		*n.now -= min(*n.now, *n.then)
+	}
+	return c
+}

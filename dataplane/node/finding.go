@@ -1,0 +1,91 @@
+package node
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Severity says what a finding means for clients.
+type Severity string
+
+// The severities.
+const (
+	Error   Severity = "error"   // some clients cannot use services now
+	Warning Severity = "warning" // some clients may lose connections
+	Note    Severity = "note"    // worth knowing when something fails
+)
+
+// Check is one thing that is checked.
+type Check string
+
+// The checks.
+const (
+	// Forwarding: the kernel forwards packets to endpoints.
+	Forwarding Check = "forwarding"
+	// ReversePath: rp_filter drops no packets. The kernel counts them.
+	ReversePath Check = "rp-filter"
+	// Bridge: answers between pods on one bridge come back through the node
+	// (bridge-nf-call-iptables).
+	Bridge Check = "bridge-nf-call"
+	// Conntrack: the table of connections has room, and no packet was lost because of it.
+	Conntrack Check = "conntrack"
+	// MasqueradePorts: each masqueraded connection gets a port of its own.
+	MasqueradePorts Check = "masquerade-ports"
+	// ForeignChains: the chains of other programs do not drop packets to endpoints.
+	ForeignChains Check = "foreign-chains"
+	// KubeProxy: no kube-proxy works on this node, nor are objects of one left.
+	KubeProxy Check = "kube-proxy"
+	// RouteLocalnet: the sysctl route_localnet is on if node ports answer at loopback addresses,
+	// and else it is off or guarded.
+	RouteLocalnet Check = "route-localnet"
+	// Neighbours: the link-layer addresses of endpoints and gateways are known.
+	Neighbours Check = "neighbours"
+)
+
+// Checks returns all checks in the order of reports.
+func Checks() []Check {
+	return []Check{Forwarding, ForeignChains, Conntrack, MasqueradePorts, Neighbours, ReversePath,
+		Bridge, RouteLocalnet, KubeProxy}
+}
+
+// Finding is a fault that a check found.
+type Finding struct {
+	Check    Check    `json:"check"`
+	Severity Severity `json:"severity"`
+	// Means says in a sentence what is wrong and what it means for clients.
+	Means string `json:"means"`
+	// Do says what to do.
+	Do string `json:"do"`
+}
+
+// String returns "error: forwarding: …".
+func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Severity, f.Check, f.Means) }
+
+// Report is the result of all checks.
+type Report struct {
+	At time.Time `json:"at"`
+	// Findings are ordered by severity, and then in the order of [Checks].
+	Findings []Finding `json:"findings"`
+	// Unknown says what could not be read, and so was not checked.
+	Unknown []string `json:"unknown,omitempty"`
+}
+
+// Count returns the number of findings of a check and a severity. Either may be empty, for any.
+func (r *Report) Count(c Check, s Severity) (n int) {
+	for _, f := range r.Findings {
+		if (c == "" || f.Check == c) && (s == "" || f.Severity == s) {
+			n++
+		}
+	}
+	return n
+}
+
+// compare orders by severity and check.
+func (f Finding) compare(o Finding) int {
+	severities := []Severity{Error, Warning, Note}
+	return cmp.Or(
+		slices.Index(severities, f.Severity)-slices.Index(severities, o.Severity),
+		slices.Index(Checks(), f.Check)-slices.Index(Checks(), o.Check))
+}

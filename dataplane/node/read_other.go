@@ -1,0 +1,15 @@
+//go:build !linux
+
+package node
+
+import (
+	"context"
+	"errors"
+)
+
+// read reads nothing on this operating system.
+func (*Config) read(context.Context) *facts {
+	return &facts{unknown: []string{errors.ErrUnsupported.Error()}}
+}
+
+func (*Config) count(context.Context) (c counted) { return c }

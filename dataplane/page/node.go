@@ -1,0 +1,15 @@
+package page
+
+import (
+	"net/http"
+
+	"github.com/kernlb/kernlb/dataplane"
+)
+
+// node shows what the checks of the node found.
+func (p *Page) node(r *http.Request, s *dataplane.Status) (any, error) {
+	if p.cfg.Node == nil {
+		return nil, &problem{http.StatusNotFound, "this program does not check the node"}
+	}
+	return p.cfg.Node(r.Context(), s.Held), nil
+}

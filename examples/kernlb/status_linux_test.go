@@ -1,0 +1,47 @@
+package main
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/golden"
+	"github.com/kernlb/kernlb/internal/test/nstest"
+)
+
+// status prints what the checks of the node found, and its exit code says so. docs/debugging.md has
+// the output.
+func TestStatusPrintsWhatLosesConnections(t *testing.T) {
+	t.Parallel()
+	c := netnstest.Start(t, netnstest.Options{})
+	w := newWatched(t, "-listen", "127.0.0.1:0")
+	w.ns = c.Node.NS
+	w.write("web.yaml", one("web", "10.96.0.10"))
+	w.start()
+	w.logs("listening")
+	status := func(code int) (said string) {
+		t.Helper()
+		require.Eventually(t, func() bool { // until the program has applied, or checks again
+			p, out := process(t, w.ns, "status", "-page", "http://"+w.address())
+			_ = p.Wait()
+			said = out.String()
+			return p.ProcessState.ExitCode() == code
+		}, 10*time.Second, 100*time.Millisecond, "%s", w.log)
+		return said
+	}
+	require.Contains(t, status(exitDone), "this node: all checks passed\n")
+
+	require.NoError(t, c.Node.NS.SetSysctl("net/ipv4/ip_forward", "0"))
+	nstest.NFT(t, c.Node.NS, `table inet firewall { chain forward {
+		type filter hook forward priority 0
+		tcp dport 8080 drop comment "no web"
+	}; }`)
+	said := status(exitNode)
+	require.Contains(t, said, "error: forwarding: ")
+	if _, err := os.Stat("../../docs"); err == nil {
+		golden.Block(t, "../../docs/debugging.md", "status", "$ kernlb status\n"+said)
+	}
+}
