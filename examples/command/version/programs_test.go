@@ -3,6 +3,7 @@ package version_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/counts"
 )
 
 // Every program that is installed prints its help and its version to standard output, with nothing
@@ -20,7 +23,7 @@ func TestEveryProgramHasHelpAndAVersion(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds eight programs")
 	}
-	bin := t.TempDir()
+	bin, rows := t.TempDir(), []counts.Row(nil)
 	for _, dir := range []string{"kernlb", "kernlb/kernlb-top", "userspace", "cni", "loadbalancer",
 		"nodeproxy", "kubeproxy", "balancer"} {
 		program := filepath.Base(dir)
@@ -32,6 +35,8 @@ func TestEveryProgramHasHelpAndAVersion(t *testing.T) {
 		if program != "cni" { // which has no flags
 			refusesArguments(t, path)
 		}
+		rows = append(rows, counts.Row{Name: "start: " + program,
+			Cost: initialized(t, path)})
 		if program == "balancer" { // which has no version
 			continue
 		}
@@ -51,6 +56,26 @@ func TestEveryProgramHasHelpAndAVersion(t *testing.T) {
 			}
 		}
 	}
+	t.Run("counts", func(t *testing.T) { counts.Compare(t, "start", rows) })
+}
+
+// initialized returns what a program allocates before it begins.
+func initialized(t *testing.T, path string) (c counts.Cost) {
+	t.Helper()
+	var trace bytes.Buffer
+	cmd := exec.Command(path, "-h")
+	cmd.Env, cmd.Stderr = []string{"PATH=" + os.Getenv("PATH"), "GODEBUG=inittrace=1"}, &trace
+	require.NoError(t, cmd.Run(), "%s", &trace)
+	for line := range strings.Lines(trace.String()) {
+		var name string
+		var at, took, size, objects float64
+		if n, _ := fmt.Sscanf(line, "init %s @%f ms, %f ms clock, %f bytes, %f allocs", &name, &at,
+			&took, &size, &objects); n == 5 {
+			c.Bytes, c.Allocations = c.Bytes+size, c.Allocations+objects
+		}
+	}
+	require.NotZero(t, c, "%s", &trace)
+	return c
 }
 
 // refusesArguments requires that a program does not run with an argument that it does not know.

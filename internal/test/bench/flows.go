@@ -13,6 +13,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/fleet"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -96,12 +97,13 @@ func someFlows(n int) iter.Seq2[conntrack.Flow, error] {
 			if i%4 == 0 {
 				f.Protocol, f.TCP = conntrack.UDP, 0
 			}
-			client := netip.AddrPortFrom(addr(20, 0, i>>8), uint16(1024+i&0xff))
+			client := netip.AddrPortFrom(fleet.Addr(20, 0, i>>8), uint16(1024+i&0xff))
 			service, endpoint := i/4%flowServices, i/4/flowServices%flowEndpoints
 			f.Original = conntrack.Tuple{Src: client,
-				Dst: netip.AddrPortFrom(addr(10, 97, service), 53)}
+				Dst: netip.AddrPortFrom(fleet.Addr(10, 97, service), 53)}
 			f.Reply = conntrack.Tuple{
-				Src: netip.AddrPortFrom(addr(10, 98, service*256+endpoint), 5353), Dst: client}
+				Src: netip.AddrPortFrom(fleet.Addr(10, 98, service*256+endpoint), 5353),
+				Dst: client}
 			if !yield(f, nil) {
 				return
 			}
@@ -114,18 +116,18 @@ func someFlows(n int) iter.Seq2[conntrack.Flow, error] {
 func (b *benchmark) flowState(replaced bool, port uint16) servicemodel.State {
 	s := servicemodel.State{}.WithNode(b.state.Node())
 	for i := range flowServices {
-		svc := &servicemodel.Service{Name: nameOf(i),
-			ClusterIPs: []netip.Addr{addr(10, 97, i)}, Ports: []servicemodel.ServicePort{
+		svc := &servicemodel.Service{Name: fleet.Fleet{}.Name(i),
+			ClusterIPs: []netip.Addr{fleet.Addr(10, 97, i)}, Ports: []servicemodel.ServicePort{
 				{Name: "udp", Protocol: servicemodel.UDP, Port: 53},
 				{Name: "tcp", Protocol: servicemodel.TCP, Port: 53}}}
 		var eps []servicemodel.Endpoint
 		for j := range flowEndpoints {
-			e := servicemodel.Endpoint{Addr: addr(10, 98, i*256+j),
+			e := servicemodel.Endpoint{Addr: fleet.Addr(10, 98, i*256+j),
 				Ports: []servicemodel.EndpointPort{
 					{Name: "udp", Protocol: servicemodel.UDP, Port: 5353},
 					{Name: "tcp", Protocol: servicemodel.TCP, Port: port}}}
 			if replaced && i == 0 && j == 0 {
-				e.Addr = freshAddr(i)
+				e.Addr = fleet.FreshAddr(i)
 			}
 			eps = append(eps, e)
 		}

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/signal"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/busywriter"
+	"github.com/kernlb/kernlb/internal/test/fleet"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
@@ -122,7 +122,7 @@ func (b *benchmark) run() error {
 	host, _ := os.Hostname() // uname(2) does not fail
 	node := servicemodel.Node{Name: strings.ToLower(host),
 		MasqueradeMark: servicemodel.DefaultMasqueradeMark}
-	b.state = withServices(servicemodel.State{}.WithNode(node), 0, b.services, b.endpoints)
+	b.state = b.fleet().Add(servicemodel.State{}.WithNode(node), 0, b.services)
 	defer b.close()
 	b.note("full_sync", "full sync", b.large(1, b.same))
 	b.note("noop", "nothing changed", b.small(smallRuns, b.same))
@@ -209,11 +209,7 @@ func (b *benchmark) same(int) servicemodel.State { return b.state }
 // replaceEndpoint replaces one endpoint of one service after the other.
 func (b *benchmark) replaceEndpoint(int) servicemodel.State {
 	b.changes++
-	i := b.changes
-	n := nameOf(i * 7 % b.services)
-	eps := b.state.Endpoints(n)
-	eps[i%len(eps)].Addr = freshAddr(i)
-	return b.state.WithEndpoints(n, eps)
+	return b.fleet().Replaced(b.state, b.changes)
 }
 
 // replaceAtPace is replaceEndpoint after a pause in which the neighbour commits. The neighbour may
@@ -224,71 +220,14 @@ func (b *benchmark) replaceAtPace(i int) servicemodel.State {
 }
 
 // scale adds an endpoint to a service, and removes it again.
-func (b *benchmark) scale(i int) servicemodel.State {
-	n := nameOf(i / 2 * 7 % b.services)
-	eps := b.state.Endpoints(n)
-	if i%2 == 1 {
-		return b.state.WithEndpoints(n, eps[:len(eps)-1])
-	}
-	more := eps[0]
-	more.Addr = freshAddr(1<<16 + i)
-	return b.state.WithEndpoints(n, append(eps, more))
-}
+func (b *benchmark) scale(i int) servicemodel.State { return b.fleet().Scaled(b.state, i) }
 
 // oneService adds a service, and removes it again.
-func (b *benchmark) oneService(i int) servicemodel.State {
-	n := b.services
-	if i%2 == 1 {
-		return b.state.WithoutService(nameOf(n))
-	}
-	return withServices(b.state, n, 1, b.endpoints)
-}
+func (b *benchmark) oneService(i int) servicemodel.State { return b.fleet().OneMore(b.state, i) }
 
-func nameOf(i int) servicemodel.Name {
-	return servicemodel.Name{Namespace: fmt.Sprintf("ns-%d", i%100),
-		Name: fmt.Sprintf("service-%d", i)}
-}
-
-var ports = []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}
-
-var ranges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"),
-	netip.MustParsePrefix("192.0.2.0/24")}
-
-// withServices adds services with one TCP port, a cluster IP and endpoints on a thousand
-// nodes. One in ten has session affinity, and a load-balancer IP with source ranges and external
-// traffic policy Local.
-func withServices(s servicemodel.State, first, n, endpoints int) servicemodel.State {
-	for i := first; i < first+n; i++ {
-		svc := &servicemodel.Service{
-			Name: nameOf(i),
-			Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
-				Port: 80}},
-			ClusterIPs: []netip.Addr{addr(10, 96, i)},
-		}
-		if i%10 == 9 {
-			svc.SessionAffinity.ClientIP = true
-			svc.ExternalTrafficPolicy = servicemodel.PolicyLocal
-			svc.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: addr(203, 0, i)}}
-			svc.LoadBalancerSourceRanges = ranges
-		}
-		eps := make([]servicemodel.Endpoint, endpoints)
-		for j := range eps {
-			k := i*endpoints + j
-			eps[j] = servicemodel.Endpoint{Addr: addr(11, 0, k), Ports: ports,
-				Node: fmt.Sprintf("node-%d", k%1000)}
-		}
-		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
-	}
-	return s
-}
-
-// freshAddr is an endpoint address that no service had at the start.
-func freshAddr(i int) netip.Addr { return addr(172, 0, i) }
-
-// addr is the i-th address from a.b.0.0 on.
-func addr(a, b byte, i int) netip.Addr {
-	n := uint32(a)<<24 | uint32(b)<<16 + uint32(i) + 1
-	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+// fleet are the services.
+func (b *benchmark) fleet() fleet.Fleet {
+	return fleet.Fleet{Services: b.services, Endpoints: b.endpoints}
 }
 
 // row is a measurement: its name in JSON, and its title.

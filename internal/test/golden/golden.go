@@ -15,6 +15,9 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
+// Updating reports whether the test has the flag -update.
+func Updating() bool { return *update }
+
 // File requires that a file has this text. With the test's flag -update, it writes the file.
 func File(t *testing.T, path, text string) {
 	t.Helper()
