@@ -150,12 +150,12 @@ func named(n PortName) string {
 	return "named " + n.Port + "/" + n.Protocol.String()
 }
 
-// numbered returns "8080/tcp", or only the protocol if the protocol has no ports.
+// numbered returns "8080/tcp" or "10000-20000/udp", or only the protocol if the protocol has no ports.
 func numbered(k FrontendKey) string {
 	if !k.Protocol.Valid() {
 		return k.Protocol.String()
 	}
-	return uitoa(k.Port) + "/" + k.Protocol.String()
+	return k.ports() + "/" + k.Protocol.String()
 }
 
 // portsText returns "port 80/tcp", "ports 80/tcp and 443/tcp", or "no ports".

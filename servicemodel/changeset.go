@@ -297,6 +297,7 @@ func applyAddrs(set addrCounts, changes []AddrChange) addrCounts {
 
 // own adds f to the frontends of the table and of its service port. disown removes it.
 func (t *Table) own(f *Frontend) {
+	t.indexRange(f, f)
 	t.frontends = t.frontends.Set(f.Key, f)
 	list := slices.Clone(t.owned.At(f.Service))
 	i, found := slices.BinarySearchFunc(list, f, compareClaims)
@@ -309,6 +310,7 @@ func (t *Table) own(f *Frontend) {
 }
 
 func (t *Table) disown(f *Frontend) {
+	t.indexRange(f, nil)
 	t.frontends = t.frontends.Delete(f.Key)
 	list := t.owned.At(f.Service)
 	i, found := slices.BinarySearchFunc(list, f, compareClaims)

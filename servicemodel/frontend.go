@@ -14,6 +14,8 @@ type FrontendKey struct {
 	Addr     netip.Addr
 	Protocol Protocol
 	Port     uint16
+	// EndPort is the last port of a range that begins with Port, and zero for one port.
+	EndPort uint16
 }
 
 // Family returns the family of the key's address.
@@ -22,13 +24,17 @@ func (k FrontendKey) Family() Family { return FamilyOf(k.Addr) }
 // NodePort reports whether k stands for any address of the node.
 func (k FrontendKey) NodePort() bool { return k.Addr.IsUnspecified() }
 
-// String returns "10.0.0.1:80/tcp", and "*4:30080/tcp" or "*6:30080/tcp" for a node port.
+// String returns "10.0.0.1:80/tcp", "10.0.0.1:10000-20000/udp" for a range, and "*4:30080/tcp" or
+// "*6:30080/tcp" for a node port.
 func (k FrontendKey) String() string {
-	p := "/" + k.Protocol.String()
-	if !k.NodePort() {
-		return netip.AddrPortFrom(k.Addr, k.Port).String() + p
+	end := "/" + k.Protocol.String()
+	if k.EndPort != 0 {
+		end = "-" + uitoa(k.EndPort) + end
 	}
-	return star(k.Family()) + uitoa(k.Port) + p
+	if !k.NodePort() {
+		return netip.AddrPortFrom(k.Addr, k.Port).String() + end
+	}
+	return star(k.Family()) + uitoa(k.Port) + end
 }
 
 // star is the text of any address of the node.
@@ -39,12 +45,14 @@ func star(f Family) string {
 	return "*4:"
 }
 
-// Compare orders keys by family, address, port and protocol; node ports come first in their family.
+// Compare orders keys by family, address, port, protocol and last port; node ports come first in
+// their family.
 func (k FrontendKey) Compare(o FrontendKey) int {
 	if c := k.Addr.Compare(o.Addr); c != 0 {
 		return c
 	}
-	return cmp.Or(cmp.Compare(k.Port, o.Port), cmp.Compare(k.Protocol, o.Protocol))
+	return cmp.Or(cmp.Compare(k.Port, o.Port), cmp.Compare(k.Protocol, o.Protocol),
+		cmp.Compare(k.EndPort, o.EndPort))
 }
 
 // Kind says which field of a service a frontend comes from. It matters only if two services claim
@@ -216,8 +224,9 @@ type Pool struct {
 	Units []int32 `json:"units,omitempty"`
 }
 
-// Slot is one endpoint in a [Pool]. An address occurs in one slot of a pool only.
+// Slot is one endpoint in a [Pool]. An address and port occurs in one slot of a pool only.
 type Slot struct {
+	// Endpoint has port zero if packets keep their ports, see [EndpointPort].
 	Endpoint netip.AddrPort `json:"endpoint"`
 	// Weight is at least 1. The weights that Resolve gives a pool have no common divisor, except in
 	// services with a slow start, where they are multiplied so that each can grow in steps.

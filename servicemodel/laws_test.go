@@ -1,6 +1,7 @@
 package servicemodel_test
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 	"slices"
@@ -89,7 +90,7 @@ func wantHairpins(s sm.State, table *sm.Table) []netip.Addr {
 			best := -1
 			eps := s.Endpoints(p.ID.Service.Name)
 			for i, e := range eps {
-				if !serves(e, p.ID.Service, slot.Endpoint) {
+				if !serves(s, e, p.ID.Service, slot.Endpoint) {
 					continue
 				}
 				if best < 0 || rank(e) > rank(eps[best]) {
@@ -105,10 +106,16 @@ func wantHairpins(s sm.State, table *sm.Table) []netip.Addr {
 	return slices.Compact(all)
 }
 
-func serves(e sm.Endpoint, n sm.PortName, at netip.AddrPort) bool {
-	return e.Addr == at.Addr() &&
-		slices.Contains(e.Ports, sm.EndpointPort{Name: n.Port, Protocol: n.Protocol,
-			Port: at.Port()})
+func serves(s sm.State, e sm.Endpoint, n sm.PortName, at netip.AddrPort) bool {
+	usual := uint16(0) // of an endpoint without a port
+	for _, p := range s.Service(n.Name).Ports {
+		if p.Name == n.Port && p.Protocol == n.Protocol && p.EndPort == 0 {
+			usual = p.Port
+		}
+	}
+	return e.Addr == at.Addr() && slices.ContainsFunc(e.Ports, func(p sm.EndpointPort) bool {
+		return p.Name == n.Port && p.Protocol == n.Protocol && cmp.Or(p.Port, usual) == at.Port()
+	})
 }
 
 func rank(e sm.Endpoint) int {

@@ -117,7 +117,8 @@ type (
 func (addrHash) Hash(a netip.Addr) uint64 { return pmap.Hash(a.As16()) }
 
 func (keyHash) Hash(k FrontendKey) uint64 {
-	return addrHash{}.Hash(k.Addr) ^ pmap.Hash(uint32(k.Port)<<8|uint32(k.Protocol))
+	return addrHash{}.Hash(k.Addr) ^
+		pmap.Hash(uint64(k.EndPort)<<32|uint64(k.Port)<<8|uint64(k.Protocol))
 }
 
 // compareRanks orders the claims of one key: the lowest wins.

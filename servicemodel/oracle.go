@@ -115,10 +115,12 @@ func (d Decision) String() string {
 //  2. The destination is an address of the node in [Rules.NodePorts], a node port frontend has its
 //     port, and the address is not loopback (except for IPv4 with [Rules.LocalhostNodePorts]): that
 //     frontend's verdict holds.
-//  3. The destination is an address of the node and the packet comes from elsewhere: untouched.
-//  4. The destination is a cluster IP: rejected, whatever the port and the protocol.
-//  5. The destination is in [Rules.ServiceCIDRs]: dropped.
-//  6. Untouched.
+//  3. A range of ports at the destination's address has its port: as in 1 for the first frontend of
+//     [Table.RangesAt].
+//  4. The destination is an address of the node and the packet comes from elsewhere: untouched.
+//  5. The destination is a cluster IP: rejected, whatever the port and the protocol.
+//  6. The destination is in [Rules.ServiceCIDRs]: dropped.
+//  7. Untouched.
 //
 // Only packets of the node itself meet frontends at loopback addresses.
 //
@@ -196,6 +198,18 @@ func (t *Table) meets(p Packet, here Locality) *Frontend {
 	if f := t.frontends.At(p.key()); f != nil {
 		return f
 	}
+	if f := t.nodePort(p, here); f != nil {
+		return f
+	}
+	if l := t.rangesAt(dst, p.Protocol, p.Dst.Port()); len(l) > 0 {
+		return l[0]
+	}
+	return nil
+}
+
+// nodePort returns the node port that p is for, or nil.
+func (t *Table) nodePort(p Packet, here Locality) *Frontend {
+	dst := p.Dst.Addr()
 	if dst.IsLoopback() && !(t.rules.LocalhostNodePorts && dst.Is4()) {
 		return nil
 	}
@@ -239,7 +253,11 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 		if pool.Scheduler.even() {
 			weight = 1
 		}
-		d.Candidates = append(d.Candidates, Candidate{s.Endpoint, weight,
+		ep := s.Endpoint
+		if ep.Port() == 0 {
+			ep = netip.AddrPortFrom(addr, p.Dst.Port())
+		}
+		d.Candidates = append(d.Candidates, Candidate{ep, weight,
 			f.Masquerade&d.Origin != 0 || hairpin || neighbour})
 	}
 }

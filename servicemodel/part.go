@@ -169,6 +169,7 @@ func (t *Table) WithoutParts(owners ...string) *Table {
 	hairpins := map[netip.Addr]bool{}
 	for _, owner := range owners {
 		for f := range next.frontendsIn(owner) {
+			next.indexRange(f, nil)
 			next.frontends = next.frontends.Delete(f.Key)
 			next.owned = next.owned.Delete(f.Service)
 			if f.Kind == ClusterIP {

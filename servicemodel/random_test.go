@@ -101,8 +101,12 @@ func (r source) service(n sm.Name) *sm.Service {
 		s.Ports = append(s.Ports,
 			sm.ServicePort{Name: name, Protocol: pick(r, sm.TCP, sm.UDP, sm.SCTP),
 				Port: uint16(80 + i)})
-		if r.chance(40) {
+		switch {
+		case r.chance(40):
 			s.Ports[i].NodePort = uint16(30000 + 3*i + r.IntN(3))
+		case r.chance(40): // ranges that are nested, adjacent, or overlap; in others, also equal
+			s.Ports[i].Port = pick(r, uint16(1), 78, 79, 80, uint16(80+i), 81)
+			s.Ports[i].EndPort = s.Ports[i].Port + uint16(i) + pick(r, uint16(1), 4, 65400)
 		}
 	}
 	r.Shuffle(len(s.Ports), func(i, j int) { s.Ports[i], s.Ports[j] = s.Ports[j], s.Ports[i] })
@@ -120,7 +124,7 @@ func (r source) endpoint() sm.Endpoint {
 	for _, name := range []string{"http", "dns", "log"} {
 		if r.chance(80) {
 			e.Ports = append(e.Ports, sm.EndpointPort{Name: name, Protocol: pick(r, sm.TCP, sm.UDP),
-				Port: uint16(8000 + r.IntN(2))})
+				Port: pick(r, uint16(8000), 8001, 8001, 0)})
 		}
 	}
 	if r.chance(50) {

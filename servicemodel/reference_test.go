@@ -139,6 +139,9 @@ func (r reference) balanced(p sm.Packet, use map[netip.AddrPort]sm.Endpoint,
 	unit := commonDivisor(use)
 	for at, e := range use {
 		hairpin := e.Addr == p.Src.Addr() && r.isHairpin(e.Addr)
+		if at.Port() == 0 {
+			at = netip.AddrPortFrom(at.Addr(), p.Dst.Port())
+		}
 		list = append(list, fmt.Sprintf("%v*%d/%v", at, max(e.Weight, 1)/unit,
 			masquerade || hairpin))
 	}
@@ -177,11 +180,18 @@ func (r reference) detects(f sm.Family) bool {
 		})
 }
 
-// find returns the service port that p is for: addresses before node ports, then by kind and name.
+// find returns the service port that p is for: addresses before node ports, and these before
+// ranges, of which the narrowest and then the first one counts; then by kind and name.
 func (r reference) find(p sm.Packet) (best hit, found bool) {
 	dst, f := p.Dst.Addr(), sm.FamilyOf(p.Dst.Addr())
+	rank := func(h hit) [4]int {
+		if h.port.EndPort == 0 {
+			return [4]int{0, 0, 0, int(h.kind)}
+		}
+		return [4]int{1, int(h.port.EndPort - h.port.Port), int(h.port.Port), int(h.kind)}
+	}
 	consider := func(h hit) {
-		if !found || h.kind < best.kind {
+		if x, y := rank(h), rank(best); !found || slices.Compare(x[:], y[:]) < 0 {
 			best, found = h, true // services come in the order of their names
 		}
 	}
@@ -197,7 +207,7 @@ func (r reference) find(p sm.Packet) (best hit, found bool) {
 			if port.Protocol != p.Protocol {
 				continue
 			}
-			if port.Port == p.Dst.Port() {
+			if port.Port <= p.Dst.Port() && p.Dst.Port() <= max(port.Port, port.EndPort) {
 				for _, k := range r.kindsAt(svc, p) {
 					consider(hit{svc, port, k, f, dst.IsLoopback()})
 				}
@@ -319,6 +329,9 @@ func (r reference) endpoints(h hit, f sm.Family) (cluster, local map[netip.AddrP
 				continue
 			}
 			at := netip.AddrPortFrom(e.Addr, q.Port)
+			if q.Port == 0 && h.port.EndPort == 0 {
+				at = netip.AddrPortFrom(e.Addr, h.port.Port)
+			}
 			if old, taken := all[at]; !taken || rank(e) > rank(old) {
 				all[at] = e
 			}
@@ -373,7 +386,7 @@ func (r source) packet(s sm.State, here sm.Locality) sm.Packet {
 	f := r.family()
 	p := sm.Packet{
 		Src:      netip.AddrPortFrom(r.addr(f, pick(r, 1, 64, 64, 96, 192), 12), 40000),
-		Dst:      netip.AddrPortFrom(r.addr(f, pick(r, 96, 96, 96, 97), 12), uint16(80+r.IntN(3))),
+		Dst:      netip.AddrPortFrom(r.addr(f, pick(r, 96, 96, 96, 97), 12), uint16(78+r.IntN(7))),
 		Protocol: pick(r, sm.TCP, sm.TCP, sm.UDP, sm.SCTP, sm.Protocol(1)),
 	}
 	if len(here) > 0 && r.chance(40) {

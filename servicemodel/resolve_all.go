@@ -76,6 +76,7 @@ func (b *bulk) compareAll(resolved []resolution) {
 	b.lost = make(map[*Frontend]bool)
 	for key, claims := range groups(all, func(c claim) FrontendKey { return c.key }) {
 		won.Append(key, claims[0].f)
+		b.t.indexRange(nil, claims[0].f)
 		if len(claims) == 1 {
 			continue
 		}

@@ -25,27 +25,27 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 	d.sources = d.allowed()
 
 	first := len(r.claims)
-	claim := func(k Kind, a netip.Addr, port uint16) {
+	claim := func(k Kind, a netip.Addr, port, end uint16) {
 		if FamilyOf(a) == f && r.view.answers(a) {
-			r.claims = append(r.claims, d.frontend(k, a, port))
+			r.claims = append(r.claims, d.frontend(k, a, port, end))
 		}
 	}
 	for _, a := range svc.ClusterIPs {
-		claim(ClusterIP, a, p.Port)
+		claim(ClusterIP, a, p.Port, p.EndPort)
 	}
 	for _, lb := range svc.LoadBalancerIPs {
 		if !lb.Proxy {
-			claim(LoadBalancer, lb.Addr, p.Port)
+			claim(LoadBalancer, lb.Addr, p.Port, p.EndPort)
 		}
 	}
 	for _, a := range svc.ExternalIPs {
-		claim(ExternalIP, a, p.Port)
+		claim(ExternalIP, a, p.Port, p.EndPort)
 	}
 	for _, a := range svc.HostIPs {
-		claim(HostIP, a, p.Port)
+		claim(HostIP, a, p.Port, p.EndPort)
 	}
 	if nodePort && p.NodePort != 0 {
-		claim(NodePort, unspecified(f), p.NodePort)
+		claim(NodePort, unspecified(f), p.NodePort, 0)
 	}
 
 	// If the port claims a key twice, for example as load balancer IP and as external IP, the lower
@@ -136,13 +136,13 @@ type portKey struct {
 // otherwise a service with thousands of ports would take time quadratic in their number.
 const fewPorts = 16
 
-// portOf returns the port of an endpoint that serves p. Endpoints of a service mostly share their
-// lists of ports, and so the index.
+// portOf returns the port of an endpoint that serves p, or zero if packets keep their ports.
+// Endpoints of a service mostly share their lists of ports, and so the index.
 func (r *resolver) portOf(e *Endpoint, p *ServicePort) (port uint16, ok bool) {
 	if len(e.Ports) <= fewPorts {
 		for _, q := range e.Ports {
 			if q.Protocol == p.Protocol && q.Name == p.Name {
-				return q.Port, true
+				return p.target(q.Port), true
 			}
 		}
 		return 0, false
@@ -159,7 +159,7 @@ func (r *resolver) portOf(e *Endpoint, p *ServicePort) (port uint16, ok bool) {
 		r.ports[&e.Ports[0]] = index
 	}
 	port, ok = index[portKey{p.Name, p.Protocol}]
-	return port, ok
+	return p.target(port), ok
 }
 
 // preferred reports whether a, rather than b, counts for an address that both have. b must come
@@ -234,15 +234,15 @@ type decider struct {
 	sources        []netip.Prefix // that may use load balancer IPs
 }
 
-// frontend decides about an address and port.
+// frontend decides about an address and port, or a range of ports that ends with end.
 //
 // At a cluster IP only the internal policy counts, wherever a packet comes from. At other addresses
 // clients outside the cluster keep their source address under policy Local, and reach local
 // endpoints only. Pods and the node itself reach all endpoints, because replies to them come back
 // to this node anyway.
-func (d *decider) frontend(k Kind, a netip.Addr, port uint16) Frontend {
+func (d *decider) frontend(k Kind, a netip.Addr, port, end uint16) Frontend {
 	f := Frontend{
-		Key:     FrontendKey{Addr: a, Protocol: d.service.Protocol, Port: port},
+		Key:     FrontendKey{Addr: a, Protocol: d.service.Protocol, Port: port, EndPort: end},
 		Service: d.service, Kind: k, Internal: d.cluster, External: d.cluster,
 	}
 	if affinity := d.svc.SessionAffinity; affinity.ClientIP {

@@ -228,8 +228,10 @@ func (u *update) replaceClaim(was, is *Frontend) {
 		t.contested = t.contested.Delete(key)
 	}
 	if len(claims) == 0 {
+		t.indexRange(holder, nil)
 		t.frontends = t.frontends.Delete(key)
 	} else if claims[0] != holder {
+		t.indexRange(holder, claims[0])
 		t.frontends = t.frontends.Set(key, claims[0])
 		u.disturbed = append(u.disturbed, claims[0].Service.Name)
 		if holder != nil {

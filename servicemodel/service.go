@@ -119,6 +119,15 @@ type ServicePort struct {
 	Protocol Protocol `json:"protocol"`
 	// Port is the port at the service's addresses.
 	Port uint16 `json:"port"`
+	// EndPort, if not zero, makes the service port a range: it answers at all ports from Port to
+	// EndPort, as in a NetworkPolicy. From 1 to 65535 are all ports. A range has no node port.
+	//
+	// If services claim the same port of an address, a claim of exactly that port (and the same
+	// node port) wins over a range, and a narrower range over a wider one, whatever the services
+	// and the kinds of their addresses are. Of two ranges of equal width, the one that begins
+	// earlier wins. A range loses only the ports of the others. Equal ranges conflict as equal
+	// ports do.
+	EndPort uint16 `json:"endPort,omitzero"`
 	// NodePort, if not zero, answers at the node's own addresses (see [Node.NodePortAddresses]).
 	NodePort uint16 `json:"nodePort,omitzero"`
 }
@@ -426,5 +435,16 @@ var conditions = []Condition{NotReady, Serving, Terminating, Quiesced}
 type EndpointPort struct {
 	Name     string   `json:"name,omitzero"`
 	Protocol Protocol `json:"protocol"`
-	Port     uint16   `json:"port"`
+	// Port is the port that packets are sent to. Zero is the port of the service
+	// ([ServicePort.Port]). If that is a range, packets keep their ports.
+	Port uint16 `json:"port,omitzero"`
+}
+
+// target returns the port of an endpoint, given as p, to which packets for s are sent. Zero means
+// that they keep their ports.
+func (s *ServicePort) target(p uint16) uint16 {
+	if p == 0 && s.EndPort == 0 {
+		return s.Port
+	}
+	return p
 }

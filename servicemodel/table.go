@@ -19,6 +19,7 @@ type Table struct {
 	rules      Rules
 	frontends  pmap.Map[FrontendKey, *Frontend, keyHash]
 	owned      pmap.Map[PortName, []*Frontend, portHash] // the frontends of each service port
+	ranges     rangeIndex                                // the frontends at ranges of ports
 	pools      pmap.Map[PoolID, *Pool, poolHash]
 	clusterIPs addrCounts
 	hairpins   addrCounts
@@ -66,6 +67,7 @@ func NewTable(c Contents) (*Table, error) {
 		if !frontends.Append(f.Key, f) {
 			return nil, fmt.Errorf("new table: frontend %v occurs twice", f.Key)
 		}
+		t.indexRange(nil, f)
 	}
 	var pools pmap.Builder[PoolID, *Pool, poolHash]
 	for _, p := range inOrder(c.Pools, comparePools) {

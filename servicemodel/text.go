@@ -101,8 +101,8 @@ func (k FrontendKey) MarshalText() ([]byte, error) {
 	return []byte(k.String()), nil
 }
 
-// UnmarshalText is the inverse of [FrontendKey.String]. It reads "10.0.0.1:80/tcp", and
-// "*4:30080/tcp" or "*6:30080/tcp" for a node port.
+// UnmarshalText is the inverse of [FrontendKey.String]. It reads "10.0.0.1:80/tcp",
+// "10.0.0.1:10000-20000/udp" for a range, and "*4:30080/tcp" or "*6:30080/tcp" for a node port.
 func (k *FrontendKey) UnmarshalText(text []byte) error {
 	at, protocol, ok := strings.Cut(string(text), "/")
 	if !ok {
@@ -112,13 +112,22 @@ func (k *FrontendKey) UnmarshalText(text []byte) error {
 	if err := p.UnmarshalText([]byte(protocol)); err != nil {
 		return fmt.Errorf("%q: protocol %w", text, err)
 	}
+	var end uint64
+	if i := strings.LastIndexByte(at, '-'); i > strings.LastIndexByte(at, ':') {
+		var err error
+		if end, err = strconv.ParseUint(at[i+1:], 10, 16); err != nil || end == 0 {
+			return fmt.Errorf("%q: the last port must be between 1 and 65535", text)
+		}
+		at = at[:i]
+	}
 	for _, f := range families {
 		if port, ok := strings.CutPrefix(at, star(f)); ok {
 			n, err := strconv.ParseUint(port, 10, 16)
 			if err != nil {
 				return fmt.Errorf("%q: port: %w", text, err)
 			}
-			*k = FrontendKey{Addr: unspecified(f), Port: uint16(n), Protocol: p}
+			*k = FrontendKey{Addr: unspecified(f), Port: uint16(n), Protocol: p,
+				EndPort: uint16(end)}
 			return nil
 		}
 	}
@@ -126,7 +135,7 @@ func (k *FrontendKey) UnmarshalText(text []byte) error {
 	if err != nil {
 		return fmt.Errorf("%q: %w", text, err)
 	}
-	*k = FrontendKey{Addr: a.Addr(), Port: a.Port(), Protocol: p}
+	*k = FrontendKey{Addr: a.Addr(), Port: a.Port(), Protocol: p, EndPort: uint16(end)}
 	return nil
 }
 

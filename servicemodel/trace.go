@@ -111,7 +111,11 @@ func kindText(k Kind) string {
 }
 
 func (r *tracer) atFrontend(f *Frontend) {
-	r.step("destination", "%v is %s of %v", r.Packet.key(), kindText(f.Kind), f.Service)
+	if f.Key.EndPort == 0 {
+		r.step("destination", "%v is %s of %v", r.Packet.key(), kindText(f.Kind), f.Service)
+	} else {
+		r.atRange(f)
+	}
 	for i, claim := range r.t.contested.At(f.Key) {
 		if i > 0 {
 			r.step("conflict", "%v claims it too, as %s, and does not get it", claim.Service,
@@ -135,6 +139,16 @@ func (r *tracer) atFrontend(f *Frontend) {
 		r.step("affinity", "%s", r.affinity(f))
 	}
 	r.step("masquerade", "%s", r.masquerade(f))
+}
+
+// atRange says in which range the packet's port is, and in which wider ones it is, too.
+func (r *tracer) atRange(f *Frontend) {
+	r.step("destination", "%v is in the range %s of %v, %s", r.Packet.key(), f.Key.ports(),
+		f.Service, kindText(f.Kind))
+	for _, wider := range r.t.rangesAt(f.Key.Addr, f.Key.Protocol, r.Packet.Dst.Port())[1:] {
+		r.step("conflict", "%v has it in the range %s, which comes after this one",
+			wider.Service, wider.Key.ports())
+	}
 }
 
 // affinity says who stays with an endpoint, where, and for how long.

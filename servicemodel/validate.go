@@ -247,16 +247,17 @@ func (p *problems) checkPorts(s *Service) {
 			p.add("name", quote(port.Name), fmt.Sprintf("with the service's namespace and name "+
 				"it has %d bytes, and may have %d", n, maxPortName))
 		}
-		p.checkPort(port.Name, port.Protocol, port.Port)
+		p.checkPort(port.Name, port.Protocol)
+		p.checkNumbers(port)
 		if j, again := names.add(port.Name, i); again && port.Name != "" {
 			p.add("name", quote(port.Name), fmt.Sprintf("is also the name of ports[%d]", j))
 		}
 		const repeats = "is also the %s of ports[%d], with the same protocol"
-		j, again := ports.add(numberKey{port.Protocol, port.Port}, i)
+		j, again := ports.add(numberKey{port.Protocol, port.Port, port.EndPort}, i)
 		if again && port.Port != 0 {
 			p.add("port", port.Port, fmt.Sprintf(repeats, "port", j))
 		}
-		j, again = nodePorts.add(numberKey{port.Protocol, port.NodePort}, i)
+		j, again = nodePorts.add(numberKey{port.Protocol, port.NodePort, 0}, i)
 		if again && port.NodePort != 0 {
 			p.add("nodePort", port.NodePort, fmt.Sprintf(repeats, "node port", j))
 		}
@@ -270,10 +271,10 @@ func (p *problems) checkPorts(s *Service) {
 	}
 }
 
-// numberKey is a port number of a protocol.
+// numberKey is a port number of a protocol, or a range that ends with another number.
 type numberKey struct {
-	protocol Protocol
-	number   uint16
+	protocol    Protocol
+	number, end uint16
 }
 
 // firsts knows where each key of a list comes first.
@@ -287,14 +288,27 @@ func (f firsts[K]) add(key K, i int) (first int, again bool) {
 	return first, again
 }
 
-// checkPort checks a port of a service or an endpoint.
-func (p *problems) checkPort(name string, protocol Protocol, port uint16) {
+// checkPort checks what ports of services and of endpoints have in common.
+func (p *problems) checkPort(name string, protocol Protocol) {
 	p.checkText("name", name, false)
 	if !protocol.Valid() {
 		p.add("protocol", uint8(protocol), "must be TCP, UDP or SCTP")
 	}
-	if port == 0 {
+}
+
+// checkNumbers checks the numbers of a service port.
+func (p *problems) checkNumbers(port ServicePort) {
+	if port.Port == 0 {
 		p.add("port", 0, "must not be zero")
+	}
+	if port.EndPort == 0 {
+		return
+	}
+	if port.EndPort <= port.Port {
+		p.add("endPort", port.EndPort, "must be greater than port")
+	}
+	if port.NodePort != 0 {
+		p.add("nodePort", port.NodePort, "a range of ports has no node port")
 	}
 }
 
@@ -359,7 +373,7 @@ func (p *problems) checkEndpoint(e *Endpoint, checked []EndpointPort) {
 	keys := firsts[portKey]{}
 	p.each("ports", len(ports), func(i int) {
 		port := ports[i]
-		p.checkPort(port.Name, port.Protocol, port.Port)
+		p.checkPort(port.Name, port.Protocol)
 		if j, again := keys.add(portKey{port.Name, port.Protocol}, i); again {
 			p.add("name", quote(port.Name), fmt.Sprintf(
 				"is also the name of ports[%d], with the same protocol", j))

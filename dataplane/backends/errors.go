@@ -63,6 +63,7 @@ func (e *UnsupportedError) Is(target error) bool { return target == ErrUnsupport
 // Fields that backends refuse ([UnsupportedError.Field]). A field that is invalid for every backend
 // has its path in JSON, such as "ports[1].nodePort" ([servicemodel.FieldError]).
 const (
+	FieldEndPort              = "endPort"                 // a range of ports
 	FieldFamily               = "family"                  // an address family that the kernel lacks
 	FieldForbidden            = "forbidden"               // [servicemodel.Node.Forbidden]
 	FieldForwarding           = "forwarding"              // [servicemodel.Service.Forwarding]

@@ -383,6 +383,9 @@ func TestRefusals(t *testing.T) {
 		{"SCTP", hnsfake.AllFeatures, service(func(s *sm.Service) {
 			s.Ports[0].Protocol = sm.SCTP
 		}), "service default/web: protocol: sctp"},
+		{"ranges of ports", hnsfake.AllFeatures, service(func(s *sm.Service) {
+			s.Ports[0].EndPort, s.Ports[0].NodePort = 90, 0
+		}), "service default/web: endPort: 90"},
 		{"source ranges", hnsfake.AllFeatures, service(lb, func(s *sm.Service) {
 			s.LoadBalancerSourceRanges = prefixes("192.0.2.0/24")
 		}), "service default/web: sources: 192.0.2.0/24"},

@@ -10,11 +10,11 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Check returns the parts of a change set that HNS cannot express: SCTP, source ranges, host IPs,
-// masquerading other than by default, schedulers other than source hash without options, weights,
-// tunnels, endpoints of one pool with different ports, a restriction of node port addresses, and
-// answers to clients without endpoints. Features are the abilities of the node. The errors are
-// *[backends.UnsupportedError] values. Check needs no HNS.
+// Check returns the parts of a change set that HNS cannot express: SCTP, ranges of ports, source
+// ranges, host IPs, masquerading other than by default, schedulers other than source hash without
+// options, weights, tunnels, endpoints of one pool with different ports, a restriction of node port
+// addresses, and answers to clients without endpoints. Features are the abilities of the node. The
+// errors are *[backends.UnsupportedError] values. Check needs no HNS.
 func Check(c *servicemodel.ChangeSet, features Features) error {
 	k := &checker{features: features, seen: map[backends.UnsupportedError]bool{}}
 	if c.Rules != nil && c.Rules.New != nil {
@@ -93,6 +93,8 @@ func (k *checker) frontend(f *servicemodel.Frontend) {
 	k.refuse(f.Service,
 		refusal{protocols[f.Key.Protocol] == 0, backends.FieldProtocol, f.Key.Protocol.String(),
 			"HNS balances tcp and udp"},
+		refusal{f.Key.EndPort != 0, backends.FieldEndPort, strconv.Itoa(int(f.Key.EndPort)),
+			"HNS has a load balancer for each port"},
 		refusal{f.Kind == servicemodel.HostIP, "hostIPs", f.Key.Addr.String(),
 			"a node port answers at all addresses"},
 		refusal{f.Affinity > 0 && !k.features.SessionAffinity, backends.FieldSessionAffinity,

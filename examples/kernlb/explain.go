@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -158,7 +159,11 @@ func (x *explanation) printService(s *servicemodel.Service) {
 		if p.NodePort != 0 {
 			node = fmt.Sprintf(", node port %d", p.NodePort)
 		}
-		fmt.Fprintf(x.stdout, "  port %s: %d/%v%s\n", cmp.Or(p.Name, `""`), p.Port, p.Protocol,
+		number := strconv.Itoa(int(p.Port))
+		if p.EndPort != 0 {
+			number += "-" + strconv.Itoa(int(p.EndPort))
+		}
+		fmt.Fprintf(x.stdout, "  port %s: %s/%v%s\n", cmp.Or(p.Name, `""`), number, p.Protocol,
 			node)
 	}
 	fmt.Fprintf(x.stdout, "  internalTrafficPolicy %v, externalTrafficPolicy %v",
@@ -253,6 +258,9 @@ func (x *explanation) printEndpoints() {
 			use := of[i].Cluster // why it is not used
 			if use == "" || of[i].Local == "" {
 				use = fmt.Sprintf("is used at %d", of[i].Target.Port())
+				if of[i].Target.Port() == 0 {
+					use = "is used at the packet's port"
+				}
 				if of[i].Local != "" {
 					use += ", not where the policy is Local"
 				}

@@ -2,6 +2,7 @@ package rendering
 
 import (
 	"errors"
+	"strconv"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -14,6 +15,8 @@ type Abilities struct {
 	SchedulerHint string
 	// ForwardingHint is set if the backend has no direct routing and no tunnels.
 	ForwardingHint string
+	// Ranges allows frontends at ranges of ports.
+	Ranges bool
 	// AnyOrigins allows combinations of masqueraded origins that [servicemodel.Resolve] never
 	// makes. Answers allows answers other than the defaults. Neighbours allows masqueraded
 	// neighbours.
@@ -89,6 +92,9 @@ func (r *Refusals) frontend(f *servicemodel.Frontend, can *Abilities) {
 	}
 	if f.Sources != nil && f.Key.NodePort() {
 		r.Refuse(f.Service, backends.FieldSources, "on a node port", "")
+	}
+	if f.Key.EndPort != 0 && !can.Ranges {
+		r.Refuse(f.Service, backends.FieldEndPort, strconv.Itoa(int(f.Key.EndPort)), "")
 	}
 	if can.Frontend != nil {
 		can.Frontend(r, f)

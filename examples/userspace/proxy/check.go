@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -54,8 +55,15 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 			Object: "service " + of.String(), Field: field, Value: value, Hint: hint})
 	}
 	for _, f := range c.Frontends {
-		if f.New != nil && f.New.Key.Protocol == servicemodel.SCTP {
+		if f.New == nil {
+			continue
+		}
+		if f.New.Key.Protocol == servicemodel.SCTP {
 			refuse(f.New.Service, backends.FieldProtocol, "SCTP", "the kernel backends forward it")
+		}
+		if end := f.New.Key.EndPort; end != 0 {
+			refuse(f.New.Service, backends.FieldEndPort, strconv.Itoa(int(end)),
+				"a proxy needs a socket for each port")
 		}
 	}
 	for _, p := range c.Pools {

@@ -27,18 +27,14 @@ func TestBackendsHaveTheSchedulersThatTheDocumentationNames(t *testing.T) {
 	defer user.Close()
 	checks := []func(*servicemodel.ChangeSet) error{nftables.Check, iptables.Check, ipvs.Check,
 		user.Check}
-	text := must.OK(os.ReadFile("../../../docs/backends.md"))(t)
-	_, table, found := strings.Cut(string(text),
-		"| scheduler | chooses | nftables | iptables | "+
-			"ipvs | userspace |\n|---|---|---|---|---|---|\n")
-	require.True(t, found)
-	table, _, _ = strings.Cut(table, "\n\n")
 	rows := 0
-	for line := range strings.Lines(table) {
+	for _, line := range tableOf(t, "| scheduler | chooses |") {
 		cells := strings.Split(line, " | ")
 		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[0], -1) {
 			rows++
-			c := changesOf(t, servicemodel.Scheduler(m[1]))
+			c := changesOf(t, func(s *servicemodel.Service, _ *servicemodel.EndpointPort) {
+				s.Scheduler = servicemodel.Scheduler(m[1])
+			})
 			for i, check := range checks {
 				refused := slices.ContainsFunc(dataplane.Problems(check(c)),
 					func(p dataplane.Problem) bool { return p.Field == backends.FieldScheduler })
@@ -50,15 +46,51 @@ func TestBackendsHaveTheSchedulersThatTheDocumentationNames(t *testing.T) {
 	require.Equal(t, 14, rows, "servicemodel has as many schedulers")
 }
 
-// changesOf add a service with an endpoint and a scheduler.
-func changesOf(t *testing.T, s servicemodel.Scheduler) *servicemodel.ChangeSet {
+// backends.md says which backend refuses which ranges of ports.
+func TestBackendsHaveTheRangesThatTheDocumentationNames(t *testing.T) {
+	t.Parallel()
+	user := must.OK(proxy.New(nil))(t)
+	defer user.Close()
+	checks := []func(*servicemodel.ChangeSet) error{nftables.Check, iptables.Check, ipvs.Check,
+		user.Check}
+	ports := []uint16{0, 8080}
+	rows := tableOf(t, "| endpoints |")
+	require.Len(t, rows, len(ports))
+	for n, line := range rows {
+		cells := strings.Split(strings.Trim(line, "| \n"), " | ")
+		c := changesOf(t, func(s *servicemodel.Service, p *servicemodel.EndpointPort) {
+			s.Ports[0].EndPort, p.Port = 90, ports[n]
+		})
+		for i, check := range checks {
+			refused := slices.ContainsFunc(dataplane.Problems(check(c)),
+				func(p dataplane.Problem) bool { return p.Field == backends.FieldEndPort })
+			require.Equal(t, cells[1+i] == "refused", refused, "%s: %d", line, i)
+		}
+	}
+}
+
+// tableOf returns the rows of the table of backends.md that begins so.
+func tableOf(t *testing.T, head string) []string {
+	t.Helper()
+	text := must.OK(os.ReadFile("../../../docs/backends.md"))(t)
+	head += " nftables | iptables | ipvs | userspace |\n"
+	_, table, found := strings.Cut(string(text), head)
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	return strings.Split(strings.TrimSpace(table), "\n")[1:]
+}
+
+// changesOf add a service with an endpoint, as edited.
+func changesOf(t *testing.T,
+	edit func(*servicemodel.Service, *servicemodel.EndpointPort)) *servicemodel.ChangeSet {
 	t.Helper()
 	svc := servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
-		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Scheduler: s,
-		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
+	port := servicemodel.EndpointPort{Protocol: servicemodel.TCP, Port: 8080}
+	edit(&svc, &port)
 	table := must.OK(servicemodel.Resolve(nil, servicemodel.State{}.WithService(&svc).
-		WithEndpoints(svc.Name, []servicemodel.Endpoint{{
-			Addr:  netip.MustParseAddr("10.244.0.1"),
-			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}})))(t)
+		WithEndpoints(svc.Name, []servicemodel.Endpoint{{Addr: netip.MustParseAddr("10.244.0.1"),
+			Ports: []servicemodel.EndpointPort{port}}})))(t)
 	return servicemodel.Diff(nil, table)
 }

@@ -1,0 +1,137 @@
+package servicemodel
+
+import (
+	"cmp"
+	"iter"
+	"math/bits"
+	"net/netip"
+	"slices"
+
+	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
+)
+
+// This file is about frontends that answer at a range of ports.
+
+// LastPort returns the last port at which a frontend answers: Port, unless the key is a range.
+func (k FrontendKey) LastPort() uint16 { return max(k.Port, k.EndPort) }
+
+// Contains reports whether a frontend answers at a port.
+func (k FrontendKey) Contains(port uint16) bool { return k.Port <= port && port <= k.LastPort() }
+
+// ports returns "80", or "10000-20000" for a range.
+func (k FrontendKey) ports() string {
+	if k.EndPort == 0 {
+		return uitoa(k.Port)
+	}
+	return uitoa(k.Port) + "-" + uitoa(k.EndPort)
+}
+
+// compareRanges orders the ranges that have a port in common: the first one gets its packets. A
+// narrower range comes before a wider one, then the one that begins earlier.
+func compareRanges(a, b *Frontend) int {
+	width := func(k FrontendKey) int { return int(k.LastPort()) - int(k.Port) }
+	return cmp.Or(cmp.Compare(width(a.Key), width(b.Key)), a.Key.Compare(b.Key))
+}
+
+// PortBlock is all ports whose leading bits are equal.
+type PortBlock struct {
+	First uint16 // the port whose other bits are zero
+	Bits  uint8  // how many leading bits are equal: 16 for one port, 0 for all
+}
+
+// Last returns the last port of the block.
+func (b PortBlock) Last() uint16 { return b.First | ^b.mask() }
+
+func (b PortBlock) mask() uint16 { return ^uint16(0) << (16 - b.Bits) }
+
+// Blocks yields the fewest blocks that make up the ports of a frontend, at most 30, in order. A
+// block of a range contains all smaller blocks of the range that have a port of it.
+func (k FrontendKey) Blocks() iter.Seq[PortBlock] {
+	return func(yield func(PortBlock) bool) {
+		for first, end := uint32(k.Port), uint32(k.LastPort())+1; first < end; {
+			most := bits.TrailingZeros32(first | 1<<16)
+			most = min(most, bits.Len32(end-first)-1)
+			if !yield(PortBlock{uint16(first), uint8(16 - most)}) {
+				return
+			}
+			first += 1 << most
+		}
+	}
+}
+
+// blockKey is a block of ports at an address.
+type blockKey struct {
+	addr     netip.Addr
+	protocol Protocol
+	block    PortBlock
+}
+
+// Compare orders keys by address, protocol and block.
+func (k blockKey) Compare(o blockKey) int {
+	if c := k.addr.Compare(o.addr); c != 0 {
+		return c
+	}
+	return cmp.Or(cmp.Compare(k.protocol, o.protocol), cmp.Compare(k.block.Bits, o.block.Bits),
+		cmp.Compare(k.block.First, o.block.First))
+}
+
+type blockHash struct{}
+
+func (blockHash) Hash(k blockKey) uint64 {
+	return addrHash{}.Hash(k.addr) ^ pmap.Hash(uint32(k.block.First)<<16|
+		uint32(k.block.Bits)<<8|uint32(k.protocol))
+}
+
+// rangeIndex finds ranges by their blocks. Several ranges may have one block.
+type rangeIndex = pmap.Map[blockKey, []*Frontend, blockHash]
+
+// indexRange replaces a frontend in the index of ranges. Either may be nil, and frontends that are
+// no ranges do not count.
+func (t *Table) indexRange(was, is *Frontend) {
+	if was != nil && was.Key.EndPort != 0 {
+		for b := range was.Key.Blocks() {
+			k := blockKey{was.Key.Addr, was.Key.Protocol, b}
+			left := filter(t.ranges.At(k), func(f *Frontend) bool { return f.Key != was.Key })
+			if len(left) == 0 {
+				t.ranges = t.ranges.Delete(k)
+			} else {
+				t.ranges = t.ranges.Set(k, left)
+			}
+		}
+	}
+	if is != nil && is.Key.EndPort != 0 {
+		for b := range is.Key.Blocks() {
+			k := blockKey{is.Key.Addr, is.Key.Protocol, b}
+			t.ranges = t.ranges.Set(k, append(slices.Clip(t.ranges.At(k)), is))
+		}
+	}
+}
+
+// RangesAt returns the frontends at an address that answer at a range with the port. The first one
+// gets the packets that no frontend with exactly that port gets. It costs O(log n).
+func (t *Table) RangesAt(a netip.Addr, p Protocol, port uint16) []*Frontend {
+	return lendAll(t.orEmpty().rangesAt(a, p, port))
+}
+
+func (t *Table) rangesAt(a netip.Addr, p Protocol, port uint16) (l []*Frontend) {
+	if t.ranges.Len() == 0 {
+		return nil
+	}
+	for n := range uint8(17) {
+		b := PortBlock{Bits: n}
+		b.First = port & b.mask()
+		l = append(l, t.ranges.At(blockKey{a, p, b})...)
+	}
+	slices.SortFunc(l, compareRanges)
+	return l
+}
+
+// FirstRange returns one of the frontends at an address that answer at a range of ports, the same
+// one for equal tables, or nil if there is none.
+func (t *Table) FirstRange(a netip.Addr) *Frontend {
+	at := func(k blockKey) bool { return k.addr == a }
+	for _, l := range t.orEmpty().ranges.From(blockKey{addr: a}, at) {
+		return lend(slices.MinFunc(l, compareRanges))
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+package servicemodel_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+// Any range is cut into at most 30 blocks, side by side, and a block of a part of a range lies in
+// the block of the whole.
+func TestBlocksMakeUpTheirRange(t *testing.T) {
+	t.Parallel()
+	r := newSource(t)
+	for range 2000 {
+		k := sm.FrontendKey{Port: uint16(r.IntN(1 << 16))}
+		if k.EndPort = uint16(r.IntN(1 << 16)); k.EndPort <= k.Port {
+			k.EndPort = 0
+		}
+		next, n := int(k.Port), 0
+		for b := range k.Blocks() {
+			require.Equal(t, next, int(b.First), "%v", k)
+			require.Zero(t, b.First&(b.Last()-b.First), "%v: %v", k, b)
+			next, n = int(b.Last())+1, n+1
+		}
+		require.Equal(t, int(k.LastPort())+1, next)
+		require.LessOrEqual(t, n, 30)
+	}
+	all := slices.Collect(sm.FrontendKey{EndPort: 65535}.Blocks())
+	require.Equal(t, []sm.PortBlock{{}}, all)
+}
+
+// The index of a table has exactly the ranges that its frontends have, whatever led to the table.
+func TestRangesAreFoundByTheirPorts(t *testing.T) {
+	t.Parallel()
+	r := newSource(t)
+	seen := 0
+	requireIndex := func(table *sm.Table) {
+		t.Helper()
+		at := map[netip.Addr]bool{}
+		for f := range table.Frontends() {
+			at[f.Key.Addr] = true
+		}
+		for a := range at {
+			first := table.FirstRange(a)
+			for _, port := range []uint16{1, 77, 78, 79, 80, 81, 82, 83, 84, 85, 300, 65535} {
+				for _, p := range []sm.Protocol{sm.TCP, sm.UDP} {
+					var want []*sm.Frontend
+					for f := range table.Frontends() {
+						if k := f.Key; k.Addr == a && k.Protocol == p && k.EndPort != 0 &&
+							k.Contains(port) {
+							want = append(want, f)
+						}
+					}
+					got := table.RangesAt(a, p, port)
+					require.ElementsMatch(t, want, got)
+					require.True(t, slices.IsSortedFunc(got, func(x, y *sm.Frontend) int {
+						return int(x.Key.EndPort-x.Key.Port) - int(y.Key.EndPort-y.Key.Port)
+					}))
+					require.True(t, len(want) == 0 || first != nil && first.Key.EndPort != 0)
+					seen += len(want)
+				}
+			}
+		}
+	}
+	for range 20 {
+		s := r.state()
+		table := mustResolve(t, nil, s)
+		for range 5 {
+			requireIndex(table)
+			next := r.edit(s)
+			after := mustResolve(t, table, next)
+			requireIndex(table.Apply(sm.Diff(table, after)))
+			again, err := sm.NewTable(after.Contents())
+			require.NoError(t, err)
+			requireIndex(again)
+			requireIndex(after.WithoutParts("a"))
+			s, table = next, after
+		}
+	}
+	require.Positive(t, seen)
+}
+
+func TestARangeAnswersWhereNothingNarrowerDoes(t *testing.T) {
+	t.Parallel()
+	service := func(name string, port, end uint16) *sm.Service {
+		s := at(name, "198.51.100.1")
+		s.Ports[0].Port, s.Ports[0].EndPort = port, end
+		return s
+	}
+	s := sm.State{}
+	for _, svc := range []*sm.Service{service("all", 1, 65535), service("some", 100, 200),
+		service("fewer", 150, 160), service("across", 190, 210), service("one", 155, 0),
+		service("some-too", 100, 200)} {
+		s = s.WithService(svc).WithEndpoints(svc.Name, []sm.Endpoint{endpoint("10.64.0.1",
+			func(e *sm.Endpoint) { e.Ports[0].Port = 0 })})
+	}
+	table := mustResolve(t, nil, s)
+	for port, want := range map[uint16]string{1: "all", 99: "all", 100: "some", 149: "some",
+		150: "fewer", 155: "one", 160: "fewer", 161: "some", 190: "across", 201: "across",
+		211: "all", 65535: "all"} {
+		d := table.Decide(sm.Packet{Src: netip.MustParseAddrPort("198.51.100.7:1"),
+			Dst: netip.AddrPortFrom(ip("198.51.100.1"), port), Protocol: sm.TCP}, nil)
+		require.Equal(t, want, d.Frontend.Service.Name.Name, "port %d", port)
+		require.Equal(t, netip.AddrPortFrom(ip("10.64.0.1"), port), d.Candidates[0].Endpoint)
+	}
+	require.Equal(t, []string{"198.51.100.1:100-200/tcp: default/some:http wins over " +
+		"default/some-too:http"}, texts(table.Conflicts()))
+
+	var k sm.FrontendKey
+	for _, text := range []string{"198.51.100.1:1-65535/tcp", "[fd00::1]:80-81/udp", "*4:1-2/sctp"} {
+		require.NoError(t, k.UnmarshalText([]byte(text)))
+		require.Equal(t, text, k.String())
+	}
+	for _, text := range []string{"198.51.100.1:1-/tcp", "198.51.100.1:1-0/tcp", "*4:1-65536/tcp"} {
+		require.Error(t, k.UnmarshalText([]byte(text)))
+	}
+}
