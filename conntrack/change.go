@@ -3,6 +3,7 @@ package conntrack
 import (
 	"errors"
 	"net/netip"
+	"strconv"
 )
 
 // Change describes a change of services, as far as it decides which flows are stale. It describes
@@ -25,11 +26,19 @@ type FrontendKey struct {
 	Addr     netip.Addr
 	Port     uint16
 	Protocol Protocol
+	// EndPort is the last port of a range that begins with Port, and zero for one port. A frontend
+	// with exactly the port of a flow comes before a range, and a narrower range before a wider one
+	// and one that begins later. A range has an address of its own.
+	EndPort uint16
 }
 
-// text returns "10.0.0.1:53/udp".
+// text returns "10.0.0.1:53/udp" or "10.0.0.1:10000-20000/udp".
 func (k FrontendKey) text() string {
-	return netip.AddrPortFrom(k.Addr, k.Port).String() + "/" + k.Protocol.String()
+	s := netip.AddrPortFrom(k.Addr, k.Port).String()
+	if k.EndPort != 0 {
+		s += "-" + strconv.Itoa(int(k.EndPort))
+	}
+	return s + "/" + k.Protocol.String()
 }
 
 // Frontend describes one frontend after the change. It may be of TCP, UDP or SCTP. Leave a frontend
@@ -40,7 +49,8 @@ type Frontend struct {
 	// Endpoints are the endpoints that may keep their flows: those that new flows may go to under
 	// any policy of the frontend, and those that get no new flows but still serve, because they
 	// terminate or drain. If it is empty, no endpoint may keep flows: the service has none, or the
-	// frontend is gone.
+	// frontend is gone. Port 0 of an endpoint of a range is the port that a flow was sent to; the
+	// same holds for Removed.
 	Endpoints []netip.AddrPort
 
 	// Removed are the endpoints that the change removed. If it is not nil, only flows to these are

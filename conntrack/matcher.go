@@ -14,6 +14,7 @@ import (
 type Matcher struct {
 	frontends map[FrontendKey]*criterion
 	ports     map[portKey]struct{} // the ports of frontends: most flows are to none of these
+	ranges    map[rangeKey][]FrontendKey
 	nodes     map[netip.Addr]struct{}
 	zone      uint16
 
@@ -23,6 +24,12 @@ type Matcher struct {
 type portKey struct {
 	protocol Protocol
 	port     uint16
+}
+
+// rangeKey is where ranges are. Those of one key are in the order in which they count.
+type rangeKey struct {
+	addr     netip.Addr
+	protocol Protocol
 }
 
 type endpoints map[netip.AddrPort]struct{}
@@ -44,6 +51,7 @@ func NewMatcher(c Change) (*Matcher, error) {
 	m := &Matcher{
 		frontends: make(map[FrontendKey]*criterion, len(c.Frontends)),
 		ports:     map[portKey]struct{}{},
+		ranges:    map[rangeKey][]FrontendKey{},
 		nodes:     make(map[netip.Addr]struct{}, len(c.NodeAddrs)),
 		zone:      c.Zone,
 	}
@@ -61,6 +69,12 @@ func NewMatcher(c Change) (*Matcher, error) {
 			errs = append(errs, fmt.Errorf("%w: Frontends[%d]: %w", ErrBadChange, i, err))
 		}
 	}
+	for _, l := range m.ranges {
+		slices.SortFunc(l, func(a, b FrontendKey) int {
+			return cmp.Or(cmp.Compare(a.EndPort-a.Port, b.EndPort-b.Port),
+				cmp.Compare(a.Port, b.Port))
+		})
+	}
 	return m, errors.Join(errs...)
 }
 
@@ -72,6 +86,9 @@ func (m *Matcher) add(f *Frontend, sets setMaker) error {
 	key.Addr = plainAddr(key.Addr)
 	if key.Port == 0 {
 		return fmt.Errorf("%s: no Key.Port", key.text())
+	}
+	if key.EndPort != 0 && (key.EndPort <= key.Port || key.Addr.IsUnspecified()) {
+		return fmt.Errorf("%s: Key.EndPort makes no range at an address", key.text())
 	}
 	if key.Protocol != TCP && key.Protocol != UDP && key.Protocol != SCTP {
 		return fmt.Errorf("%s: Key.Protocol is not tcp, udp or sctp", key.text())
@@ -89,7 +106,12 @@ func (m *Matcher) add(f *Frontend, sets setMaker) error {
 		return fmt.Errorf("%s: Removed: %w", key.text(), err)
 	}
 	m.frontends[key] = c
-	m.ports[portKey{key.Protocol, key.Port}] = struct{}{}
+	if key.EndPort == 0 {
+		m.ports[portKey{key.Protocol, key.Port}] = struct{}{}
+	} else {
+		at := rangeKey{key.Addr, key.Protocol}
+		m.ranges[at] = append(m.ranges[at], key)
+	}
 	m.backwards = m.backwards || c.backwards
 	return nil
 }
@@ -104,7 +126,7 @@ type sliceKey struct {
 
 func (s setMaker) set(list []netip.AddrPort, f FrontendKey) (endpoints, error) {
 	for _, e := range list {
-		if !e.IsValid() || e.Port() == 0 || familyOf(e.Addr().Unmap()) != familyOf(f.Addr) {
+		if !e.IsValid() || e.Port() == 0 && f.EndPort == 0 || familyOf(e.Addr().Unmap()) != familyOf(f.Addr) {
 			return nil, fmt.Errorf("%s is not an endpoint of the frontend's family", e)
 		}
 	}
@@ -155,20 +177,25 @@ func (m *Matcher) classify(f *Flow) class {
 		return backwards
 	case c == nil:
 		return unrelated
-	case c.endpoints.has(f.Reply.Src):
+	case c.endpoints.has(f):
 		return current
 	case f.Reply.Src == f.Original.Dst && c.untranslated:
 		return untranslated
 	case f.Reply.Src == f.Original.Dst:
 		return current
-	case c.anyRemoved || c.removed.has(f.Reply.Src):
+	case c.anyRemoved || c.removed.has(f):
 		return misdirected
 	}
 	return current
 }
 
-func (s endpoints) has(e netip.AddrPort) bool {
-	_, ok := s[e]
+// has reports whether the flow goes to one of the endpoints.
+func (s endpoints) has(f *Flow) bool {
+	at := f.Reply.Src
+	_, ok := s[at]
+	if !ok && at.Port() == f.Original.Dst.Port() {
+		_, ok = s[netip.AddrPortFrom(at.Addr(), 0)]
+	}
 	return ok
 }
 
@@ -180,16 +207,32 @@ func (m *Matcher) mayBeStale(f *Flow) bool { return m.criterion(f) != nil || m.f
 // frontend. It reads only the protocol and the original tuple.
 func (m *Matcher) criterion(f *Flow) *criterion {
 	dst := f.Original.Dst
-	if _, ok := m.ports[portKey{f.Protocol, dst.Port()}]; !ok {
+	if _, ok := m.ports[portKey{f.Protocol, dst.Port()}]; ok {
+		key := FrontendKey{Addr: dst.Addr(), Port: dst.Port(), Protocol: f.Protocol}
+		if c := m.frontends[key]; c != nil {
+			return c
+		}
+		if _, ok := m.nodes[dst.Addr()]; ok {
+			key.Addr = anyAddr(dst.Addr())
+			if c := m.frontends[key]; c != nil {
+				return c
+			}
+		}
+	}
+	return m.rangeOf(dst, f.Protocol)
+}
+
+// rangeOf returns the criterion of the range that a destination is in, or nil.
+func (m *Matcher) rangeOf(dst netip.AddrPort, p Protocol) *criterion {
+	if len(m.ranges) == 0 {
 		return nil
 	}
-	if c := m.frontends[FrontendKey{dst.Addr(), dst.Port(), f.Protocol}]; c != nil {
-		return c
+	for _, key := range m.ranges[rangeKey{dst.Addr(), p}] {
+		if key.Port <= dst.Port() && dst.Port() <= key.EndPort {
+			return m.frontends[key]
+		}
 	}
-	if _, ok := m.nodes[dst.Addr()]; !ok {
-		return nil
-	}
-	return m.frontends[FrontendKey{anyAddr(dst.Addr()), dst.Port(), f.Protocol}]
+	return nil
 }
 
 // fromFrontend reports whether the flow comes from a frontend with [Frontend.Backwards]. It reads
@@ -199,9 +242,22 @@ func (m *Matcher) fromFrontend(f *Flow) bool {
 		return false
 	}
 	src := f.Original.Src
-	c := m.frontends[FrontendKey{src.Addr(), src.Port(), f.Protocol}]
+	c := m.frontends[FrontendKey{Addr: src.Addr(), Port: src.Port(), Protocol: f.Protocol}]
+	if c == nil {
+		c = m.rangeOf(src, f.Protocol)
+	}
 	_, node := m.nodes[src.Addr()]
 	return c != nil && c.backwards && !node
+}
+
+// hasRanges reports whether a frontend of the family and protocol of a request is a range.
+func (m *Matcher) hasRanges(d dumpRequest) bool {
+	for at := range m.ranges {
+		if at.protocol == d.Protocol && familyOf(at.addr) == d.Family {
+			return true
+		}
+	}
+	return false
 }
 
 // anyAddr returns the unspecified address of a's family.
@@ -228,8 +284,8 @@ func (m *Matcher) dumps(how scan) []dumpRequest {
 		if how != scanAll {
 			d.Family, d.Protocol = familyOf(f.Addr), f.Protocol
 		}
-		// the kernel compares only the ports of TCP and UDP
-		if how == scanNarrow && f.Protocol != SCTP {
+		// the kernel compares only the ports of TCP and UDP, and no ranges
+		if how == scanNarrow && f.Protocol != SCTP && !m.hasRanges(d) {
 			d.DstPort = f.Port
 		}
 		if other, ok := found[d]; ok && other != f.Addr {

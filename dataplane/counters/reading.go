@@ -76,13 +76,30 @@ func (r *Reading) Of(t *servicemodel.Table, here servicemodel.Locality) *Sums {
 		if !keys[k] && (local[k.Addr] || k.Addr.IsLoopback()) {
 			k.Addr = nft.Families[nft.FamilyIndex(k.Addr)].Any
 		}
-		if !keys[k] {
-			continue
-		}
 		e := endpoint{k, p.Endpoint}
+		if !keys[k] {
+			ranges := t.RangesAt(p.Dst.Addr(), p.Protocol, p.Dst.Port())
+			if len(ranges) == 0 {
+				continue
+			}
+			k = ranges[0].Key
+			e = endpoint{k, keptPort(t, ranges[0], p)}
+		}
+		e.frontend = k
 		s.frontends[k], s.endpoints[e] = s.frontends[k].Plus(v), s.endpoints[e].Plus(v)
 	}
 	return s
+}
+
+// keptPort returns the endpoint of a pair at a range: without a port if packets keep their ports.
+func keptPort(t *servicemodel.Table, f *servicemodel.Frontend, p Pair) netip.AddrPort {
+	kept := netip.AddrPortFrom(p.Endpoint.Addr(), 0)
+	for slot := range t.Slots(f) {
+		if slot.Endpoint == kept && p.Endpoint.Port() == p.Dst.Port() {
+			return kept
+		}
+	}
+	return p.Endpoint
 }
 
 // Frontend returns the counts of a frontend, including its former endpoints.

@@ -58,6 +58,9 @@ func (k *Keeper) change() (conntrack.Change, error) {
 		if key.NodePort() {
 			c.protect(key)
 		}
+		if key.EndPort != 0 {
+			c.protectWithin(key)
+		}
 	}
 	return conntrack.Change{Frontends: c.list, NodeAddrs: c.node, Zone: k.cfg.Zone}, nil
 }
@@ -149,10 +152,30 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 	}
 }
 
+// protectWithin adds, beside a range, the frontends that may come before it: those at ports of the
+// range, node ports of these numbers, and other ranges that overlap. Each is added once.
+func (c *changeMaker) protectWithin(key servicemodel.FrontendKey) {
+	node := slices.Contains(c.node, key.Addr)
+	for f := range c.services.Frontends() {
+		k := f.Key
+		nodePort := node && k.NodePort() && k.Family() == key.Family()
+		if k.Protocol != key.Protocol || k.Addr != key.Addr && !nodePort ||
+			k.Port > key.EndPort || k.LastPort() < key.Port || c.due[k] != nil {
+			continue
+		}
+		at := flowKey(k)
+		if !slices.ContainsFunc(c.list, func(o conntrack.Frontend) bool { return o.Key == at }) {
+			may, _ := c.endpointsOf(f)
+			c.list = append(c.list, conntrack.Frontend{Key: at, Endpoints: may,
+				Removed: []netip.AddrPort{}})
+		}
+	}
+}
+
 var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
 // flowKey converts a key to conntrack's type.
 func flowKey(key servicemodel.FrontendKey) conntrack.FrontendKey {
 	return conntrack.FrontendKey{Addr: key.Addr, Port: key.Port,
-		Protocol: conntrack.Protocol(key.Protocol)}
+		Protocol: conntrack.Protocol(key.Protocol), EndPort: key.EndPort}
 }

@@ -45,14 +45,14 @@ func (in *inspection) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bo
 		return known[port]
 	}
 	found := lingering{}
-	_, eps := in.state.Peek(n.Name)
+	svc, eps := in.state.Peek(n.Name)
 	for i := range eps {
 		e := &eps[i]
 		if e.Condition != servicemodel.Serving && e.Condition != servicemodel.Quiesced {
 			continue
 		}
 		for _, p := range e.Ports {
-			at := netip.AddrPortFrom(e.Addr, p.Port)
+			at := netip.AddrPortFrom(e.Addr, cmp.Or(p.Port, usualPort(svc, p)))
 			if p.Port = 0; found[p] == nil {
 				found[p] = map[netip.AddrPort]bool{}
 			}
@@ -61,6 +61,19 @@ func (in *inspection) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bo
 	}
 	in.lingering[n.Name] = found
 	return found[port]
+}
+
+// usualPort returns the port of endpoints that name none: the port of the service, or zero if that
+// is a range.
+func usualPort(svc *servicemodel.Service, ep servicemodel.EndpointPort) uint16 {
+	if svc != nil {
+		for _, p := range svc.Ports {
+			if p.Name == ep.Name && p.Protocol == ep.Protocol && p.EndPort == 0 {
+				return p.Port
+			}
+		}
+	}
+	return 0
 }
 
 // inspectAll handles every frontend that the change touches.
@@ -248,7 +261,7 @@ func (k *Keeper) findDeparted(ctx context.Context) error {
 				continue
 			}
 			if p := k.policy(own.Service.Name); p.Mode == servicemodel.DrainConnections {
-				k.depart(own.Key, f.Reply.Src, departure{service: own.Service,
+				k.depart(own.Key, endpointOf(own, &f), departure{service: own.Service,
 					at: time.Now().Add(p.Drain)})
 			}
 		}

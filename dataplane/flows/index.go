@@ -34,13 +34,27 @@ func (x *Index) Frontend(f *conntrack.Flow) *servicemodel.Frontend {
 }
 
 // at returns the frontend that answers at a key, or nil. At an address of the node it may be a node
-// port.
+// port. The frontend may be a range.
 func (x *Index) at(key servicemodel.FrontendKey) *servicemodel.Frontend {
 	f := x.services.Frontend(key)
 	if _, node := x.node[key.Addr]; f == nil && node {
 		f = x.services.Frontend(anywhere(key))
 	}
+	if f == nil {
+		for _, f := range x.services.RangesAt(key.Addr, key.Protocol, key.Port) {
+			return f
+		}
+	}
 	return f
+}
+
+// endpointOf returns the endpoint that answers a flow to a frontend. It has no port if the frontend
+// is a range and the flow keeps its port.
+func endpointOf(f *servicemodel.Frontend, fl *conntrack.Flow) netip.AddrPort {
+	if f.Key.EndPort != 0 && fl.Reply.Src.Port() == fl.Original.Dst.Port() {
+		return netip.AddrPortFrom(fl.Reply.Src.Addr(), 0)
+	}
+	return fl.Reply.Src
 }
 
 // keyOf returns the key of a frontend at an address and port.
@@ -61,7 +75,10 @@ func anywhere(key servicemodel.FrontendKey) servicemodel.FrontendKey {
 
 // Serves reports whether the frontend still has the endpoint that answers the flow.
 func (x *Index) Serves(f *servicemodel.Frontend, fl *conntrack.Flow) bool {
-	answers := func(s servicemodel.Slot) bool { return s.Endpoint == fl.Reply.Src }
+	answering := endpointOf(f, fl)
+	answers := func(s servicemodel.Slot) bool {
+		return s.Endpoint == fl.Reply.Src || s.Endpoint == answering
+	}
 	for _, p := range poolsOf(x.services, f) {
 		if p != nil && slices.ContainsFunc(p.Slots, answers) {
 			return true

@@ -265,6 +265,12 @@ func (k *Keeper) serviceOf(f *conntrack.Flow) servicemodel.PortName {
 				return s.service
 			}
 		}
+		for key, s := range k.due {
+			if key.EndPort != 0 && key.Addr == at.Addr() && key.Contains(at.Port()) &&
+				key.Protocol == servicemodel.Protocol(f.Protocol) {
+				return s.service
+			}
+		}
 	}
 	return servicemodel.PortName{}
 }
@@ -278,6 +284,7 @@ func (k *Keeper) listen(c conntrack.Change, found bool) {
 			continue
 		}
 		key := keyOf(netip.AddrPortFrom(f.Key.Addr, f.Key.Port), f.Key.Protocol)
+		key.EndPort = f.Key.EndPort
 		times := echoTimes
 		if !found {
 			if s := k.due[key]; s == nil || !s.fresh {

@@ -1,6 +1,7 @@
 package flows_test
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -103,7 +104,7 @@ func serves(s sm.State, e netip.AddrPort) bool {
 func gone(is *sm.Table, f conntrack.Flow) bool { return f.Translated() && frontendAt(is, f) == nil }
 
 func lawConfig() randstate.Config {
-	c := randstate.Config{Services: 4, EndpointPorts: []uint16{53, 80}, Node: node,
+	c := randstate.Config{Services: 4, EndpointPorts: []uint16{53, 80}, Node: node, Ranges: true,
 		Nodes: []sm.Node{node, {Name: "n2"}}}
 	for i := range byte(4) {
 		c.Places = append(c.Places,
@@ -125,13 +126,18 @@ func randomFlow(rng *rand.Rand, t *sm.Table) string {
 		return "udp 203.0.113.99:53"
 	}
 	f := all[rng.IntN(len(all))]
-	to := netip.AddrPortFrom(f.Key.Addr, f.Key.Port)
+	width := int(f.Key.LastPort() - f.Key.Port)
+	port := f.Key.Port + []uint16{0, uint16(rng.IntN(width + 1)), uint16(width)}[rng.IntN(3)]
+	if port != 0 && width > 0 && rng.IntN(3) == 0 {
+		port = 80 // where others are
+	}
+	to := netip.AddrPortFrom(f.Key.Addr, port)
 	if f.Key.NodePort() {
 		to = netip.AddrPortFrom(addrs("192.0.2.10", "2001:db8:2::10")[f.Key.Family()/6], f.Key.Port)
 	}
 	flow := conntrack.Flow{Protocol: conntrack.Protocol(f.Key.Protocol), Original: conntrack.Tuple{
 		Dst: to}, Reply: conntrack.Tuple{Src: to}}
-	if eps := endpointsAt(t, f); len(eps) > 0 && rng.IntN(4) > 0 {
+	if eps := endpointsAt(t, f, port); len(eps) > 0 && rng.IntN(4) > 0 {
 		flow.Reply.Src = eps[rng.IntN(len(eps))]
 	}
 	if rng.IntN(8) == 0 {
@@ -140,14 +146,15 @@ func randomFlow(rng *rand.Rand, t *sm.Table) string {
 	return text(flow)
 }
 
-func endpointsAt(t *sm.Table, f *sm.Frontend) (l []netip.AddrPort) {
+func endpointsAt(t *sm.Table, f *sm.Frontend, port uint16) (l []netip.AddrPort) {
 	if f == nil {
 		return nil
 	}
 	for _, v := range []sm.Verdict{f.Internal, f.External} {
 		if id, ok := f.Pool(v); ok {
 			for _, s := range t.Pool(id).Slots {
-				l = append(l, s.Endpoint)
+				l = append(l, netip.AddrPortFrom(s.Endpoint.Addr(),
+					cmp.Or(s.Endpoint.Port(), port)))
 			}
 		}
 	}
@@ -163,14 +170,25 @@ func frontendAt(t *sm.Table, f conntrack.Flow) *sm.Frontend {
 	}
 	takes := func(p netip.Prefix) bool { return p.Contains(key.Addr) }
 	mine := slices.Contains(addrs("192.0.2.10", "192.0.2.11", "2001:db8:2::10"), key.Addr)
-	if !mine || !slices.ContainsFunc(t.Rules().NodePorts, takes) {
-		return nil
+	if mine && slices.ContainsFunc(t.Rules().NodePorts, takes) {
+		any := key
+		any.Addr = netip.IPv4Unspecified()
+		if f.Original.Dst.Addr().Is6() {
+			any.Addr = netip.IPv6Unspecified()
+		}
+		if found := t.Frontend(any); found != nil {
+			return found
+		}
 	}
-	key.Addr = netip.IPv4Unspecified()
-	if f.Original.Dst.Addr().Is6() {
-		key.Addr = netip.IPv6Unspecified()
+	var best *sm.Frontend
+	for f := range t.Frontends() {
+		if f.Key.Addr == key.Addr && f.Key.Protocol == key.Protocol && f.Key.EndPort != 0 &&
+			f.Key.Contains(key.Port) && (best == nil ||
+			f.Key.EndPort-f.Key.Port < best.Key.EndPort-best.Key.Port) {
+			best = f // of equal width, the first one
+		}
 	}
-	return t.Frontend(key)
+	return best
 }
 
 // misplaced reports whether a flow is stale by the present table alone.
@@ -179,7 +197,7 @@ func misplaced(is *sm.Table, f conntrack.Flow) bool {
 	if now == nil || f.Protocol != conntrack.UDP {
 		return false
 	}
-	eps := endpointsAt(is, now)
+	eps := endpointsAt(is, now, f.Original.Dst.Port())
 	return !slices.Contains(eps, f.Reply.Src) && (f.Translated() || len(eps) > 0)
 }
 
@@ -189,7 +207,9 @@ func madeStale(was, is *sm.Table, f conntrack.Flow) bool {
 	if f.Protocol != conntrack.UDP {
 		return false
 	}
-	before, now := endpointsAt(was, frontendAt(was, f)), endpointsAt(is, frontendAt(is, f))
+	port := f.Original.Dst.Port()
+	before := endpointsAt(was, frontendAt(was, f), port)
+	now := endpointsAt(is, frontendAt(is, f), port)
 	if f.Translated() {
 		return slices.Contains(before, f.Reply.Src) && !slices.Contains(now, f.Reply.Src)
 	}

@@ -149,17 +149,34 @@ func Classify(c Change, f *Flow) Class {
 				cl.Key.Port == f.Original.Dst.Port() && cl.Key.Protocol == f.Protocol
 		})
 	}
+	for i, cl := range c.Frontends { // the narrowest range, and then the first one
+		width := cl.Key.EndPort - cl.Key.Port
+		if cl.Key.EndPort == 0 || cl.Key.Addr != f.Original.Dst.Addr() ||
+			cl.Key.Protocol != f.Protocol || f.Original.Dst.Port()-cl.Key.Port > width {
+			continue
+		}
+		switch best := c.Frontends[max(exact, 0)].Key; {
+		case exact < 0, best.EndPort != 0 && (width < best.EndPort-best.Port ||
+			width == best.EndPort-best.Port && cl.Key.Port < best.Port):
+			exact = i
+		}
+	}
 	if exact < 0 {
 		return Unrelated
 	}
 	frontend := c.Frontends[exact]
+	goesTo := func(l []netip.AddrPort) bool {
+		kept := netip.AddrPortFrom(f.Reply.Src.Addr(), 0)
+		return slices.Contains(l, f.Reply.Src) || slices.Contains(l, kept) &&
+			f.Reply.Src.Port() == f.Original.Dst.Port()
+	}
 	switch {
-	case slices.Contains(frontend.Endpoints, f.Reply.Src):
+	case goesTo(frontend.Endpoints):
 		return Current
 	case !f.Translated() && frontend.Untranslated:
 		return Untranslated
 	case f.Translated() && (frontend.Removed == nil ||
-		slices.Contains(frontend.Removed, f.Reply.Src)):
+		goesTo(frontend.Removed)):
 		return Misdirected
 	}
 	return Current
@@ -182,6 +199,15 @@ func RandomChange(r *rand.Rand) Change {
 					Endpoints: own[:r.IntN(3)], Untranslated: r.IntN(2) == 0}
 				if r.IntN(2) == 0 {
 					frontend.Removed = append([]netip.AddrPort{}, own[r.IntN(3):]...)
+				}
+				if k := &frontend.Key; r.IntN(3) == 0 && !k.Addr.IsUnspecified() {
+					k.EndPort = k.Port + uint16(1+2*r.IntN(2))
+					k.Port -= uint16(r.IntN(2))
+					for _, l := range [][]netip.AddrPort{frontend.Endpoints, frontend.Removed} {
+						for i, e := range l {
+							l[i] = netip.AddrPortFrom(e.Addr(), e.Port()*uint16(r.IntN(2)))
+						}
+					}
 				}
 				c.Frontends = append(c.Frontends, frontend)
 			}

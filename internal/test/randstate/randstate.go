@@ -39,6 +39,8 @@ type Config struct {
 	NoAffinity bool
 	// Every varies every field of services, endpoints and nodes. Some backends refuse some of them.
 	Every bool
+	// Ranges makes the third port of services a range of ports, which endpoints keep.
+	Ranges bool
 	// Schedulers are the schedulers of services. Without any, services leave the choice to the
 	// backend.
 	Schedulers []servicemodel.Scheduler
@@ -101,6 +103,9 @@ func (g *Source) Change(s servicemodel.State) servicemodel.State {
 	return s.WithEndpoints(n, unique(eps))
 }
 
+// isRange reports whether the k-th port of a service is a range.
+func (g *Source) isRange(k int) bool { return g.c.Ranges && k == 2 }
+
 func (g *Source) chance(p float64) bool { return g.rng.Float64() < p }
 
 func pick[T any](g *Source, l ...T) T { return l[g.rng.IntN(len(l))] }
@@ -145,6 +150,10 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 			Port: uint16(80 + k)}
 		if g.chance(0.5) {
 			p.NodePort = uint16(30000 + 4*i + k)
+		}
+		if g.isRange(k) {
+			p.Port, p.NodePort = pick[uint16](g, 1, 79, 8000, 8079, 8080), 0
+			p.EndPort = pick[uint16](g, 8081, 8083, 9000, 30003, 65535)
 		}
 		svc.Ports = append(svc.Ports, p)
 	}
@@ -242,6 +251,9 @@ func (g *Source) endpoint(i int) servicemodel.Endpoint {
 				continue // it lacks this port
 			}
 			port := g.c.EndpointPorts[(i+k)%len(g.c.EndpointPorts)]
+			if g.isRange(k) {
+				port = 0
+			}
 			e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: fmt.Sprintf("p%d", k),
 				Protocol: proto, Port: port})
 		}
