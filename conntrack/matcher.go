@@ -126,7 +126,8 @@ type sliceKey struct {
 
 func (s setMaker) set(list []netip.AddrPort, f FrontendKey) (endpoints, error) {
 	for _, e := range list {
-		if !e.IsValid() || e.Port() == 0 && f.EndPort == 0 || familyOf(e.Addr().Unmap()) != familyOf(f.Addr) {
+		portless := e.Port() == 0 && f.EndPort == 0
+		if !e.IsValid() || portless || familyOf(e.Addr().Unmap()) != familyOf(f.Addr) {
 			return nil, fmt.Errorf("%s is not an endpoint of the frontend's family", e)
 		}
 	}

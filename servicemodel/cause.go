@@ -150,7 +150,8 @@ func named(n PortName) string {
 	return "named " + n.Port + "/" + n.Protocol.String()
 }
 
-// numbered returns "8080/tcp" or "10000-20000/udp", or only the protocol if the protocol has no ports.
+// numbered returns "8080/tcp" or "10000-20000/udp", or only the protocol if the protocol has no
+// ports.
 func numbered(k FrontendKey) string {
 	if !k.Protocol.Valid() {
 		return k.Protocol.String()

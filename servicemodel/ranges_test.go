@@ -111,7 +111,8 @@ func TestARangeAnswersWhereNothingNarrowerDoes(t *testing.T) {
 		"default/some-too:http"}, texts(table.Conflicts()))
 
 	var k sm.FrontendKey
-	for _, text := range []string{"198.51.100.1:1-65535/tcp", "[fd00::1]:80-81/udp", "*4:1-2/sctp"} {
+	for _, text := range []string{"198.51.100.1:1-65535/tcp", "[fd00::1]:80-81/udp",
+		"*4:1-2/sctp"} {
 		require.NoError(t, k.UnmarshalText([]byte(text)))
 		require.Equal(t, text, k.String())
 	}

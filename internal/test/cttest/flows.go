@@ -149,17 +149,8 @@ func Classify(c Change, f *Flow) Class {
 				cl.Key.Port == f.Original.Dst.Port() && cl.Key.Protocol == f.Protocol
 		})
 	}
-	for i, cl := range c.Frontends { // the narrowest range, and then the first one
-		width := cl.Key.EndPort - cl.Key.Port
-		if cl.Key.EndPort == 0 || cl.Key.Addr != f.Original.Dst.Addr() ||
-			cl.Key.Protocol != f.Protocol || f.Original.Dst.Port()-cl.Key.Port > width {
-			continue
-		}
-		switch best := c.Frontends[max(exact, 0)].Key; {
-		case exact < 0, best.EndPort != 0 && (width < best.EndPort-best.Port ||
-			width == best.EndPort-best.Port && cl.Key.Port < best.Port):
-			exact = i
-		}
+	if exact < 0 {
+		exact = rangeOf(c, f)
 	}
 	if exact < 0 {
 		return Unrelated
@@ -180,6 +171,26 @@ func Classify(c Change, f *Flow) Class {
 		return Misdirected
 	}
 	return Current
+}
+
+// rangeOf returns the index of the narrowest range that a flow was sent to, and of the first one of
+// equal width, or -1.
+func rangeOf(c Change, f *Flow) int {
+	found := -1
+	for i, cl := range c.Frontends {
+		k := cl.Key
+		width := k.EndPort - k.Port
+		if k.EndPort == 0 || k.Addr != f.Original.Dst.Addr() || k.Protocol != f.Protocol ||
+			f.Original.Dst.Port()-k.Port > width {
+			continue
+		}
+		best := c.Frontends[max(found, 0)].Key
+		if than := best.EndPort - best.Port; found < 0 || width < than ||
+			width == than && k.Port < best.Port {
+			found = i
+		}
+	}
+	return found
 }
 
 // RandomChange returns a change of frontends to which flows of [RandomFlow] go.
