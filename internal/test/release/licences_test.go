@@ -1,0 +1,84 @@
+package release
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/golden"
+	"github.com/kernlb/kernlb/internal/test/must"
+)
+
+// licences are words of the texts of licences, by SPDX identifier. Apache-2.0 allows a program to
+// use code under each of them.
+var licences = []struct {
+	id    string
+	words *regexp.Regexp
+}{
+	{"Apache-2.0", regexp.MustCompile(`Apache License,? Version 2\.0`)},
+	{"BSD-2-Clause", regexp.MustCompile(
+		`Redistributions in binary form must reproduce .{50,260}other materials provided with the ` +
+			`distribution\. THIS SOFTWARE`)},
+	{"BSD-3-Clause", regexp.MustCompile(`Neither the name|names of its contributors may not be used`)},
+	{"ISC", regexp.MustCompile(`Permission to use, copy, modify,? and/or distribute this software`)},
+	{"MIT", regexp.MustCompile(`Permission is hereby granted, free of charge, to any person`)},
+}
+
+// TestLicencesAreListed compares docs/licences.md with the licences of all modules that a program
+// builds if it imports every package of the published modules.
+func TestLicencesAreListed(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("nothing of it concerns the race detector")
+	}
+	users := map[string][]string{} // the published modules that build a module
+	found := map[string]string{}   // its licences
+	for _, dir := range published {
+		list := run(t, filepath.Join(root, dir), []string{"GOWORK=off"}, "go", "list", "-deps", "-f",
+			"{{with .Module}}{{.Path}}={{.Dir}}{{end}}", "./...")
+		modules := strings.Fields(list)
+		slices.Sort(modules)
+		for _, m := range slices.Compact(modules) {
+			if path, at, _ := strings.Cut(m, "="); !strings.HasPrefix(path, kernlb) {
+				users[path] = append(users[path], strings.TrimPrefix(module(dir), "github.com/kernlb/"))
+				found[path] = licence(t, at)
+			}
+		}
+	}
+
+	text := "# Licences\n\n" +
+		"kernlb is under the [Apache License 2.0](../LICENSE). A program that imports a package of\n" +
+		"kernlb builds some of these modules, and none but these. `go test ./internal/test/release\n" +
+		"-update` writes this table from the texts in the modules.\n\n" +
+		"| module | licence | used by |\n|---|---|---|\n"
+	for _, path := range slices.Sorted(maps.Keys(found)) {
+		text += fmt.Sprintf("| %s | %s | %s |\n", path, found[path], strings.Join(users[path], ", "))
+	}
+	golden.File(t, filepath.Join(root, "docs/licences.md"), text)
+}
+
+// licence returns the licences of the module in dir.
+func licence(t *testing.T, dir string) string {
+	t.Helper()
+	text := ""
+	for _, pattern := range []string{"LICEN*", "licen*", "COPYING*"} {
+		for _, file := range must.OK(filepath.Glob(filepath.Join(dir, pattern)))(t) {
+			text += read(t, file) + "\n"
+		}
+	}
+	text = strings.Join(strings.Fields(text), " ")
+	var ids []string
+	for _, l := range licences {
+		if l.words.MatchString(text) {
+			ids = append(ids, l.id)
+		}
+	}
+	require.NotEmpty(t, ids, "the licence of %s", dir)
+	return strings.Join(ids, ", ")
+}
