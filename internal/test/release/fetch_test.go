@@ -25,53 +25,63 @@ const (
 // published are the directories of the modules that have tags.
 var published = []string{"", "dataplane/metrics", "servicemodel/kube/kubeapi"}
 
-// TestModulesAreFetchedWithoutAClone builds a program outside of the repository. The modules of
-// this tree come from a module proxy of files, all at the version that the nested modules require.
-// Other modules come from the module cache.
+// TestModulesAreFetchedWithoutAClone gets the published modules in an empty directory, at the
+// version that the nested modules require, and builds the program of the README there. The modules
+// of this tree come from a module proxy of files, and other modules from the module cache.
 func TestModulesAreFetchedWithoutAClone(t *testing.T) {
 	t.Parallel()
 	if testing.Short() || os.Getenv("KERNLB_TEST_FETCH") == "none" {
 		t.Skip("builds client-go, which takes minutes the first time: make test-all does")
 	}
 	proxy, program := t.TempDir(), t.TempDir()
-	version, sums := required(t, published[1]), ""
-	goMod := "module example.org/program\n\ngo 1.26.0\n"
+	version := required(t, published[1])
+	get := []string{"get"}
 	for _, dir := range published {
 		if dir != "" {
 			require.Equal(t, version, required(t, dir), "the version of kernlb in %s", dir)
 		}
 		serve(t, proxy, dir, version)
-		goMod += "\nrequire " + module(dir) + " " + version
-		sums += read(t, filepath.Join(root, dir, "go.sum"))
+		get = append(get, module(dir)+"@"+version)
 	}
-	write(t, filepath.Join(program, "go.mod"), goMod+"\n")
-	write(t, filepath.Join(program, "go.sum"), sums)
+	code := regexp.MustCompile("(?s)```go\n(.*?)```").FindStringSubmatch(
+		read(t, filepath.Join(root, "README.md")))
+	require.NotNil(t, code, "the README has a program")
+
+	cache := strings.TrimSpace(run(t, root, nil, "go", "env", "GOMODCACHE"))
+	upstream := strings.TrimSpace(run(t, root, nil, "go", "env", "GOPROXY"))
+	env := []string{
+		"GOPROXY=file://" + proxy + ",file://" + cache + "/cache/download," + upstream,
+		"GOMODCACHE=" + t.TempDir(), "GOFLAGS=-mod=mod -modcacherw -trimpath", "GOWORK=off",
+		"GONOSUMDB=*", "GOPRIVATE=", "GONOPROXY=none",
+	}
+	run(t, program, env, "go", "mod", "init", "example.org/program")
+	run(t, program, env, "go", get...)
 	write(t, filepath.Join(program, "main.go"), `package main
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube/kubeapi"
 )
 
+func balance(ctx context.Context) error {
+	`+code[1]+`
+	_, _, _ = result, kubeapi.New, metrics.New(engine, nil)
+	return err
+}
+
 func main() {
-	engine := dataplane.New(memory.New(nil), nil)
-	_, _, _ = nftables.New, kubeapi.New, metrics.New(engine, nil)
+	_ = balance
 	fmt.Println("built")
 }
 `)
-	cache := strings.TrimSpace(run(t, root, nil, "go", "env", "GOMODCACHE"))
-	upstream := strings.TrimSpace(run(t, root, nil, "go", "env", "GOPROXY"))
-	out := run(t, program, []string{
-		"GOPROXY=file://" + proxy + ",file://" + cache + "/cache/download," + upstream,
-		"GOMODCACHE=" + t.TempDir(), "GOFLAGS=-mod=mod -modcacherw -trimpath", "GOWORK=off",
-		"GONOSUMDB=" + kernlb, "GOPRIVATE=", "GONOPROXY=none",
-	}, "go", "run", ".")
-	require.Equal(t, "built\n", out)
+	require.Equal(t, "built\n", run(t, program, env, "go", "run", "."))
 }
 
 // required returns the version of kernlb that a nested module requires.
