@@ -32,9 +32,9 @@ import (
 // *servicemodel.FieldError, *[backends.UnsupportedError] or *[backends.CollisionError] for each
 // problem.
 //
-// Only [ErrUnsettled] comes with a result: the kernel then holds the state. If the context ends
-// before Apply's turn, the error is the context's, the kernel stays as it is, and so does the
-// wanted state. All other errors are *[PhaseError] values.
+// If the context ends before Apply's turn, the error is the context's, the kernel stays as it is,
+// and so does the wanted state. All other errors are *[PhaseError] values. Later work that fails is
+// no error, because the kernel holds the state: see [Result.Unsettled].
 //
 // Apply works like [Engine.Set] followed by waiting. While [Engine.Run] is running, the state
 // replaces the one that Run holds, from Apply's turn on, and Run retries if Apply fails.
@@ -80,8 +80,9 @@ func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Re
 	}
 	r.Step = step
 	e.enter(PhaseSettle)
-	r.Settle, err = e.settle(p.In(ctx))
-	return r, e.succeeded(ctx, r, err)
+	r.Settle, r.Unsettled = e.settle(p.In(ctx))
+	e.succeeded(ctx, r)
+	return r, nil
 }
 
 // applyState makes the kernel hold the state of revision rev, while other writers of the instance

@@ -15,8 +15,7 @@ import (
 //
 // The engine does not know the state that the changes were made of, so it cannot find stale flows,
 // and these stay. Once the kernel has the changes, no state is wanted until the next Set or Apply,
-// as after [Engine.Cleanup]. Changes that fail leave the wanted state as it was. Only
-// [ErrUnsettled] comes with a result.
+// as after [Engine.Cleanup]. Changes that fail leave the wanted state as it was.
 func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*Result, error) {
 	if c == nil {
 		return nil, errors.New("apply changes: there are none")
@@ -49,10 +48,11 @@ func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 		return nil, e.failed(ctx, Failed{Doing: "apply changes", Err: err})
 	}
 	e.enter(PhaseSettle)
-	r.Settle, err = e.settle(ctx)
+	r.Settle, r.Unsettled = e.settle(ctx)
 	e.forget()
 	r.Revision = e.progress.ask(servicemodel.State{}, false)
-	return r, e.succeeded(ctx, r, err)
+	e.succeeded(ctx, r)
+	return r, nil
 }
 
 // fromReading makes the changes of a result begin from a reading of the kernel. The engine may know

@@ -79,7 +79,7 @@ func TestStoredChangesAndSwitchesAreApproved(t *testing.T) {
 	require.ErrorIs(t, err, dataplane.ErrNotApproved)
 	requireHolds(t, k, services(5))
 	requireHolds(t, other.Kernel(), services(9))
-	require.Equal(t, 1, b.apply(t, services(6)).Added, "the engine stays with its backend")
+	require.Equal(t, 1, b.apply(t, services(6)).Counts.Added, "the engine stays with its backend")
 	b.engine.Set(services(1))
 	_, err = b.engine.Switch(t.Context(), memory.New(k))
 	require.ErrorIs(t, err, dataplane.ErrNotApproved)
@@ -154,8 +154,9 @@ func TestSpansOfCallsAndTheirPhases(t *testing.T) {
 	type key struct{}
 	var got []string
 	m := memory.New(nil)
-	e := dataplane.New(m, &dataplane.Config{Span: func(ctx context.Context, name string) (
-		context.Context, func(error)) {
+	flows := &told{}
+	e := dataplane.New(m, &dataplane.Config{Flows: flows, Span: func(ctx context.Context,
+		name string) (context.Context, func(error)) {
 		parent, _ := ctx.Value(key{}).(string)
 		name = parent + "/" + name
 		got = append(got, name)
@@ -186,4 +187,13 @@ func TestSpansOfCallsAndTheirPhases(t *testing.T) {
 		"end /cleanup <nil>")
 	ok(e.Settle(t.Context()))(t)
 	requireSpans("/settle", "/settle/settle", "end /settle/settle <nil>", "end /settle <nil>")
+
+	// Later work that fails is an error of its phase, and of Settle.
+	flows.err = errTooMuch
+	unsettled(e.Apply(t.Context(), services(1)))(t)
+	require.Equal(t, []string{"end /apply/settle too much at once", "end /apply <nil>"},
+		got[len(got)-2:])
+	require.ErrorIs(t, errOf(e.Settle(t.Context())), errTooMuch)
+	require.Equal(t, []string{"end /settle/settle too much at once",
+		"end /settle too much at once"}, got[len(got)-2:])
 }

@@ -61,16 +61,15 @@ var errWithin = errors.New("the context is that of another call of the engine, w
 // isWithin reports whether ctx comes from a call of the engine.
 func (e *Engine) isWithin(ctx context.Context) bool { return ctx.Value(within{e}) != nil }
 
-// end publishes the knowledge of the kernel, and ends the call. The call's last phase failed if the
-// call did.
+// end publishes the knowledge of the kernel, and ends the call.
 func (e *Engine) end() {
 	e.update(func(*Status) {})
 	if e.endCall != nil {
-		e.endPhase(e.failure)
+		e.endPhase(e.phaseFailure)
 		e.endCall(e.failure)
 		e.endCall = nil
 	}
-	e.failure = nil
+	e.failure, e.phaseFailure = nil, nil
 	<-e.turn
 }
 
@@ -85,15 +84,22 @@ func (e *Engine) enter(p Phase) {
 	e.phase, e.phaseBegan = p, now
 }
 
-// fail returns err as a [PhaseError] of the current phase.
+// fail makes err the error of the call and of its current phase, and returns a [PhaseError].
 func (e *Engine) fail(err error) error {
-	e.failure = err
+	e.failure, e.phaseFailure = err, err
 	return &PhaseError{Phase: e.phase, Err: err}
 }
 
-// failed reports a failure in the current phase, and returns a [PhaseError].
+// failed reports that the call failed in the current phase, and returns a [PhaseError].
 func (e *Engine) failed(ctx context.Context, f Failed) error {
-	f.Err = e.fail(f.Err)
+	e.failure = f.Err
+	return e.tellFailed(ctx, f)
+}
+
+// tellFailed reports that the current phase failed, and returns a [PhaseError].
+func (e *Engine) tellFailed(ctx context.Context, f Failed) error {
+	e.phaseFailure = f.Err
+	f.Err = &PhaseError{Phase: e.phase, Err: f.Err}
 	e.update(func(s *Status) { s.Failed, s.Err = time.Now(), f.Err })
 	e.enter(e.phase)
 	f.Backend, f.Phase, f.Phases = e.backend.Name(), e.phase, e.elapsed

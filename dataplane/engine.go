@@ -3,6 +3,7 @@ package dataplane
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync/atomic"
@@ -81,6 +82,7 @@ type Engine struct {
 
 	// The call that has the turn may use the fields below.
 	backend  backends.Backend
+	former   []backends.Backend // of earlier switches, still to be cleaned up
 	known    knowledge
 	reported reported
 
@@ -89,7 +91,7 @@ type Engine struct {
 	elapsed               Phases
 	span                  context.Context // of the call, if Config.Span is set
 	endCall, endPhase     func(error)     // nil outside of calls with a span
-	failure               error           // of the call
+	failure, phaseFailure error           // of the call, and of its last phase
 }
 
 // reported is what was last reported: the table to the flows, and the services that the last apply
@@ -194,7 +196,7 @@ func (e *Engine) Cleanup(ctx context.Context) (backends.Stats, error) {
 	rev := e.progress.ask(servicemodel.State{}, false)
 	e.forget()
 	stats, err := e.cleanup(ctx, e.backend)
-	if err != nil {
+	if err = errors.Join(err, e.cleanupFormer(ctx)); err != nil {
 		err = e.failed(ctx, Failed{Doing: "cleanup", Revision: rev, Err: err})
 	}
 	e.update(func(s *Status) {
@@ -202,7 +204,7 @@ func (e *Engine) Cleanup(ctx context.Context) (backends.Stats, error) {
 		if err == nil {
 			s.Applied = rev
 			s.setServices(&Result{})
-			if e.cfg.Flows == nil { // otherwise flows may still drain
+			if s.Unsettled = nil; e.cfg.Flows == nil { // otherwise flows may still drain
 				s.Settle = time.Time{}
 			}
 		}

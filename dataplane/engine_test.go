@@ -44,7 +44,7 @@ func TestARestartTellsHealthChecksAndWritesNothing(t *testing.T) {
 	b.apply(t, s)
 	r := newBench(b.Kernel()).apply(t, s)
 	require.Len(t, r.Changes.Health, 1)
-	require.Zero(t, r.Messages)
+	require.Zero(t, r.Stats.Messages)
 	require.Zero(t, r.Counts)
 }
 

@@ -18,11 +18,6 @@ var (
 	// ErrNotApproved says that [Config.Approve] returned an error, and that nothing was changed. It
 	// wraps Approve's error.
 	ErrNotApproved = errors.New("not approved")
-	// ErrUnsettled says that the kernel holds the state, but that later work of this or an earlier
-	// commit failed: there are still stale flows, or endpoints that have drained. [Engine.Apply],
-	// [Engine.ApplyChanges] and [Engine.Switch] then return a result and an error. The next Apply
-	// or [Engine.Settle] tries again.
-	ErrUnsettled = errors.New("applied, but not settled")
 	// ErrRunning says that another [Engine.Run] of the engine is running.
 	ErrRunning = errors.New("the engine runs already")
 )

@@ -30,7 +30,7 @@ type Observer func(ctx context.Context, ev Event)
 type Event interface{ event() }
 
 // Applied is an apply or a change of parts that succeeded, whether it changed anything or not (see
-// Messages). [Result.Phases] has the time of each phase.
+// [Result.Stats]). [Result.Phases] has the time of each phase.
 type Applied struct{ *Result }
 
 // Refused is a service that an apply left out as a whole or in part, unless the previous apply left
@@ -87,13 +87,16 @@ type FlowsCleaned struct{ backends.Cleaned }
 type EndpointDrained struct{ backends.Drained }
 
 // Settled is a successful call of [Engine.Settle] by Run or by the program. Work that an apply
-// settles is part of Applied.
+// settles is part of Applied. Both say that nothing of what failed before is left, unless Applied
+// has an Unsettled.
 type Settled struct {
 	Next     time.Duration // time until there is more work; 0 means that no work is left
 	Duration time.Duration
 }
 
-// Failed is a failure. [Engine.Run] retries. A program that called the engine also gets the error.
+// Failed is a failure. [Engine.Run] retries. A program that called the engine also gets the error,
+// or [Result.Unsettled] if later work failed: then Failed follows Applied or Switched, and the
+// kernel holds the state.
 type Failed struct {
 	// Doing is "apply", "apply changes", "settle", "switch" or "cleanup", and of parts "apply the
 	// part", "remove the parts", "keep parts", "configure parts" or "settle parts".
@@ -110,8 +113,7 @@ type Failed struct {
 type WatchFailed struct{ Err error }
 
 // Switched says that [Engine.Switch] changed the backend, with the result of the new one. It comes
-// instead of [Applied]. Changes is nil if no state is wanted. [Failed] follows if the old backend
-// could not be cleaned up, or if work is left ([ErrUnsettled]).
+// instead of [Applied]. Changes is nil if no state is wanted.
 type Switched struct {
 	From, To string // names of backends
 	*Result
@@ -119,9 +121,9 @@ type Switched struct {
 
 // CleanedUp is a successful [Engine.Cleanup].
 type CleanedUp struct {
-	Backend        string // the backend's name
-	Phases         Phases // how long each phase took
-	backends.Stats        // what was sent to the kernel
+	Backend string         // the backend's name
+	Phases  Phases         // how long each phase took
+	Stats   backends.Stats // what was sent to the kernel
 }
 
 func (Applied) event()         {}
@@ -252,10 +254,11 @@ func logTo(log *slog.Logger) Observer {
 			log.ErrorContext(ctx, "watch failed", logkey.Error, ev.Err)
 		case Switched:
 			log.InfoContext(ctx, "switched", logkey.From, ev.From, logkey.To, ev.To,
-				logkey.Messages, ev.Messages, logkey.Bytes, ev.Bytes, logkey.Duration, ev.Duration)
+				logkey.Messages, ev.Stats.Messages, logkey.Bytes, ev.Stats.Bytes, logkey.Duration,
+				ev.Duration)
 		case CleanedUp:
 			log.InfoContext(ctx, "cleaned up", logkey.Backend, ev.Backend, logkey.Messages,
-				ev.Messages, logkey.Bytes, ev.Bytes, logkey.Duration, ev.Duration)
+				ev.Stats.Messages, logkey.Bytes, ev.Stats.Bytes, logkey.Duration, ev.Stats.Duration)
 		case WriteConflict:
 			log.DebugContext(ctx, "another writer came between", logkey.Doing, ev.Doing,
 				logkey.Try, ev.Try, logkey.Error, ev.Err)
@@ -269,12 +272,13 @@ func logTo(log *slog.Logger) Observer {
 // has a line of its own.
 func logApplied(ctx context.Context, log *slog.Logger, r *Result) {
 	level := slog.LevelDebug
-	if r.Messages > 0 && !r.Step && (r.Counts != servicemodel.Counts{} || !r.IsRepair()) {
+	if r.Stats.Messages > 0 && !r.Step && (r.Counts != servicemodel.Counts{} || !r.IsRepair()) {
 		level = slog.LevelInfo
 	}
 	log.Log(ctx, level, "applied", logkey.Backend, r.Backend, of(r.Owners, r.Revision),
-		logkey.Added, r.Added, logkey.Changed, r.Changed, logkey.Removed, r.Removed,
-		logkey.Messages, r.Messages, logkey.Bytes, r.Bytes, logkey.Duration, r.Duration)
+		logkey.Added, r.Counts.Added, logkey.Changed, r.Counts.Changed,
+		logkey.Removed, r.Counts.Removed, logkey.Messages, r.Stats.Messages,
+		logkey.Bytes, r.Stats.Bytes, logkey.Duration, r.Duration)
 }
 
 // of returns the subject of an event: the owners of parts, or a revision of the whole.

@@ -51,7 +51,7 @@ func describe(ev dataplane.Event) string {
 	case dataplane.Switched:
 		return fmt.Sprintf("switched from %s to %s: %v", ev.From, ev.To, ev.Counts)
 	case dataplane.CleanedUp:
-		return fmt.Sprintf("cleaned up %s, %d messages", ev.Backend, ev.Messages)
+		return fmt.Sprintf("cleaned up %s, %d messages", ev.Backend, ev.Stats.Messages)
 	}
 	return fmt.Sprintf("%T", ev)
 }
@@ -231,7 +231,7 @@ func partStory(t *testing.T, b *settling, p *dataplane.Parts) (story []func() []
 		b.err = errRefused
 		_, err := p.Remove(t.Context(), "a")
 		return err
-	}, false, "Applied", "Failed")
+	}, true, "Applied", "Failed")
 	do(func() error { _, err := p.Settle(t.Context()); return err }, false, "Failed")
 	do(func() error {
 		b.err = nil

@@ -49,7 +49,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Printf("messages: %d\n%s", result.Messages, result.Changes)
+	fmt.Printf("messages: %d\n%s", result.Stats.Messages, result.Changes)
 	// Output:
 	// 10.96.0.10:80/tcp default/web:http cluster-ip -> cluster
 	// messages: 1

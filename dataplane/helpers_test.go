@@ -232,3 +232,13 @@ func (b *inTurns) Lock(ctx context.Context) (func(), error) {
 		return nil, context.Cause(ctx)
 	}
 }
+
+// unsettled returns a function that returns r, whose later work failed.
+func unsettled(r *dataplane.Result, err error) func(testing.TB) *dataplane.Result {
+	return func(t testing.TB) *dataplane.Result {
+		t.Helper()
+		require.NoError(t, err)
+		require.Error(t, r.Unsettled)
+		return r
+	}
+}

@@ -63,28 +63,17 @@ func (p Phases) MarshalJSON() ([]byte, error) {
 	return json.Marshal(v)
 }
 
-// statsJSON has [backends.Stats] as fields of a result.
-type statsJSON struct {
-	Messages int    `json:"messages"`
-	Bytes    int    `json:"bytes"`
-	Elements int    `json:"elements"`
-	Duration string `json:"duration,omitempty"`
-}
-
-func jsonOf(s backends.Stats) statsJSON {
-	return statsJSON{s.Messages, s.Bytes, s.Elements, text(s.Duration)}
-}
-
 type resultFields Result
 
-// MarshalJSON writes r with its counts and stats as fields. The fingerprints of the change sets
-// cost as much as encoding their tables.
+// MarshalJSON writes r without its states. The fingerprints of the change sets cost as much as
+// encoding their tables.
 func (r *Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		*resultFields
-		Settle string `json:"settle,omitempty"`
-		statsJSON
-	}{(*resultFields)(r), text(r.Settle), jsonOf(r.Stats)})
+		Settle    string `json:"settle,omitempty"`
+		Unsettled string `json:"unsettled,omitempty"`
+		Duration  string `json:"duration,omitempty"`
+	}{(*resultFields)(r), text(r.Settle), message(r.Unsettled), text(r.Duration)})
 }
 
 type previewFields Preview
@@ -93,16 +82,16 @@ type previewFields Preview
 // applied later by [Engine.ApplyChanges].
 func (p *Preview) MarshalJSON() ([]byte, error) {
 	v := struct {
-		servicemodel.Counts
+		Counts servicemodel.Counts `json:"counts"`
 		*previewFields
-		Plan string `json:"plan"`
-		statsJSON
+		Plan  string         `json:"plan"`
+		Stats backends.Stats `json:"stats"`
 	}{previewFields: (*previewFields)(p)}
 	if p.Changes != nil {
 		v.Counts = p.Changes.Counts()
 	}
 	if p.Plan != nil {
-		v.Plan, v.statsJSON = p.Plan.String(), jsonOf(p.Plan.Stats())
+		v.Plan, v.Stats = p.Plan.String(), p.Plan.Stats()
 	}
 	return json.Marshal(v)
 }
@@ -114,8 +103,9 @@ type statusFields Status
 func (s Status) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		statusFields
-		Error string `json:"error,omitempty"`
-	}{statusFields(s), message(s.Err)})
+		Error     string `json:"error,omitempty"`
+		Unsettled string `json:"unsettled,omitempty"`
+	}{statusFields(s), message(s.Err), message(s.Unsettled)})
 }
 
 // eventJSON holds an event of any kind. Fields that a kind does not have are left out.
@@ -136,7 +126,7 @@ type eventJSON struct {
 	Problems []problemJSON          `json:"problems,omitempty"`
 	Conflict *servicemodel.Conflict `json:"conflict,omitempty"`
 	Warning  *servicemodel.Warning  `json:"warning,omitempty"`
-	Stats    *statsJSON             `json:"stats,omitempty"`
+	Stats    *backends.Stats        `json:"stats,omitempty"`
 	Next     string                 `json:"next,omitempty"`
 	Duration string                 `json:"duration,omitempty"`
 	Service  *servicemodel.PortName `json:"service,omitempty"`
@@ -188,7 +178,7 @@ func MarshalEvent(ev Event) ([]byte, error) {
 	case Switched:
 		v.From, v.To, v.Result = ev.From, ev.To, ev.Result
 	case CleanedUp:
-		v.Backend, v.Phases, v.Stats = ev.Backend, &ev.Phases, new(jsonOf(ev.Stats))
+		v.Backend, v.Phases, v.Stats = ev.Backend, &ev.Phases, &ev.Stats
 	default:
 		return nil, fmt.Errorf("dataplane: no event: %T", ev)
 	}

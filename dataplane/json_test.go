@@ -72,8 +72,9 @@ func TestResultsAsJSON(t *testing.T) {
 	name := servicemodel.Name{Namespace: "default", Name: "web"}
 	r := &dataplane.Result{Backend: "memory", Revision: 3, Counts: servicemodel.Counts{Added: 2},
 		Drift: []string{"chain x"}, Observed: true,
-		Phases: dataplane.Phases{dataplane.PhaseCommit: time.Millisecond},
-		Stats:  backends.Stats{Messages: 4, Bytes: 100, Duration: 2 * time.Millisecond},
+		Phases:   dataplane.Phases{dataplane.PhaseCommit: time.Millisecond},
+		Stats:    backends.Stats{Messages: 4, Bytes: 100, Duration: time.Millisecond},
+		Duration: 2 * time.Millisecond, Unsettled: errors.New("stale flows"),
 		Refused: []dataplane.Refusal{{Service: name, Err: errors.Join(
 			&servicemodel.FieldError{Object: "service default/web", Field: "ports[0].port",
 				Value: "0", Reason: "must not be zero"},
@@ -82,9 +83,10 @@ func TestResultsAsJSON(t *testing.T) {
 			&backends.CollisionError{Backend: "memory", Service: name, Object: "a set"},
 			errors.New("other"))}}}
 	require.Equal(t, "memory: 2 added, 0 changed, 0 removed; 4 kernel messages, 100 bytes, 2ms; "+
-		"1 refused", r.String())
+		"1 refused; not settled: stale flows", r.String())
 	status := dataplane.Status{Backend: "memory", Err: errors.New("broken"),
-		Totals: dataplane.Totals{Applies: 1}}
+		Unsettled: errors.New("stale flows"),
+		Totals:    dataplane.Totals{Applies: 1}}
 	text := ok(json.MarshalIndent([]any{r, status}, "", "  "))(t)
 	golden.File(t, "testdata/results.json", string(text)+"\n")
 }

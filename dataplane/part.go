@@ -77,8 +77,8 @@ func NewParts(b backends.Backend, cfg *PartsConfig) *Parts {
 
 // Subscribe adds an observer of future calls. Each Apply, Remove and Keep ends with [Applied],
 // [PartRefused] or [Failed]. These name the owners and the phase, and have the time of each phase.
-// [Warned] and [Repaired] come before Applied. Failed follows Applied if the kernel holds the part
-// and work is left ([ErrUnsettled]). A call of Settle ends with [Settled] or Failed. A
+// [Warned] and [Repaired] come before Applied. Failed follows Applied if later work failed
+// ([Result.Unsettled]). A call of Settle ends with [Settled] or Failed. A
 // [WriteConflict] may precede all of them, one for each time that the kernel was read again.
 // Calling unsubscribe removes the observer, but does not stop a call in progress.
 func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.observers.add(o) }
@@ -92,10 +92,10 @@ func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.obs
 // owner holds or that two services of the part claim, and an *[backends.UnsupportedError] or
 // *[backends.CollisionError] for each refusal of the backend.
 //
-// Only [ErrUnsettled] comes with a result: the kernel then holds the part. If the context ends
-// before Apply's turn, the error is the context's. All other errors are *[PhaseError] values.
-// [Result.Settle] is the time until there is work again, such as late packets of a new UDP port. A
-// program that is about to end may ignore it.
+// If the context ends before Apply's turn, the error is the context's. All other errors are
+// *[PhaseError] values. Later work that fails is no error, because the kernel holds the part: see
+// [Result.Unsettled]. [Result.Settle] is the time until there is work again, such as late packets
+// of a new UDP port. A program that is about to end may ignore both.
 func (p *Parts) Apply(ctx context.Context, owner string, s servicemodel.State) (*Result, error) {
 	return p.change(ctx, task{"apply the part", []string{owner}, s, func() (*Result, error) {
 		return p.compare(ctx, owner, s)
@@ -147,8 +147,11 @@ func (p *Parts) Settle(ctx context.Context) (next time.Duration, err error) {
 		_, err := p.observeOwners(ctx, nil)
 		return p.noChange(), err
 	}})
-	if r == nil {
+	if err != nil {
 		return 0, err
+	}
+	if r.Unsettled != nil {
+		err = &PhaseError{PhaseSettle, task{doing: doingSettleParts}.error(r.Unsettled)}
 	}
 	return r.Settle, err
 }

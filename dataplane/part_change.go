@@ -44,7 +44,6 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 	}
 	defer e.end()
 	var r *Result
-	var unsettled error
 	err = e.retry(ctx, "read and commit", e.backend, func() (err error) {
 		if r, err = t.compare(); err != nil {
 			return err
@@ -55,7 +54,7 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 		p.changed(t.state, r)
 		if s, ok := as[backends.Settler](e.backend); ok {
 			e.enter(PhaseSettle)
-			r.Settle, unsettled = s.Settle(e.observers.noticing(ctx, p.notified))
+			r.Settle, r.Unsettled = s.Settle(e.observers.noticing(ctx, p.notified))
 		}
 		return nil
 	})
@@ -65,7 +64,7 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 	e.enter(PhaseSettle)
 	if f := e.cfg.Flows; f != nil {
 		next, errFlows := f.Settle(e.observers.noticing(ctx, p.notified))
-		r.Settle, unsettled = earlier(r.Settle, next), errors.Join(unsettled, errFlows)
+		r.Settle, r.Unsettled = earlier(r.Settle, next), errors.Join(r.Unsettled, errFlows)
 	}
 	e.enter(PhaseSettle)
 	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
@@ -77,12 +76,15 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 			e.observers.emit(ctx, Repaired{r})
 		}
 		e.observers.emit(ctx, Applied{r})
-		e.elapsed = Phases{} // Applied has reported them
-	} else if unsettled == nil {
+	} else if r.Unsettled == nil {
 		e.observers.emit(ctx, Settled{Next: r.Settle, Duration: r.Duration})
 	}
-	if unsettled != nil {
-		return r, p.failed(ctx, t, fmt.Errorf("%w: %w", ErrUnsettled, unsettled))
+	if r.Unsettled != nil {
+		if t.doing != doingSettleParts {
+			e.elapsed = Phases{} // Applied has reported them
+		}
+		t.doing = doingSettleParts
+		e.tellFailed(ctx, Failed{Doing: t.doing, Owners: t.owners, Err: t.error(r.Unsettled)})
 	}
 	return r, nil
 }

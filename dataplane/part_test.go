@@ -355,14 +355,21 @@ func TestWorkThatAPartLeftIsDone(t *testing.T) {
 	b := &settling{Backend: memory.New(nil)}
 	flows := &told{err: errors.New("no table")}
 	p := dataplane.NewParts(b, &dataplane.PartsConfig{Flows: flows})
-	r, err := p.Apply(t.Context(), "a", published("a", 7, 80))
-	require.ErrorIs(t, err, dataplane.ErrUnsettled)
-	require.ErrorContains(t, err, "apply the part of a: applied, but not settled: no table")
+	var told heard
+	p.Subscribe(told.hear)
+	r := unsettled(p.Apply(t.Context(), "a", published("a", 7, 80)))(t)
+	require.EqualError(t, r.Unsettled, "no table")
 	require.Equal(t, 1, r.Changes.New.Len())
+	_, err := p.Settle(t.Context())
+	requirePhase(t, dataplane.PhaseSettle, err)
+	require.EqualError(t, err, "settle parts: no table")
 	b.due(-1)
 	flows.err = nil
 	ok(p.Settle(t.Context()))(t)
-	b.requireDone(t, 1, 2)
+	b.requireDone(t, 1, 3)
+	require.Equal(t, []string{"applied 0: 1 added, 0 changed, 0 removed",
+		"settle parts 0 failed in settle: settle parts of a: no table",
+		"settle parts 0 failed in settle: settle parts: no table", "settled, next 0s"}, told.take())
 }
 
 func TestWhoWaitsForPartsHeedsItsContext(t *testing.T) {

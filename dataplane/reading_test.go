@@ -361,7 +361,7 @@ func TestTheRestPutsRightWhatChangedMeanwhile(t *testing.T) {
 		endpoints(9)))
 	require.Equal(t, servicemodel.Counts{Added: 2, Removed: 1}, r.Rest.Counts())
 	require.Equal(t, servicemodel.Counts{Added: 3, Changed: 1, Removed: 2}, r.Counts)
-	require.Equal(t, 15, r.Messages, "those of both commits: %s%s", r.Changes, r.Rest)
-	require.Equal(t, 15, r.Elements)
-	require.Equal(t, len(r.Changes.String()+r.Rest.String()), r.Bytes)
+	require.Equal(t, 15, r.Stats.Messages, "those of both commits: %s%s", r.Changes, r.Rest)
+	require.Equal(t, 15, r.Stats.Elements)
+	require.Equal(t, len(r.Changes.String()+r.Rest.String()), r.Stats.Bytes)
 }

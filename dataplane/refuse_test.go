@@ -380,7 +380,7 @@ func TestProblemsOfAnyError(t *testing.T) {
 		Claimant: servicemodel.PortName{Name: serviceName(4), Protocol: servicemodel.TCP},
 		Key:      servicemodel.FrontendKey{Protocol: servicemodel.TCP, Port: 80}}
 	other, wrapped := errors.New("other"), fmt.Errorf("commit: %w", errors.New("no luck"))
-	twice := fmt.Errorf("%w: %w", dataplane.ErrUnsettled, other)
+	twice := fmt.Errorf("%w: %w", dataplane.ErrNotApproved, other)
 	for _, tt := range []struct {
 		err  error
 		want []error
@@ -394,8 +394,8 @@ func TestProblemsOfAnyError(t *testing.T) {
 			[]error{field, cannot, collision, taken, other}},
 		{&dataplane.PhaseError{Err: fmt.Errorf("apply: %w", errors.Join(other, wrapped))},
 			[]error{other, wrapped}},
-		{fmt.Errorf("%w: %w", dataplane.ErrUnsettled, errors.Join(cannot, field)),
-			[]error{dataplane.ErrUnsettled, cannot, field}},
+		{fmt.Errorf("%w: %w", dataplane.ErrNotApproved, errors.Join(cannot, field)),
+			[]error{dataplane.ErrNotApproved, cannot, field}},
 		{fmt.Errorf("service lost: %w", cannot), []error{cannot}},
 	} {
 		var got []error

@@ -22,7 +22,7 @@ type Result struct {
 	State servicemodel.State `json:"-"`
 	// Counts counts what was added, changed and removed by new requests: since the last apply. At
 	// the first apply, it counts the differences from the kernel.
-	servicemodel.Counts
+	Counts servicemodel.Counts `json:"counts"`
 	// Repaired counts the changes that undo what others did to the services in the kernel since the
 	// last apply. Objects that others removed count as Added. These changes are not in Counts,
 	// because a flushed ruleset does not make new services. Damage that has no meaning as services
@@ -54,13 +54,19 @@ type Result struct {
 	Observed bool `json:"observed"`
 	// Settle is the time until [Engine.Settle] has work to do. 0 means that no work is left.
 	Settle time.Duration `json:"-"`
+	// Unsettled is why later work failed that this or an earlier call left and that was due. The
+	// kernel holds the state all the same, but stale flows or drained endpoints are still there, or
+	// after a Switch the former backend's objects. The next Apply or Settle tries again, and so
+	// does [Engine.Run]. Nil means that nothing failed.
+	Unsettled error `json:"-"`
 	// Step says that the apply was a step of slow starts ([Engine.Settle]) and not a request.
 	Step bool `json:"step,omitzero"`
 	// Phases is how long each phase took.
 	Phases Phases `json:"phases"`
-	// Stats is what the commits sent to the kernel. Its Duration covers the whole apply, from its
-	// turn on.
-	backends.Stats `json:"-"`
+	// Duration is the time of the whole call, from its turn on.
+	Duration time.Duration `json:"-"`
+	// Stats is what the commits sent to the kernel.
+	Stats backends.Stats `json:"stats"`
 
 	begun bool // the state that was wanted before is known
 	// damaged says that others had changed the table, even if Repaired does not count the change.
@@ -73,13 +79,15 @@ type Result struct {
 }
 
 // String returns one line for a log, such as "nftables: 2 added, 1 changed, 0 removed; 4 kernel
-// messages, 628 bytes, 85µs", and the numbers of refused services and warnings, if any. A nil
-// result is "no result".
+// messages, 628 bytes, 85µs", the numbers of refused services and warnings, if any, and Unsettled.
+// A nil result is "no result".
 func (r *Result) String() string {
 	if r == nil {
 		return "no result"
 	}
-	s := fmt.Sprintf("%s: %v; %v", r.Backend, r.Counts, r.Stats)
+	stats := r.Stats
+	stats.Duration = r.Duration
+	s := fmt.Sprintf("%s: %v; %v", r.Backend, r.Counts, stats)
 	if n := len(r.Refused); n > 0 {
 		s += fmt.Sprintf("; %d refused", n)
 	}
@@ -87,6 +95,9 @@ func (r *Result) String() string {
 		s += "; 1 warning"
 	} else if n > 1 {
 		s += fmt.Sprintf("; %d warnings", n)
+	}
+	if r.Unsettled != nil {
+		s += "; not settled: " + r.Unsettled.Error()
 	}
 	return s
 }

@@ -137,9 +137,9 @@ type loop struct {
 func (l *loop) follow() {
 	p := &l.engine.progress
 	p.mu.Lock()
-	st, wants, settles, unsettled := p.status, p.wants, p.settles, p.unsettled
+	st, wants, settles := p.status, p.wants, p.settles
 	p.mu.Unlock()
-	l.settles.settled(time.Now(), settles, st.Settle, unsettled)
+	l.settles.settled(time.Now(), settles, st.Settle, st.Unsettled != nil)
 	l.applies.requested(time.Now(), st.Wanted, wants, st.Pending())
 }
 

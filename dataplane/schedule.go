@@ -112,7 +112,7 @@ func (s *applySchedule) tried(now time.Time, do action, r *Result, err error) {
 	if r != nil {
 		s.seen = max(s.seen, r.Revision)
 	}
-	if r != nil || err == nil {
+	if err == nil {
 		s.rest(now)
 		return
 	}

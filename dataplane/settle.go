@@ -3,7 +3,6 @@ package dataplane
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
@@ -30,7 +29,7 @@ type Flows interface {
 // time until the next call; 0 means that no work is left. [Engine.Run] calls it when work is due.
 // Programs without Run call it themselves, or leave the work to the next Apply. Some work waits 10
 // to 25 ms for packets that the kernel is working on: Settle and Apply include that wait, and Run
-// commits new states meanwhile. Errors match [ErrUnsettled].
+// commits new states meanwhile.
 func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
 	ctx, err = e.begin(ctx, "settle", PhaseSettle)
 	if err != nil {
@@ -55,8 +54,9 @@ func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
 // contents are unknown, also after a conflict, it reads the kernel first. Run's next check repairs
 // the damage that this reading finds.
 func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
+	err = e.leaveFormer(ctx)
 	if s, ok := as[backends.Settler](e.backend); ok {
-		err = e.retry(ctx, "settle", e.backend, func() (err error) {
+		errSettler := e.retry(ctx, "settle", e.backend, func() (err error) {
 			if e.known.inKernel == nil {
 				if err := e.observe(ctx, nil); err != nil {
 					return err
@@ -67,6 +67,7 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 			}
 			return err
 		})
+		err = errors.Join(err, errSettler)
 	}
 	if f := e.cfg.Flows; f != nil {
 		n, errFlows := f.Settle(e.observers.noticing(ctx, e.known.inKernel))
@@ -79,12 +80,9 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 		}
 		next = earlier(next, n)
 	}
-	if err != nil {
-		err = fmt.Errorf("%w: %w", ErrUnsettled, err)
-	}
 	e.update(func(s *Status) {
 		e.progress.settles++
-		e.progress.unsettled, s.Settle = err != nil, time.Time{}
+		s.Unsettled, s.Settle = err, time.Time{}
 		if err != nil {
 			s.Settle = time.Now()
 		} else if next > 0 {
@@ -123,15 +121,18 @@ func (e *Engine) stepDue() (s servicemodel.State, rev Revision, due bool) {
 func (e *Engine) step(ctx context.Context, s servicemodel.State, rev Revision) (time.Duration,
 	error) {
 	r, err := e.applyRevision(ctx, s, rev, true, nil)
-	if r == nil {
+	if err != nil {
 		if _, errRest := e.settle(ctx); errRest != nil {
 			err = errors.Join(err, e.failed(ctx, Failed{Doing: "settle", Err: errRest}))
 		}
 		e.update(func(s *Status) {
 			e.progress.settles++
-			e.progress.unsettled, s.Settle = true, time.Now()
+			s.Unsettled, s.Settle = err, time.Now()
 		})
-		return 0, fmt.Errorf("%w: %w", ErrUnsettled, err)
+		return 0, err
+	}
+	if r.Unsettled != nil {
+		err = e.fail(r.Unsettled)
 	}
 	return r.Settle, err
 }

@@ -213,7 +213,7 @@ func TestRunLetsEndpointsGrow(t *testing.T) {
 			if res.Step {
 				steps++
 				require.Equal(t, rev >= res.Revision, true)
-				require.LessOrEqual(t, res.Changed, 1)
+				require.LessOrEqual(t, res.Counts.Changed, 1)
 			}
 		}
 		require.GreaterOrEqual(t, steps, 15)
@@ -282,7 +282,8 @@ func TestStepsThatFail(t *testing.T) {
 		time.Sleep(r.Settle)
 		b.Fail("commit", 1, errors.New("full"))
 		_, err := b.engine.Settle(t.Context())
-		require.ErrorIs(t, err, dataplane.ErrUnsettled)
+		require.ErrorContains(t, err, "full")
+		require.Equal(t, err, b.status().Unsettled)
 		require.False(t, b.status().Settle.After(time.Now()))
 		ok(b.engine.Apply(t.Context(), growing(10*time.Second, 1, 2)))(t)
 		next := ok(b.engine.Settle(t.Context()))(t)

@@ -120,8 +120,9 @@ func TestSettleReadsTheKernelFirst(t *testing.T) {
 
 	b.fail(errRefused)
 	_, err := e.Settle(t.Context())
-	require.ErrorIs(t, err, dataplane.ErrUnsettled)
+	requirePhase(t, dataplane.PhaseSettle, err)
 	require.ErrorIs(t, err, errRefused)
+	require.ErrorIs(t, e.Status().Unsettled, errRefused)
 	require.Equal(t, 1, b.Calls("observe"))
 	b.fail(nil)
 	ok(e.Apply(t.Context(), services(1)))(t)
@@ -130,7 +131,7 @@ func TestSettleReadsTheKernelFirst(t *testing.T) {
 
 	b.Fail("observe", 1, errRefused)
 	e.Resync()
-	require.ErrorIs(t, errOf(e.Settle(t.Context())), dataplane.ErrUnsettled)
+	require.ErrorIs(t, errOf(e.Settle(t.Context())), errRefused)
 }
 
 // take returns the changes that the flows were told of since the last call. They lead to one table.
@@ -219,9 +220,10 @@ func TestRunTriesToSettleMoreAndMoreSeldom(t *testing.T) {
 		r.at(14 * time.Second)
 		requireTimes(t, seconds(0, 1, 3, 7, 11), r.applies)
 		for i, err := range r.errs {
-			require.ErrorIs(t, err, dataplane.ErrUnsettled)
+			require.ErrorIs(t, err, errRefused)
 			require.Equal(t, i == 0, r.results[i] != nil)
 		}
+		require.ErrorIs(t, r.results[0].Unsettled, errRefused)
 		requireHolds(t, b.Kernel(), services(1))
 		b.fail(nil)
 		r.at(time.Minute)
@@ -313,9 +315,9 @@ func TestWhatStoredChangesAndSwitchesLeaveIsDone(t *testing.T) {
 	require.InDelta(t, time.Minute, r.Settle, float64(10*time.Second))
 	b.fail(errRefused)
 	p = ok(e.Plan(t.Context(), services(2)))(t)
-	r, err := e.ApplyChanges(t.Context(), stored(t, p.Changes))
-	require.ErrorIs(t, err, dataplane.ErrUnsettled)
-	require.Equal(t, 1, r.Added)
+	r = unsettled(e.ApplyChanges(t.Context(), stored(t, p.Changes)))(t)
+	require.ErrorIs(t, r.Unsettled, errRefused)
+	require.Equal(t, 1, r.Counts.Added)
 	requireHolds(t, b.Kernel(), services(2))
 
 	b.fail(nil)
@@ -328,9 +330,9 @@ func TestWhatStoredChangesAndSwitchesLeaveIsDone(t *testing.T) {
 	require.Equal(t, 1, flows.settled)
 	require.InDelta(t, time.Minute, r.Settle, float64(10*time.Second))
 	last := &settling{Backend: memory.New(nil), err: errRefused}
-	r, err = e.Switch(t.Context(), last)
-	require.ErrorIs(t, err, dataplane.ErrUnsettled)
-	require.Equal(t, 2, r.Added)
+	r = unsettled(e.Switch(t.Context(), last))(t)
+	require.ErrorIs(t, r.Unsettled, errRefused)
+	require.Equal(t, 2, r.Counts.Added)
 	requireHolds(t, last.Kernel(), services(2))
 	require.Zero(t, next.Kernel().Table().Len())
 }

@@ -49,6 +49,9 @@ type Status struct {
 	// Settle is the time of the next later work. It is in the past if that work failed and is to be
 	// retried. Zero means that no work is left.
 	Settle time.Time `json:"settle,omitzero"`
+	// Unsettled is why the last later work failed, see [Result.Unsettled]. Nil means that it did
+	// not fail.
+	Unsettled error `json:"-"`
 	// Totals counts the engine's work since it was made.
 	Totals Totals `json:"totals"`
 }
@@ -78,9 +81,8 @@ func (e *Engine) Status() Status {
 	return s
 }
 
-// succeeded completes the result of a successful apply, and reports it. unsettled is the error of
-// its later work, which it reports, too, and returns.
-func (e *Engine) succeeded(ctx context.Context, r *Result, unsettled error) error {
+// succeeded completes the result of a successful apply, and reports it.
+func (e *Engine) succeeded(ctx context.Context, r *Result) {
 	e.enter(e.phase)
 	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
 	p, repair := &e.progress, r.IsRepair()
@@ -99,11 +101,16 @@ func (e *Engine) succeeded(ctx context.Context, r *Result, unsettled error) erro
 		e.observers.emit(ctx, Repaired{r})
 	}
 	e.observers.emit(ctx, Applied{r})
-	if unsettled == nil {
-		return nil
+	e.tellUnsettled(ctx, r)
+}
+
+// tellUnsettled reports the later work of a successful call that failed. An event has reported the
+// result before.
+func (e *Engine) tellUnsettled(ctx context.Context, r *Result) {
+	if r.Unsettled != nil {
+		e.elapsed = Phases{} // that event has reported them
+		e.tellFailed(ctx, Failed{Doing: "settle", Revision: r.Revision, Err: r.Unsettled})
 	}
-	e.elapsed = Phases{} // Applied has reported them
-	return e.failed(ctx, Failed{Doing: "settle", Revision: r.Revision, Err: unsettled})
 }
 
 // setServices sets what a result says of services.
@@ -153,13 +160,11 @@ type progress struct {
 	status Status
 	wants  bool // a state is wanted: false before the first request, and after Cleanup
 	// tried is the revision of the last try, and err its error, or nil.
-	tried Revision
-	err   error
-	// settles counts calls of Settle, and unsettled says that the last one failed.
-	settles   int
-	unsettled bool
-	changed   chan struct{} // closed when any of this changes; nil if no goroutine waits
-	wake      chan struct{} // tells Run that some of this changed
+	tried   Revision
+	err     error
+	settles int           // number of calls of Settle
+	changed chan struct{} // closed when any of this changes; nil if no goroutine waits
+	wake    chan struct{} // tells Run that some of this changed
 }
 
 // update changes the progress, and wakes the waiting goroutines.

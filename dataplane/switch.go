@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
@@ -23,10 +25,10 @@ import (
 // kernel holds services and no state is wanted, as after [Engine.ApplyChanges].
 //
 // If the new backend fails, it is cleaned up, and the engine stays with the old one. A commit that
-// is not approved ([Config.Approve]) leaves both as they are. If the old one cannot be cleaned up,
-// Switch returns a result and an error: the engine works with the new backend, and [Engine.Cleanup]
-// of an engine made for the old one can try again. [ErrUnsettled] comes with a result, too. The
-// caller closes both backends. Run may be running during a Switch.
+// is not approved ([Config.Approve]) leaves both as they are. The caller closes both backends. If
+// the old one could not be cleaned up, [Result.Unsettled] says why, and it must stay open: the next
+// Apply, Settle or Cleanup tries again, and so does Run. The old one is not needed any more when
+// [Status.Unsettled] is nil. Run may be running during a Switch.
 func (e *Engine) Switch(ctx context.Context, b backends.Backend) (*Result, error) {
 	return e.switchTo(ctx, b, false)
 }
@@ -61,29 +63,50 @@ func (e *Engine) switchTo(ctx context.Context, b backends.Backend, force bool) (
 	})
 	e.tellRefused(ctx, r)
 	signal(e.switched)
-	e.enter(PhaseCleanup)
-	if _, err = e.cleanup(ctx, before); err == nil && wanted {
-		err = e.holdAgain(context.WithoutCancel(ctx), state, rev)
-	}
-	e.enter(PhaseCleanup)
-	var unsettled error
-	if err == nil && wanted {
-		e.enter(PhaseSettle)
-		r.Settle, unsettled = e.settle(ctx)
-		e.enter(PhaseSettle)
-	}
+	e.former = slices.DeleteFunc(append(e.former, before), func(f backends.Backend) bool {
+		return reflect.ValueOf(f).Comparable() && f == b // it was switched to again
+	})
+	e.enter(PhaseSettle)
+	r.Settle, r.Unsettled = e.settle(ctx)
+	e.enter(PhaseSettle)
 	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
 	e.observers.emit(ctx, Switched{From: before.Name(), To: b.Name(), Result: r})
-	f := Failed{Doing: "settle", Revision: rev, Err: unsettled}
-	if err != nil {
-		f.Doing, f.Err = "switch", fmt.Errorf("switched to %s; clean up %s: %w", b.Name(),
-			before.Name(), err)
+	e.tellUnsettled(ctx, r)
+	return r, nil
+}
+
+// leaveFormer cleans up the former backends, unless the present one does not hold the newest state:
+// a former one may still balance packets then.
+func (e *Engine) leaveFormer(ctx context.Context) error {
+	if len(e.former) == 0 {
+		return nil
 	}
-	if f.Err == nil {
-		return r, nil
+	e.enter(PhaseCleanup)
+	defer e.enter(PhaseSettle)
+	if err := e.holdAgain(ctx); err != nil {
+		return err
 	}
-	e.elapsed = Phases{} // Switched has reported them
-	return r, e.failed(ctx, f)
+	former := slices.Clone(e.former)
+	err := e.cleanupFormer(ctx)
+	if errAgain := e.holdAgain(context.WithoutCancel(ctx)); errAgain != nil {
+		e.former, e.known.inKernel = former, nil // so that it is tried again
+		err = errors.Join(err, errAgain)
+	}
+	return err
+}
+
+// cleanupFormer removes everything that the former backends hold. It keeps those that fail.
+func (e *Engine) cleanupFormer(ctx context.Context) error {
+	var failed []error
+	e.former = slices.DeleteFunc(e.former, func(b backends.Backend) bool {
+		_, err := e.cleanup(ctx, b)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("switched from %s to %s; clean up: %w", b.Name(),
+				e.backend.Name(), err))
+		}
+		return err == nil
+	})
+	return errors.Join(failed...)
 }
 
 // hold makes b the engine's backend, and makes it hold the state of revision rev if one is wanted.
@@ -159,9 +182,13 @@ func (e *Engine) holdsAll(ctx context.Context, s servicemodel.State,
 	return nil
 }
 
-// holdAgain makes the kernel hold the state again if the cleanup of the old backend removed it.
-// That happens if both are of one instance.
-func (e *Engine) holdAgain(ctx context.Context, s servicemodel.State, rev Revision) error {
+// holdAgain makes the kernel hold the newest state again if it does not: the cleanup of a former
+// backend of the same instance removes it.
+func (e *Engine) holdAgain(ctx context.Context) error {
+	s, rev, wanted := e.progress.todo(true)
+	if !wanted {
+		return nil
+	}
 	i, err := e.integrity(ctx)
 	if err == nil && i == backends.Broken {
 		_, err = e.applyState(ctx, s, rev)

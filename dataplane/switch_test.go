@@ -2,6 +2,7 @@ package dataplane_test
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ func TestSwitchKeepsServicesInPlace(t *testing.T) {
 		return nil
 	})
 	r := ok(b.engine.Switch(t.Context(), next))(t)
-	require.Equal(t, 3, r.Added)
+	require.Equal(t, 3, r.Counts.Added)
 	require.False(t, r.IsRepair())
 	require.Zero(t, b.Kernel().Table().Len(), "nothing is left of the old")
 	require.Equal(t, 1, b.Calls("cleanup"))
@@ -134,23 +135,99 @@ func TestSwitchNamesWhatIsRefused(t *testing.T) {
 	requireHolds(t, next.Kernel(), services(1))
 }
 
-func TestSwitchThatCannotCleanUpSaysSo(t *testing.T) {
+// A former backend that cannot be cleaned up does not make a Switch fail. It is later work, which
+// any call takes up again.
+func TestAFormerBackendIsCleanedUpLater(t *testing.T) {
+	t.Parallel()
+	for name, again := range map[string]func(*dataplane.Engine, context.Context) error{
+		"settle": func(e *dataplane.Engine, ctx context.Context) error {
+			return errOf(e.Settle(ctx))
+		},
+		"finish": (*dataplane.Engine).Finish,
+		"apply": func(e *dataplane.Engine, ctx context.Context) error {
+			r, err := e.Apply(ctx, services(1))
+			return errors.Join(err, r.Unsettled)
+		},
+		"switch": func(e *dataplane.Engine, ctx context.Context) error {
+			r, err := e.Switch(ctx, memory.New(nil))
+			return errors.Join(err, r.Unsettled)
+		},
+		"cleanup": func(e *dataplane.Engine, ctx context.Context) error {
+			return errOf(e.Cleanup(ctx))
+		},
+	} {
+		b, next := newBench(nil), memory.New(nil)
+		b.apply(t, services(1))
+		b.Fail("cleanup", 2, errRefused)
+		var told heard
+		b.engine.Subscribe(told.hear)
+		r := unsettled(b.engine.Switch(t.Context(), next))(t)
+		text := "switched from memory to memory; clean up: memory: cleanup: " + errRefused.Error()
+		require.EqualError(t, r.Unsettled, text)
+		require.Equal(t, []string{"switched from memory to memory: 1 added, 0 changed, 0 removed",
+			"settle 1 failed in settle: " + text}, told.take())
+		requireHolds(t, next.Kernel(), services(1))
+		requireHolds(t, b.Kernel(), services(1))
+		require.False(t, b.status().Pending(), "the state is in the kernel")
+		require.Equal(t, r.Unsettled, b.status().Unsettled)
+		require.False(t, b.status().Settle.IsZero())
+
+		require.ErrorIs(t, again(b.engine, t.Context()), errRefused, name)
+		require.NoError(t, again(b.engine, t.Context()), name)
+		require.Zero(t, b.Kernel().Table().Len(), name)
+		require.NoError(t, b.status().Unsettled, name)
+		require.Equal(t, 3, b.Calls("cleanup"), name)
+	}
+}
+
+// Run takes it up again, too, and an event says when it is done.
+func TestRunCleansUpAFormerBackend(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := run(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second})
+		r.set(services(1))
+		r.at(time.Second)
+		r.Fail("cleanup", 3, errRefused)
+		var told heard
+		r.engine.Subscribe(told.hear)
+		unsettled(r.engine.Switch(t.Context(), memory.New(nil)))(t)
+		r.at(time.Minute)
+		require.Zero(t, r.Kernel().Table().Len())
+		require.NoError(t, r.engine.Status().Unsettled)
+		require.Equal(t, 4, r.Calls("cleanup"))
+		require.Equal(t, "settled, next 0s", told[len(told)-1])
+	})
+}
+
+// A former backend to which the engine returns is not cleaned up any more.
+func TestSwitchBackToAFormerBackend(t *testing.T) {
 	t.Parallel()
 	b, next := newBench(nil), memory.New(nil)
 	b.apply(t, services(1))
 	b.Fail("cleanup", 1, errRefused)
-	var told heard
-	b.engine.Subscribe(told.hear)
-	r, err := b.engine.Switch(t.Context(), next)
-	require.ErrorIs(t, err, errRefused)
-	require.NotNil(t, r)
-	require.Equal(t, []string{"switched from memory to memory: 1 added, 0 changed, 0 removed",
-		"switch 1 failed in cleanup: switched to memory; clean up memory: memory: cleanup: " +
-			errRefused.Error()}, told.take())
-	requireHolds(t, next.Kernel(), services(1))
+	unsettled(b.engine.Switch(t.Context(), next))(t)
+	ok(b.engine.Switch(t.Context(), b.Backend))(t)
 	requireHolds(t, b.Kernel(), services(1))
-	ok(dataplane.New(b.Backend, nil).Cleanup(t.Context()))(t)
-	require.Zero(t, b.Kernel().Table().Len())
+	require.Zero(t, next.Kernel().Table().Len())
+	require.Equal(t, 1, b.Calls("cleanup"))
+	ok(b.engine.Switch(t.Context(), b.Backend))(t)
+	require.Equal(t, 1, b.Calls("cleanup"))
+}
+
+// If the former backend is of the same instance, and the state does not come back after its
+// cleanup, that is later work, too.
+func TestAStateThatWentWithAFormerBackendComesBack(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.apply(t, services(2))
+	next := memory.New(b.Kernel())
+	b.Before("cleanup", func(context.Context) error {
+		b.Before("cleanup", nil)
+		next.Fail("commit", 1, errRefused)
+		return nil
+	})
+	require.ErrorIs(t, unsettled(b.engine.Switch(t.Context(), next))(t).Unsettled, errRefused)
+	ok(b.engine.Settle(t.Context()))(t)
+	requireHolds(t, b.Kernel(), services(2))
 }
 
 // Run watches the new backend, and no longer the old one.

@@ -173,7 +173,6 @@ func TestErrorsTellThePhase(t *testing.T) {
 		dataplane.PhaseObserve: func(b *turns) { b.Fail("observe", 1, errRefused) },
 		dataplane.PhaseCheck:   func(b *turns) { b.Fail("check", 1, errRefused) },
 		dataplane.PhaseCommit:  func(b *turns) { b.Fail("commit", 1, errRefused) },
-		dataplane.PhaseSettle:  func(b *turns) { b.fail(errRefused) },
 	} {
 		b := &turns{settling: &settling{Backend: memory.New(nil)}}
 		prepare(b)

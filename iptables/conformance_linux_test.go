@@ -69,7 +69,7 @@ func TestKernelHoldsWhatWasApplied(t *testing.T) {
 
 				again := applied(t, e, s)
 				require.True(t, again.Changes.Empty(), "the same state: %s", again.Changes)
-				require.Zero(t, again.Messages)
+				require.Zero(t, again.Stats.Messages)
 				if step%10 == 0 {
 					requireAdopts(t, ns, s, r.Changes.New)
 				}
@@ -94,7 +94,7 @@ func requireAdopts(t *testing.T, ns *netnstest.NS, s sm.State, want *sm.Table) {
 	require.Empty(t, d.ClusterIPs, "observed, and applied: %s", d)
 	require.Empty(t, d.Hairpins, "observed, and applied: %s", d)
 	r := applied(t, e, s)
-	require.Zero(t, r.Messages)
+	require.Zero(t, r.Stats.Messages)
 }
 
 // OpenWith opens a backend with another connection to the kernel.

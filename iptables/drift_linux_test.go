@@ -253,7 +253,7 @@ func TestAFlushIsRepaired(t *testing.T) {
 				require.NotEmpty(t, r.Drift)
 				require.Empty(t, r.Changes.Frontends, "the services are still there")
 				require.Empty(t, r.Changes.Pools, "the services are still there")
-				require.Less(t, r.Messages, first.Messages/2, "rule by rule")
+				require.Less(t, r.Stats.Messages, first.Stats.Messages/2, "rule by rule")
 			}
 			for i := range nft.Families {
 				require.Equal(t, oursOf(before[i]), oursOf(save(t, c.Node.NS, nft.Families[i])))

@@ -200,7 +200,7 @@ func TestHealthChecksPassWhereInputDrops(t *testing.T) {
 	adopts := dataplane.New(again, nil)
 	r = applied(t, adopts, with)
 	require.Empty(t, r.Drift)
-	require.Zero(t, r.Messages, r.Changes)
+	require.Zero(t, r.Stats.Messages, r.Changes)
 	for svc := range with.Services() {
 		other := *svc
 		other.HealthCheckNodePort = 32556

@@ -218,7 +218,7 @@ func TestPacketsFlowAfterARestore(t *testing.T) {
 			require.Equal(t, netnstest.Answered, dial(t, c.Pods[0], to).Kind)
 		}
 		r := applied(t, e, podService(c, 3, nil))
-		require.Zero(t, r.Messages, "adopted as it is")
+		require.Zero(t, r.Stats.Messages, "adopted as it is")
 	})
 }
 

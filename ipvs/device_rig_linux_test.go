@@ -423,7 +423,7 @@ func TestTheDeviceHoldsTheAddresses(t *testing.T) {
 		require.Equal(t, backends.Intact, i, damage)
 		res, err = r.engine(device).Apply(t.Context(), s)
 		require.NoError(t, err, damage)
-		require.Zero(t, res.Messages, "%s: %v", damage, res.Drift)
+		require.Zero(t, res.Stats.Messages, "%s: %v", damage, res.Drift)
 	}
 
 	// An address that another program binds belongs to that program until it is removed.

@@ -155,7 +155,7 @@ func TestKernelDrainsConnections(t *testing.T) {
 	requireAlive(t, conns)
 	k.restart(ipvs.Config{})
 	r := k.apply(k.state(web(least), "pod3"))
-	require.Zero(t, r.Messages)
+	require.Zero(t, r.Stats.Messages)
 	require.Empty(t, r.Drift)
 	require.Equal(t, map[string]int{"pod2": 0, "pod3": 1}, k.weights(webKey))
 	requireAlive(t, conns)
@@ -278,16 +278,16 @@ func TestKernelAffinityOfPrefixes(t *testing.T) {
 	k.restart(cfg)
 	r := k.apply(s)
 	require.Empty(t, r.Drift)
-	require.Zero(t, r.Messages)
+	require.Zero(t, r.Stats.Messages)
 	k.restart(ipvs.Config{})
 	o := ok(k.engine.Observe(t.Context()))(t)
 	require.NotEmpty(t, o.Drift)
 	require.Equal(t, 4, o.Table.Len())
 	r = k.apply(s)
 	require.True(t, r.Changes.Empty())
-	require.Positive(t, r.Messages)
+	require.Positive(t, r.Stats.Messages)
 	require.NotContains(t, k.run("ipvsadm", "-Sn"), "-M")
-	require.Zero(t, k.apply(s).Messages)
+	require.Zero(t, k.apply(s).Stats.Messages)
 	require.Len(t, servers(4), 2, "each client for itself")
 }
 
@@ -314,8 +314,8 @@ func TestKernelHasEachScheduler(t *testing.T) {
 		require.Contains(t, k.run("ipvsadm", "-Sn"), "-A -t 10.96.0.10:80 "+text+"\n")
 		k.restart(ipvs.Config{})
 		r := k.apply(s)
-		require.Zero(t, r.Added+r.Changed+r.Removed, "%q", want)
-		require.Zero(t, r.Messages, "%q", want)
+		require.Zero(t, r.Counts.Added+r.Counts.Changed+r.Counts.Removed, "%q", want)
+		require.Zero(t, r.Stats.Messages, "%q", want)
 	}
 }
 

@@ -145,7 +145,7 @@ func (r *rig) apply(e *dataplane.Engine, s sm.State) *dataplane.Result {
 	res := ok(e.Apply(r.t.Context(), s))(r.t)
 	again := ok(r.engine().Apply(r.t.Context(), s))(r.t)
 	require.Empty(r.t, again.Drift)
-	require.Zero(r.t, again.Messages)
+	require.Zero(r.t, again.Stats.Messages)
 	return res
 }
 
@@ -155,7 +155,7 @@ func TestRigAppliesAndCleansUp(t *testing.T) {
 	before := r.state()
 	e := r.engine()
 	res := r.apply(e, rigState([]string{"10.244.1.1", "10.244.2.2"}))
-	require.Positive(t, res.Messages)
+	require.Positive(t, res.Stats.Messages)
 	r.apply(e, rigState([]string{"10.244.1.1", "10.244.2.3"}))
 	r.apply(e, rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24", "2001:db8::/32")))
 	r.apply(e, rigState([]string{"10.244.1.1"}, restrictedTo("2001:db8::/32"))) // none of IPv4

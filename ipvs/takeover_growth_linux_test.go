@@ -101,14 +101,14 @@ func takeOverOf(t *testing.T, n int, holder string, theirs bool, cfg Config) map
 		r.fake.ResetLog()
 	}
 	e := dataplane.New(b, nil)
-	count("take over", applied(t, e, s).Messages)
+	count("take over", applied(t, e, s).Stats.Messages)
 
 	for _, device := range []string{"kube-ipvs0", "kube-dummy-if"} {
 		if holder == device {
 			r.run("ip link del " + device)
 		}
 	}
-	count("the device is gone", applied(t, e, s).Messages)
+	count("the device is gone", applied(t, e, s).Stats.Messages)
 	count("clean up", cleanUp(t, e).Messages)
 	return counts
 }

@@ -222,7 +222,7 @@ func TestDamageIsNoticedAndRepaired(t *testing.T) {
 		res, err := e.Apply(t.Context(), s)
 		require.NoError(t, err, damage)
 		require.True(t, res.Observed, damage)
-		require.Positive(t, res.Messages, damage)
+		require.Positive(t, res.Stats.Messages, damage)
 		require.Equal(t, want, r.state(), damage)
 		require.Len(t, strings.Fields(r.version()), 1, damage)
 	}

@@ -225,7 +225,7 @@ func TestTimeoutsAreSetAndRestored(t *testing.T) {
 	// A new program finds the timeouts, and has nothing to do.
 	res := applied(t, r.engine(shorter), s)
 	require.Empty(t, res.Drift)
-	require.Zero(t, res.Messages)
+	require.Zero(t, res.Stats.Messages)
 
 	// A change by another program is noticed and repaired, except for timeouts that are not
 	// configured.

@@ -67,7 +67,7 @@ func TestNodePortsWithoutAnAddress(t *testing.T) {
 		r.run("nft add table ip stranger")
 		e.Resync()
 		res := applied(t, e, first)
-		require.True(t, res.Observed && !res.IsRepair() && res.Messages == 0, res.String())
+		require.True(t, res.Observed && !res.IsRepair() && res.Stats.Messages == 0, res.String())
 	}
 	require.Zero(t, e.Status().Totals.Repairs)
 

@@ -101,7 +101,7 @@ func TestAReadingDuringASlowStartAsksForPresentWeights(t *testing.T) {
 		before := counter.dumps.Load()
 		r := ok(e.Apply(t.Context(), s))(t)
 		require.True(t, r.Observed)
-		require.Zero(t, r.Messages, "nothing differs")
+		require.Zero(t, r.Stats.Messages, "nothing differs")
 		return int(counter.dumps.Load() - before)
 	}
 	name := servicemodel.Name{Namespace: "default", Name: "s7"}

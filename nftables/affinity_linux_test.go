@@ -69,7 +69,7 @@ func TestASweepThatWasInterruptedIsEnded(t *testing.T) {
 
 	r = ok(e.Apply(t.Context(), affinityState(11, 3)))(t)
 	require.Equal(t, left, endpointsOfClients(t, next), "an endpoint more moves nobody")
-	require.Less(t, r.Elements, 10)
+	require.Less(t, r.Stats.Elements, 10)
 	ok(e.Apply(t.Context(), affinityState(11, 3).WithoutService(
 		servicemodel.Name{Namespace: "default", Name: "sticky"})))(t)
 	require.False(t, next.pl.Version.Unswept, "the service is gone, and the maps are empty")

@@ -116,11 +116,11 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 				}
 				r := ok(e.Apply(t.Context(), s))(t)
 				require.True(t, r.Observed)
-				require.NotZero(t, r.Messages)
+				require.NotZero(t, r.Stats.Messages)
 				require.Equal(t, want, listing(t, ns, program))
 
 				r = ok(e.Apply(t.Context(), s))(t)
-				require.Zero(t, r.Messages)
+				require.Zero(t, r.Stats.Messages)
 				require.False(t, r.Observed)
 			})
 		}

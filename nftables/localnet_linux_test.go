@@ -118,7 +118,7 @@ func TestPublishedAtLoopback(t *testing.T) {
 
 	// Another process adopts the instance, also as a part.
 	again := newLocalhost(t, c, "")
-	require.Zero(t, again.apply(l.state(c.Pods[1])).Messages)
+	require.Zero(t, again.apply(l.state(c.Pods[1])).Stats.Messages)
 	ok(dataplane.NewParts(newLocalhost(t, c, "").backend, nil).Apply(t.Context(), "pod-x",
 		servicemodel.State{}))(t)
 

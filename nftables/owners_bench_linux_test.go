@@ -44,7 +44,7 @@ func BenchmarkPart(b *testing.B) {
 		r := do(func(p *dataplane.Parts) (*dataplane.Result, error) {
 			return p.Apply(b.Context(), "pod-1700", own)
 		})
-		require.Equal(b, 3, r.Added)
+		require.Equal(b, 3, r.Counts.Added)
 		do(func(p *dataplane.Parts) (*dataplane.Result, error) {
 			return p.Remove(b.Context(), "pod-1700")
 		})

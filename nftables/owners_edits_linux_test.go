@@ -41,7 +41,7 @@ func applyParts(t *testing.T, ns *netnstest.NS, states map[string]servicemodel.S
 	for _, owner := range owners {
 		b := newBackend(t, ns, nil)
 		r := ok(dataplane.NewParts(b, nil).Apply(t.Context(), owner, states[owner]))(t)
-		messages += r.Messages
+		messages += r.Stats.Messages
 		require.NoError(t, b.Close())
 	}
 	return messages
@@ -137,7 +137,7 @@ func TestPartsOfAnotherLayoutAreRemoved(t *testing.T) {
 	require.Equal(t, before, runNft(t, ns, program, "", "list", "ruleset"))
 
 	r := ok(p.Remove(t.Context(), "default"))(t)
-	require.Positive(t, r.Removed)
+	require.Positive(t, r.Counts.Removed)
 	require.Empty(t, r.Drift, "it is replaced later")
 	left := runNft(t, ns, program, "", "list", "ruleset")
 	left = strings.ReplaceAll(left, ": 10.96.0.10 . tcp . 80", "") // the index stays as it is
@@ -165,7 +165,7 @@ func TestPartsOfTheLayoutBeforeAreRemoved(t *testing.T) {
 	_, err := p.Apply(t.Context(), "other", sharedState()["other"])
 	require.ErrorIs(t, err, backends.ErrOtherLayout)
 	r := ok(p.Remove(t.Context(), "default"))(t)
-	require.Positive(t, r.Removed)
+	require.Positive(t, r.Counts.Removed)
 	require.Empty(t, runNft(t, ns, program, "", "list", "ruleset"))
 }
 

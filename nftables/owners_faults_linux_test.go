@@ -61,7 +61,7 @@ func TestALargePartComesInParts(t *testing.T) {
 	}
 	states["large"] = large
 	r := ok(dataplane.NewParts(b, nil).Apply(t.Context(), "large", large))(t)
-	require.Greater(t, r.Bytes, 100_000)
+	require.Greater(t, r.Stats.Bytes, 100_000)
 	requireShared(t, ns, states, 0)
 	requireIndex(t, ns, []string{"default", "large", "other", "third"})
 }

@@ -35,7 +35,7 @@ func TestKernelHoldsWhatWasApplied(t *testing.T) {
 
 				again := ok(e.Apply(t.Context(), s))(t)
 				require.True(t, again.Changes.Empty(), "the same state: %s", again.Changes)
-				require.Zero(t, again.Messages)
+				require.Zero(t, again.Stats.Messages)
 				if step%10 == 0 {
 					requireAdopts(t, newBackend(t, ns, nil), s, r.Changes.New)
 				}
@@ -80,7 +80,7 @@ func requireAdopts(t *testing.T, b *backend, s servicemodel.State, want *service
 		servicemodel.Diff(o.Table, want))
 	r := ok(e.Apply(t.Context(), s))(t)
 	require.True(t, r.Changes.Empty(), "adopting changes nothing: %s", r.Changes)
-	require.Zero(t, r.Messages)
+	require.Zero(t, r.Stats.Messages)
 }
 
 // After a set was full, the tables are made anew, larger, in one transaction.

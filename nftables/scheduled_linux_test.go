@@ -403,7 +403,7 @@ func TestRulesOfASchedulerCount(t *testing.T) {
 	r := ok(e.Apply(t.Context(), state.WithService(goldenService(
 		func(s *servicemodel.Service) { s.Scheduler = "sh" }))))(t)
 	require.Equal(t, 2, batches)
-	require.Equal(t, messages, r.Messages)
+	require.Equal(t, messages, r.Stats.Messages)
 }
 
 // flood sends packets of new flows for a time, so few at once that no server's buffer is full. It

@@ -71,7 +71,7 @@ func TestALargeInstanceComesInSteps(t *testing.T) {
 	e := dataplane.New(b, nil)
 	r := ok(e.Apply(t.Context(), manyServices(500)))(t)
 	require.Greater(t, s.n, 5)
-	require.Greater(t, r.Bytes, 300_000)
+	require.Greater(t, r.Stats.Bytes, 300_000)
 	require.Equal(t, backends.Intact, integrity(t, b))
 	requireAdopts(t, other, manyServices(500), mustResolve(t, manyServices(500)))
 

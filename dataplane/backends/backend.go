@@ -2,6 +2,7 @@ package backends
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -118,11 +119,12 @@ type Plan interface {
 
 // Stats is what a commit cost.
 type Stats struct {
-	Messages int // netlink messages sent, without batch begin and end
-	Bytes    int // bytes sent
+	Messages int `json:"messages"` // netlink messages sent, without batch begin and end
+	Bytes    int `json:"bytes"`    // bytes sent
 	// set elements, rules or destinations that were added, changed or deleted individually
-	Elements int
-	Duration time.Duration // from the first byte encoded to the kernel's last answer
+	Elements int `json:"elements"`
+	// from the first byte encoded to the kernel's last answer
+	Duration time.Duration `json:"-"`
 }
 
 // String returns "4 kernel messages, 628 bytes, 85µs".
@@ -131,10 +133,24 @@ func (s Stats) String() string {
 		s.Duration.Round(time.Microsecond))
 }
 
-// Plus returns the total cost of two commits. It keeps the duration of s.
+// MarshalJSON writes s with its duration as text, such as "85µs".
+func (s Stats) MarshalJSON() ([]byte, error) {
+	type fields Stats
+	v := struct {
+		fields
+		Duration string `json:"duration,omitempty"`
+	}{fields: fields(s)}
+	if s.Duration != 0 {
+		v.Duration = s.Duration.String()
+	}
+	return json.Marshal(v)
+}
+
+// Plus returns the total cost of two commits.
 func (s Stats) Plus(o Stats) Stats {
 	s.Messages += o.Messages
 	s.Bytes += o.Bytes
 	s.Elements += o.Elements
+	s.Duration += o.Duration
 	return s
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/flows"
@@ -242,3 +244,13 @@ func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
 
 // errOf returns the error of a call.
 func errOf[T any](_ T, err error) error { return err }
+
+// unsettled returns a function that returns r, whose later work failed.
+func unsettled(r *dataplane.Result, err error) func(testing.TB) *dataplane.Result {
+	return func(t testing.TB) *dataplane.Result {
+		t.Helper()
+		require.NoError(t, err)
+		require.Error(t, r.Unsettled)
+		return r
+	}
+}

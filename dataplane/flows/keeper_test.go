@@ -364,17 +364,15 @@ func TestAFailureLeavesTheServicesAppliedAndIsTriedAgain(t *testing.T) {
 		w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 10.96.0.10:53 > 10.244.0.2:5353",
 			"udp 192.0.2.10:30053 > 10.244.0.1:5353")
 		w.fail(cause)
-		r, err := w.engine.Apply(t.Context(), serving(service(), endpoints(2, 3)))
-		require.ErrorIs(t, err, dataplane.ErrUnsettled)
-		require.ErrorIs(t, err, cause)
-		require.ErrorContains(t, err, "clean up the flows of 5 frontends")
-		require.NotNil(t, r)
+		r := unsettled(w.engine.Apply(t.Context(), serving(service(), endpoints(2, 3))))(t)
+		require.ErrorIs(t, r.Unsettled, cause)
+		require.ErrorContains(t, r.Unsettled, "clean up the flows of 5 frontends")
 		require.True(t, r.Changes.New.Equal(w.kernel.Kernel().Table()))
 		require.Len(t, w.list(), 3)
 
 		// Meanwhile, the second endpoint goes, and the first comes back.
-		_, err = w.engine.Apply(t.Context(), serving(service(), endpoints(1, 3)))
-		require.ErrorIs(t, err, dataplane.ErrUnsettled)
+		r = unsettled(w.engine.Apply(t.Context(), serving(service(), endpoints(1, 3))))(t)
+		require.ErrorIs(t, r.Unsettled, cause)
 		w.fail(nil)
 		ok(w.engine.Settle(t.Context()))(t)
 		require.Equal(t, []string{"udp 10.96.0.10:53 > 10.244.0.1:5353",
@@ -435,8 +433,8 @@ func TestWhatTheMatcherRefusesHoldsBackNothing(t *testing.T) {
 	w.addrs = append(w.addrs, netip.IPv4Unspecified())
 	n := node
 	n.NodePortAddresses = sm.NodePortAddresses{}
-	_, err := w.engine.Apply(t.Context(), serving(service(), endpoints(2)).WithNode(n))
-	require.ErrorIs(t, err, conntrack.ErrBadChange)
+	r := unsettled(w.engine.Apply(t.Context(), serving(service(), endpoints(2)).WithNode(n)))(t)
+	require.ErrorIs(t, r.Unsettled, conntrack.ErrBadChange)
 	require.Empty(t, w.list())
 	ok(w.engine.Settle(t.Context()))(t)
 }

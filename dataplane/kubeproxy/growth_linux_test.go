@@ -169,8 +169,8 @@ func countedHandOver(t *testing.T, version string, n int,
 	defer b.Close()
 	result := ok(dataplane.New(b, nil).Apply(t.Context(), wanted(found)))(t)
 	require.Empty(t, result.Refused)
-	k.counts["take over: messages"] = result.Messages
-	k.counts["take over: bytes"] = result.Bytes
+	k.counts["take over: messages"] = result.Stats.Messages
+	k.counts["take over: bytes"] = result.Stats.Bytes
 
 	for _, k.doing = range []string{"find", "clean up"} {
 		do := k.find

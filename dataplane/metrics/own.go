@@ -182,7 +182,7 @@ func (m *ownMetrics) begin() {
 // applied counts an apply. The first one that reads the kernel counts as an adoption.
 func (m *ownMetrics) applied(r *dataplane.Result, first bool) {
 	result := "unchanged"
-	if r.Messages > 0 {
+	if r.Stats.Messages > 0 {
 		result = "changed"
 	}
 	m.applies.WithLabelValues(result).Inc()

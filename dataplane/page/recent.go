@@ -81,7 +81,7 @@ func (r *ring) add(e event) {
 func (r *ring) observe(_ context.Context, ev dataplane.Event) {
 	switch ev := ev.(type) {
 	case dataplane.Applied:
-		if ev.Messages > 0 && !ev.Step {
+		if ev.Stats.Messages > 0 && !ev.Step {
 			r.add(applied("applied", ev.Result))
 		}
 	case dataplane.Repaired:
@@ -125,7 +125,8 @@ func firstOf[T any](l []T, rest *int) []T {
 // applied keeps only the readable contents of a result, so that old tables can be freed.
 func applied(kind string, r *dataplane.Result) event {
 	e := event{Kind: kind, Backend: r.Backend, Revision: r.Revision, Counts: r.Counts,
-		Messages: r.Messages, Bytes: r.Bytes, Duration: duration(r.Duration), Phases: r.Phases}
+		Messages: r.Stats.Messages, Bytes: r.Stats.Bytes, Duration: duration(r.Duration),
+		Phases: r.Phases}
 	if r.Changes == nil {
 		return e
 	}

@@ -94,13 +94,7 @@ func add(args *skel.CmdArgs) error {
 	if len(conf.mappings) > 0 {
 		id := owner(conf.Name, args.ContainerID, args.IfName)
 		err = withParts(func(ctx context.Context, parts *dataplane.Parts) error {
-			r, err := parts.Apply(ctx, id, conf.state(id))
-			if r != nil {
-				for w := range r.Warnings.All() {
-					log.Print("warning: ", w)
-				}
-			}
-			return conf.named(settled(err))
+			return conf.named(report(parts.Apply(ctx, id, conf.state(id))))
 		})
 	}
 	if err == nil {
@@ -147,8 +141,7 @@ func del(args *skel.CmdArgs) error {
 		return err
 	}
 	return ifAny(func(ctx context.Context, parts *dataplane.Parts) error {
-		_, err := parts.Remove(ctx, owner(conf.Name, args.ContainerID, args.IfName))
-		return settled(err)
+		return report(parts.Remove(ctx, owner(conf.Name, args.ContainerID, args.IfName)))
 	})
 }
 
@@ -163,10 +156,9 @@ func gc(args *skel.CmdArgs) error {
 		valid[owner(conf.Name, a.ContainerID, a.IfName)] = true
 	}
 	return ifAny(func(ctx context.Context, parts *dataplane.Parts) error {
-		_, err := parts.Keep(ctx, func(owner string) bool {
+		return report(parts.Keep(ctx, func(owner string) bool {
 			return valid[owner] || !strings.HasPrefix(owner, conf.Name+",")
-		})
-		return settled(err)
+		}))
 	})
 }
 
@@ -219,12 +211,17 @@ func ifAny(do func(context.Context, *dataplane.Parts) error) error {
 	return err
 }
 
-// settled only logs that stale flows could not be deleted, because the request itself has
-// succeeded.
-func settled(err error) error {
-	if errors.Is(err, dataplane.ErrUnsettled) {
-		log.Print(err)
-		return nil
+// report logs what has no effect, and stale flows that could not be deleted. The ports are as
+// requested all the same.
+func report(r *dataplane.Result, err error) error {
+	if err != nil {
+		return err
 	}
-	return err
+	for w := range r.Warnings.All() {
+		log.Print("warning: ", w)
+	}
+	if r.Unsettled != nil {
+		log.Print("warning: stale flows are left: ", r.Unsettled)
+	}
+	return nil
 }

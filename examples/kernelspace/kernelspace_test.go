@@ -248,7 +248,7 @@ func TestPlans(t *testing.T) {
 			}
 			require.Equal(t, c.want, m.plan(c.state))
 			r := m.apply(c.state)
-			require.Equal(t, strings.Count(c.want, "\n"), r.Messages)
+			require.Equal(t, strings.Count(c.want, "\n"), r.Stats.Messages)
 			m.nothing(c.state)
 		})
 	}

@@ -31,10 +31,13 @@ type summary struct {
 	text string
 }
 
+// summaryOf leaves Unsettled out, which the program returns as its error.
 func summaryOf(r *dataplane.Result) summary {
-	return summary{Backend: r.Backend, Added: r.Added, Changed: r.Changed, Removed: r.Removed,
-		Messages: r.Messages, Bytes: r.Bytes, Micros: r.Duration.Microseconds(), Repaired: r.Drift,
-		text: r.String()}
+	settled := *r
+	settled.Unsettled = nil
+	return summary{Backend: r.Backend, Added: r.Counts.Added, Changed: r.Counts.Changed,
+		Removed: r.Counts.Removed, Messages: r.Stats.Messages, Bytes: r.Stats.Bytes,
+		Micros: r.Duration.Microseconds(), Repaired: r.Drift, text: settled.String()}
 }
 
 // reason is a refused service or address family, with the reason.
@@ -70,7 +73,7 @@ func (p *program) apply(ctx context.Context) error {
 			return err
 		}
 		r, err := e.Apply(ctx, s)
-		if r == nil {
+		if err != nil {
 			return err
 		}
 		p.warnConflicts(r.Conflicts)
@@ -79,7 +82,7 @@ func (p *program) apply(ctx context.Context) error {
 		if chosen {
 			p.warnOthers(ctx)
 		}
-		err = p.settle(ctx, e, r, err)
+		err = p.settle(ctx, e, r)
 		sum := summaryOf(r)
 		sum.Refused = p.refused(r.Refused)
 		if keeper != nil {
@@ -208,7 +211,7 @@ func (p *program) applyChanges(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return p.summarize(summaryOf(r))
+		return errors.Join(p.summarize(summaryOf(r)), r.Unsettled)
 	})
 }
 

@@ -253,9 +253,8 @@ func (p *program) keepFlows(cfg *dataplane.Config) (*flows.Keeper, func(), error
 
 // settle waits until the later work of an apply is done. Connections that drain are cut at the end.
 // settle retries a few times after failures.
-func (p *program) settle(ctx context.Context, e *dataplane.Engine, r *dataplane.Result,
-	err error) error {
-	next := r.Settle
+func (p *program) settle(ctx context.Context, e *dataplane.Engine, r *dataplane.Result) error {
+	next, err := r.Settle, r.Unsettled
 	if next > time.Second {
 		fmt.Fprintf(p.stderr, "draining for %v, or letting endpoints grow; if interrupted, "+
 			"connections are left, and weights stay\n", next.Round(time.Second))

@@ -43,9 +43,9 @@ func describe(ctx context.Context, ev dataplane.Event) {
 	}
 	trace.SpanFromContext(ctx).SetAttributes(
 		attribute.Int64("revision", int64(applied.Revision)),
-		attribute.Int("added", applied.Added),
-		attribute.Int("changed", applied.Changed),
-		attribute.Int("removed", applied.Removed),
+		attribute.Int("added", applied.Counts.Added),
+		attribute.Int("changed", applied.Counts.Changed),
+		attribute.Int("removed", applied.Counts.Removed),
 		attribute.StringSlice("refused", refused))
 }
 

@@ -119,25 +119,22 @@ func (r *request) run(ctx context.Context, parts *dataplane.Parts, command, owne
 			return err
 		}
 	}
+	result := &dataplane.Result{}
 	switch command {
 	case "ADD":
-		var result *dataplane.Result
-		if result, err = parts.Apply(ctx, owner, state); result != nil {
-			for w := range result.Warnings.All() {
-				fmt.Fprintln(stderr, "publish: warning:", w)
-			}
+		if result, err = parts.Apply(ctx, owner, state); err == nil {
 			fmt.Fprintln(stdout, string(r.PrevResult)) // the result of the previous plugin
 		}
 	case "CHECK":
 		err = check(parts.Plan(ctx, owner, state))
 	case "DEL":
-		_, err = parts.Remove(ctx, owner)
+		result, err = parts.Remove(ctx, owner)
 	case "GC":
 		valid := map[string]bool{}
 		for _, a := range r.ValidAttachments {
 			valid[r.owner(a)] = true
 		}
-		_, err = parts.Keep(ctx, func(owner string) bool {
+		result, err = parts.Keep(ctx, func(owner string) bool {
 			return valid[owner] || !strings.HasPrefix(owner, r.Name+",")
 		})
 	case "STATUS":
@@ -145,11 +142,16 @@ func (r *request) run(ctx context.Context, parts *dataplane.Parts, command, owne
 			err = fmt.Errorf("%w: %w", errUnavailable, err)
 		}
 	}
-	if errors.Is(err, dataplane.ErrUnsettled) { // the ports are right, a stale flow remains
-		fmt.Fprintln(os.Stderr, "publish:", err)
-		return nil
+	if err != nil {
+		return err
 	}
-	return err
+	for w := range result.Warnings.All() {
+		fmt.Fprintln(stderr, "publish: warning:", w)
+	}
+	if result.Unsettled != nil { // the ports are as requested all the same
+		fmt.Fprintln(stderr, "publish: warning: stale flows are left:", result.Unsettled)
+	}
+	return nil
 }
 
 // check returns an error if the kernel does not hold exactly the ports of the pod.

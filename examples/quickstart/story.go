@@ -47,7 +47,7 @@ func (s *story) apply(state servicemodel.State) {
 		s.say("%s", indent(r.Changes.String()))
 	}
 	s.say("    in the kernel: %d set elements and rules, %d messages, %d bytes, in %v",
-		r.Elements, r.Messages, r.Bytes, r.Duration.Round(time.Microsecond))
+		r.Stats.Elements, r.Stats.Messages, r.Stats.Bytes, r.Duration.Round(time.Microsecond))
 }
 
 func indent(text string) string {

@@ -98,9 +98,9 @@ func (f *follower) tell(ev dataplane.Event) {
 	case dataplane.Warned:
 		f.log.Warn("state warning", "service", ev.Service, "field", ev.Field, "reason", ev.Reason)
 	case dataplane.Applied:
-		if ev.Messages > 0 && !ev.Step {
-			f.log.Info("applied", "added", ev.Added, "changed", ev.Changed, "removed", ev.Removed,
-				"refused", len(ev.Result.Refused))
+		if ev.Stats.Messages > 0 && !ev.Step {
+			f.log.Info("applied", "added", ev.Counts.Added, "changed", ev.Counts.Changed,
+				"removed", ev.Counts.Removed, "refused", len(ev.Refused))
 		}
 	case dataplane.Failed:
 		f.log.Error("apply failed", "error", ev.Err)

@@ -56,7 +56,7 @@ func TestWithoutIPv6(t *testing.T) {
 				require.NoError(t, ns.Do(func() error { return dial(t) }))
 				again := must.OK(e.Apply(t.Context(), s))(t)
 				require.Empty(t, again.Drift)
-				require.Zero(t, again.Messages)
+				require.Zero(t, again.Stats.Messages)
 			}
 			require.NotContains(t, nstest.Run(t, ns, "nft list tables"), "ip6 ", "the other family")
 			must.OK(e.Cleanup(t.Context()))(t)

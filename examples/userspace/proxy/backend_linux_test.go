@@ -32,8 +32,8 @@ listen `+at+`:80/udp for default/web:udp at 10.96.0.10:80
 `+p.Changes.String(), p.Plan.String())
 	require.Empty(t, s.sockets, "a preview leaves nothing")
 	r := s.apply(state(service(), 1))
-	require.Equal(t, p.Plan.Stats().Messages, r.Messages)
-	require.Equal(t, 2, r.Elements)
+	require.Equal(t, p.Plan.Stats().Messages, r.Stats.Messages)
+	require.Equal(t, 2, r.Stats.Elements)
 	p = must.OK(s.engine.Plan(t.Context(), servicemodel.State{}))(t)
 	require.Equal(t, "close "+at+":80/tcp\nclose "+at+":80/udp\n"+p.Changes.String(),
 		p.Plan.String())
@@ -53,7 +53,7 @@ func TestWhatDoesNotChangeIsNotTouched(t *testing.T) {
 		left = 1
 	}
 	r := s.apply(state(service(), left))
-	require.Zero(t, r.Elements, "no socket changes")
+	require.Zero(t, r.Stats.Elements, "no socket changes")
 	other := service(func(v *servicemodel.Service) {
 		v.Name.Name = "other"
 		v.Ports = v.Ports[:1]
@@ -61,7 +61,7 @@ func TestWhatDoesNotChangeIsNotTouched(t *testing.T) {
 	})
 	r = s.apply(state(service(), left).WithService(other).WithEndpoints(other.Name,
 		base.Endpoints(web)))
-	require.Equal(t, 1, r.Elements)
+	require.Equal(t, 1, r.Stats.Elements)
 	require.Same(t, before, s.sockets[before.where])
 	s.apply(servicemodel.State{})
 	must.OK(c.Write([]byte("still here")))(t)

@@ -180,7 +180,7 @@ func (b *benchmark) small(runs int, next func(i int) servicemodel.State) timing 
 			return timing{}
 		}
 		times = append(times, took)
-		messages = max(messages, r.Messages)
+		messages = max(messages, r.Stats.Messages)
 	}
 	return newTiming(times, messages)
 }
@@ -194,7 +194,7 @@ func (b *benchmark) large(runs int, next func(i int) servicemodel.State) (l larg
 		l.PeakHeapMB = max(l.PeakHeapMB, peakHeap(func() {
 			took, r := b.apply(s)
 			if times = append(times, took); r != nil {
-				l.Messages, l.Bytes = r.Messages, r.Bytes
+				l.Messages, l.Bytes = r.Stats.Messages, r.Stats.Bytes
 			}
 		}))
 	}

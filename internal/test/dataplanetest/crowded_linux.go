@@ -45,7 +45,7 @@ func (f *faulted) thereAndBack(e *dataplane.Engine, faults *rawnltest.Faults, wh
 	sum rawnltest.Count) {
 	for range 2 {
 		faults.Count()
-		ok(e.Apply(f.t.Context(), f.to))(f.t)
+		ok(settled(e.Apply(f.t.Context(), f.to)))(f.t)
 		f.from, f.to = f.to, f.from
 		c := faults.Count()
 		f.t.Logf("%s: %+v", what, c)

@@ -50,7 +50,7 @@ func deprivedOfSockets(t *testing.T, under Backend) {
 	}
 	start := time.Now()
 	s, _ := faultedStates()
-	_, err = dataplane.New(b, nil).Apply(t.Context(), s)
+	_, err = settled(dataplane.New(b, nil).Apply(t.Context(), s))
 	if !errors.Is(err, kernelerr.ErrClosed) {
 		t.Errorf("an apply of a closed backend: %v", err)
 	}
@@ -80,10 +80,10 @@ func deprivedOfPermission(t *testing.T, under Backend) {
 	f := newFaulted(t, FaultyBackend{Backend: under})
 	b := opened(under.Open(f.ns.NetNS()))(t)
 	e := dataplane.New(b, nil)
-	ok(e.Apply(t.Context(), f.from))(t)
+	ok(settled(e.Apply(t.Context(), f.from)))(t)
 	for what, call := range map[string]func() error{
 		"open":    func() error { return errOf(under.Open(f.ns.NetNS())) },
-		"apply":   func() error { return errOf(e.Apply(t.Context(), f.to)) },
+		"apply":   func() error { return errOf(settled(e.Apply(t.Context(), f.to))) },
 		"observe": func() error { return errOf(e.Observe(t.Context())) },
 		"cleanup": func() error { return errOf(e.Cleanup(t.Context())) },
 	} {
@@ -103,7 +103,7 @@ func deprivedOfPermission(t *testing.T, under Backend) {
 		}
 	}
 	must(t, f.holds(t.Context(), f.from))
-	ok(e.Apply(t.Context(), f.to))(t) // with permission again
+	ok(settled(e.Apply(t.Context(), f.to)))(t) // with permission again
 	must(t, f.holds(t.Context(), f.to))
 }
 
@@ -179,11 +179,11 @@ func deprivedOfNamespace(t *testing.T, under Backend) {
 	b := ok(under.Open(ns.NetNS()))(t)
 	e := dataplane.New(b, nil)
 	from, to := faultedStates()
-	_, err := e.Apply(t.Context(), from)
+	_, err := settled(e.Apply(t.Context(), from))
 	err = errors.Join(err, ns.Close())
 	for range 3 {
 		e.Resync()
-		_, applyErr := e.Apply(t.Context(), to)
+		_, applyErr := settled(e.Apply(t.Context(), to))
 		err = errors.Join(err, applyErr)
 		from, to = to, from
 	}

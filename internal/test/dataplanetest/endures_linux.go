@@ -159,7 +159,7 @@ func (s *soak) change(ctx context.Context, t *testing.T, interval time.Duration)
 			s.quiet.Unlock()
 			tick.Reset(interval) // a reading takes long on a busy machine
 		case <-time.After(time.Millisecond):
-			_, err := s.engine.Apply(ctx, state)
+			_, err := settled(s.engine.Apply(ctx, state))
 			if err != nil && ctx.Err() == nil && !errors.Is(err, kernelerr.ErrConflict) {
 				t.Errorf("apply: %v", err)
 				return n

@@ -134,18 +134,18 @@ func (f *faulted) once(knows bool, n int) (hits int, err error) {
 	defer b.Close()
 	e := dataplane.New(b, nil)
 	if knows {
-		if _, err := e.Apply(ctx, f.from); err != nil {
+		if _, err := settled(e.Apply(ctx, f.from)); err != nil {
 			return 0, fmt.Errorf("before: %w", err)
 		}
 	}
 	faults.Arm(f.fault, n)
-	_, err = e.Apply(ctx, f.to)
+	_, err = settled(e.Apply(ctx, f.to))
 	hits = faults.Disarm()
 	f.hits += hits
 	if err := f.judge(ctx, b.Name(), hits, n, err); err != nil {
 		return hits, err
 	}
-	if _, err := e.Apply(ctx, f.to); err != nil {
+	if _, err := settled(e.Apply(ctx, f.to)); err != nil {
 		return hits, fmt.Errorf("the next apply: %w", err)
 	}
 	if err := f.holds(ctx, f.to); err != nil {

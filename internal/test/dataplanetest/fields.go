@@ -135,7 +135,7 @@ type fields struct {
 func (f *fields) held(v randstate.Variant) bool {
 	f.Helper()
 	ctx := f.Context()
-	r, err := f.engine.Apply(ctx, v.State)
+	r, err := settled(f.engine.Apply(ctx, v.State))
 	if errors.Is(err, dataplane.ErrRefused) {
 		f.refused[v.Name] = true
 		return false
@@ -193,9 +193,9 @@ func (f *fields) finds(v randstate.Variant, b backends.Backend, hint, want *serv
 // unchanged requires that an engine has nothing to do.
 func (f *fields) unchanged(v randstate.Variant, e *dataplane.Engine) *dataplane.Result {
 	f.Helper()
-	r, err := e.Apply(f.Context(), v.State)
+	r, err := settled(e.Apply(f.Context(), v.State))
 	f.must(v, "apply again", err)
-	if !r.Changes.Empty() || r.IsRepair() || r.Messages > 0 {
+	if !r.Changes.Empty() || r.IsRepair() || r.Stats.Messages > 0 {
 		f.Fatalf("%s, again: %v, a repair %t\n%s", v.Name, r, r.IsRepair(), r.Changes)
 	}
 	return r
@@ -213,13 +213,13 @@ func (f *fields) repaired(v randstate.Variant, everything bool) {
 	if l := less.Endpoints(fieldName); len(l) > 0 {
 		less = less.WithEndpoints(fieldName, l[1:])
 	}
-	r, err := dataplane.New(b, nil).Apply(f.Context(), less)
+	r, err := settled(dataplane.New(b, nil).Apply(f.Context(), less))
 	f.must(v, "damage", err)
 	if everything || r.Changes.Empty() {
 		_, err = b.Cleanup(f.Context())
 		f.must(v, "damage", err)
 	}
-	r, err = f.engine.Apply(f.Context(), v.State)
+	r, err = settled(f.engine.Apply(f.Context(), v.State))
 	f.must(v, "repair", err)
 	if !r.IsRepair() || !servicemodel.Diff(want, r.Changes.New.Arrange(want)).Empty() {
 		f.Fatalf("%s: repaired (everything %t): %v", v.Name, everything, r)

@@ -38,13 +38,13 @@ func inParts(t *testing.T, under FaultyBackend) {
 	}
 	moved := manyServices(partedServices, 1, partedServices)
 	for i, s := range []servicemodel.State{all, moved, half, none, all} {
-		r := ok(e.Apply(t.Context(), s))(t)
-		if r.Bytes <= partLimit {
-			t.Errorf("state %d took only %d bytes", i, r.Bytes)
+		r := ok(settled(e.Apply(t.Context(), s)))(t)
+		if r.Stats.Bytes <= partLimit {
+			t.Errorf("state %d took only %d bytes", i, r.Stats.Bytes)
 		}
 		fresh := ok(under.Open(ns.NetNS()))(t)
-		r = ok(dataplane.New(fresh, nil).Apply(t.Context(), s))(t)
-		if len(r.Drift) > 0 || !r.Changes.Empty() || r.Messages > 0 {
+		r = ok(settled(dataplane.New(fresh, nil).Apply(t.Context(), s)))(t)
+		if len(r.Drift) > 0 || !r.Changes.Empty() || r.Stats.Messages > 0 {
 			t.Errorf("a new process found state %d otherwise: %v %v", i, r.Drift, r.Changes)
 		}
 		must(t, fresh.Close())

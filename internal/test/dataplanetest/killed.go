@@ -219,7 +219,7 @@ func applyIfKilled(under Backend, states []servicemodel.State) {
 		fmt.Fprintln(report, "begin")
 		err := kernelerr.ErrConflict
 		for errors.Is(err, kernelerr.ErrConflict) {
-			_, err = engine.Apply(context.Background(), states[i%len(states)])
+			_, err = settled(engine.Apply(context.Background(), states[i%len(states)]))
 		}
 		check(err)
 		fmt.Fprintln(report, "done")

@@ -132,7 +132,7 @@ func (l *lack) apply(t *testing.T, w *world, e *dataplane.Engine, s servicemodel
 	t.Helper()
 	var r *dataplane.Result
 	apply := func() (err error) {
-		r, err = e.Apply(t.Context(), s)
+		r, err = settled(e.Apply(t.Context(), s))
 		return err
 	}
 	do := apply

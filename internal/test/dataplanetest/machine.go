@@ -25,6 +25,14 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// settled returns the outcome of an apply. Later work that failed is an error.
+func settled(r *dataplane.Result, err error) (*dataplane.Result, error) {
+	if err == nil {
+		err = r.Unsettled
+	}
+	return r, err
+}
+
 // ok returns a function that returns v, unless there is an error, which ends the test:
 //
 //	b := ok(under.Open(netns))(t)
@@ -79,7 +87,7 @@ func (b *Backend) process(ns *netnstest.NS, do func(b backends.Backend) error) e
 // apply applies a state as another program.
 func (b *Backend) apply(ctx context.Context, ns *netnstest.NS, s servicemodel.State) error {
 	return b.process(ns, func(b backends.Backend) error {
-		return errOf(dataplane.New(b, nil).Apply(ctx, s))
+		return errOf(settled(dataplane.New(b, nil).Apply(ctx, s)))
 	})
 }
 

@@ -88,9 +88,9 @@ func (o *Obstacles) logged(t *testing.T, under FaultyBackend) {
 	var log bytes.Buffer
 	b := opened(under.OpenWith(rawnl.Config{NetNS: f.ns.NetNS(), Logger: slog.New(
 		slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}))(t)
-	r := ok(dataplane.New(b, nil).Apply(t.Context(), f.to))(t)
+	r := ok(settled(dataplane.New(b, nil).Apply(t.Context(), f.to)))(t)
 	want := fmt.Sprintf("level=DEBUG msg=committed backend=%s instance=%s messages=%d bytes=%d "+
-		"duration=", b.Name(), o.Instance, r.Messages, r.Bytes)
+		"duration=", b.Name(), o.Instance, r.Stats.Messages, r.Stats.Bytes)
 	if !strings.Contains(log.String(), want) {
 		t.Errorf("want a record with %q, the log is\n%s", want, &log)
 	}
@@ -104,7 +104,7 @@ func (o *Obstacles) byDefault(t *testing.T, under FaultyBackend) {
 		if err != nil {
 			return err
 		}
-		_, err = dataplane.New(b, nil).Apply(t.Context(), f.to)
+		_, err = settled(dataplane.New(b, nil).Apply(t.Context(), f.to))
 		return errors.Join(err, b.Close())
 	}))
 	must(t, f.holds(t.Context(), f.to))
@@ -132,7 +132,7 @@ func (o *Obstacles) withoutFamily(t *testing.T, under FaultyBackend) {
 		for _, host := range []string{"pod1", "pod2", "pod3"} {
 			// the second apply knows, the reading before the third asks again
 			s = s.WithEndpoints(web().Name, eps(host))
-			r := ok(e.Apply(t.Context(), s))(t)
+			r := ok(settled(e.Apply(t.Context(), s)))(t)
 			if len(r.Refused) != 1 || r.Refused[0].Family != lacks ||
 				!errors.Is(r.Refused[0].Err, backends.ErrUnsupported) ||
 				!strings.Contains(r.Refused[0].Err.Error(), o.Needs) {

@@ -73,7 +73,7 @@ func (r *random) run(packets int) {
 }
 
 func (r *random) apply(s servicemodel.State) *servicemodel.Table {
-	res, err := r.w.engine.Apply(r.t.Context(), s)
+	res, err := settled(r.w.engine.Apply(r.t.Context(), s))
 	if err != nil {
 		plan := "no plan"
 		if v, planErr := r.w.engine.Plan(r.t.Context(), s); planErr == nil {

@@ -43,7 +43,7 @@ func (s *Scenario) run(t *testing.T, ws *worlds) {
 	w := ws.take(t, s.Options)
 	defer ws.give(s.Options, w)
 	for i, step := range s.Steps {
-		r, err := w.engine.Apply(t.Context(), w.under.expressible(step.State))
+		r, err := settled(w.engine.Apply(t.Context(), w.under.expressible(step.State)))
 		if err != nil {
 			t.Fatalf("step %d: apply: %v", i+1, err)
 		}

@@ -18,7 +18,7 @@ import (
 
 func (w *world) apply(t *testing.T, s servicemodel.State) *dataplane.Result {
 	t.Helper()
-	return ok(w.engine.Apply(t.Context(), w.under.expressible(s)))(t)
+	return ok(settled(w.engine.Apply(t.Context(), w.under.expressible(s))))(t)
 }
 
 // shares sends n packets and counts who answers.
@@ -183,9 +183,9 @@ func adopts(t *testing.T, w *world) {
 		eps("pod2", "remote1")), web(named("other", clusterIP2)), eps("pod3"))
 	w.apply(t, s)
 	w.engine = w.newEngine(nil)
-	if r := w.apply(t, s); !r.Changes.Empty() || r.Messages != 0 || len(r.Drift) != 0 ||
+	if r := w.apply(t, s); !r.Changes.Empty() || r.Stats.Messages != 0 || len(r.Drift) != 0 ||
 		!r.Observed {
-		t.Errorf("the same state: %d messages, drift %v, changes\n%s", r.Messages, r.Drift,
+		t.Errorf("the same state: %d messages, drift %v, changes\n%s", r.Stats.Messages, r.Drift,
 			r.Changes)
 	}
 	w.engine = w.newEngine(nil)
@@ -201,7 +201,7 @@ func repairsFlush(t *testing.T, w *world) {
 	w.apply(t, s)
 	must(t, w.under.cleanup(t.Context(), w.Node.NS))
 	r := w.apply(t, s)
-	if r.Messages == 0 || !r.Observed {
+	if r.Stats.Messages == 0 || !r.Observed {
 		t.Errorf("nothing was written")
 	}
 	w.requireChecks(t, r.Changes.New, ask("pod1", cluster, reaches("pod2")))

@@ -43,7 +43,7 @@ func (w *world) parts(t *testing.T, do func(p *dataplane.Parts) error) *servicem
 func (w *world) applyPart(t *testing.T, owner string, s servicemodel.State) *servicemodel.Table {
 	t.Helper()
 	return w.parts(t, func(p *dataplane.Parts) error {
-		return errOf(p.Apply(t.Context(), owner, s))
+		return errOf(settled(p.Apply(t.Context(), owner, s)))
 	})
 }
 
@@ -64,7 +64,7 @@ func sharedInstance(t *testing.T, w *world) {
 	w.requireChecks(t, w.applyPart(t, "two", two), ofOne, ask("pod3", cluster2, reaches("pod2")))
 
 	w.requireChecks(t, w.parts(t, func(p *dataplane.Parts) error {
-		_, err := p.Apply(t.Context(), "three", part("three", clusterIP2, "pod3"))
+		_, err := settled(p.Apply(t.Context(), "three", part("three", clusterIP2, "pod3")))
 		var taken *servicemodel.TakenError
 		if !errors.As(err, &taken) || taken.Holder.Name.Namespace != "two" {
 			t.Errorf("two holds that: %v", err)
@@ -138,7 +138,7 @@ func programsAtOnce(t *testing.T, w *world) {
 				} else {
 					ips := pair(fmt.Sprint("10.96.1.", i+1), fmt.Sprint("fd00:10:96::1:", i+1))
 					last[i] = part(owner(i), ips, []string{"pod1", "pod2", "remote1"}[rng.IntN(3)])
-					_, err = p.Apply(t.Context(), owner(i), last[i])
+					_, err = settled(p.Apply(t.Context(), owner(i), last[i]))
 				}
 				if err := errors.Join(err, b.Close()); err != nil {
 					t.Errorf("program %d: %v", i, err)

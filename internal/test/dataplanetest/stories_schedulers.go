@@ -67,7 +67,7 @@ func growsOn(t *testing.T, w *world) {
 	w.apply(t, s)
 	w.engine = w.newEngine(nil)
 	r := w.apply(t, s)
-	if n := r.Changed + r.Added + r.Removed; n != 0 || r.Settle == 0 {
+	if n := r.Counts.Changed + r.Counts.Added + r.Counts.Removed; n != 0 || r.Settle == 0 {
 		t.Errorf("a restart changes the weights, or lets nothing grow on: settle %v\n%v", r.Settle,
 			r.Changes)
 	}

@@ -41,10 +41,10 @@ func upgraded(t *testing.T, under Backend, from Layout) {
 	r := w.apply(t, s)
 	time.Sleep(500 * time.Millisecond)
 	end()
-	if r.Messages == 0 || len(r.Drift) == 0 {
-		t.Fatalf("the layout was not recognized: %d messages", r.Messages)
+	if r.Stats.Messages == 0 || len(r.Drift) == 0 {
+		t.Fatalf("the layout was not recognized: %d messages", r.Stats.Messages)
 	}
-	t.Logf("replaced in %v, %d messages: %s", r.Duration, r.Messages, r.Drift[0])
+	t.Logf("replaced in %v, %d messages: %s", r.Duration, r.Stats.Messages, r.Drift[0])
 	p := ok(w.newEngine(nil).Plan(t.Context(), s))(t)
 	if len(p.Drift) > 0 || !p.Changes.Empty() {
 		t.Errorf("left of the other layout: %v, %s", p.Drift, p.Changes)

@@ -56,7 +56,7 @@ func witnessOf(t *testing.T, under Backend, command []string) (p backends.Progra
 	e := dataplane.New(b, nil)
 	from, to := faultedStates()
 	for {
-		_, applied := e.Apply(ctx, from)
+		_, applied := settled(e.Apply(ctx, from))
 		err := errors.Join(applied, run(bystander, "add", "table", "ip", "other"),
 			run(bystander, "delete", "table", "ip", "other"))
 		if err == nil {

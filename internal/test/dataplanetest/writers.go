@@ -103,7 +103,7 @@ func (w *writing) run(open func(netns.Namespace) (backends.Backend, error)) []se
 			defer b.Close()
 			engine := dataplane.New(b, nil)
 			for i := writer; i < len(w.states); i += writers {
-				r, err := engine.Apply(w.ctx, w.states[i])
+				r, err := settled(engine.Apply(w.ctx, w.states[i]))
 				last[writer] = w.states[i]
 				switch {
 				case errors.Is(err, kernelerr.ErrConflict):

@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -97,7 +96,6 @@ var provoked = map[string]struct {
 	"UnsupportedError": {refuses(&backends.UnsupportedError{}), as[*backends.UnsupportedError]},
 	"ErrCollision":     {refuses(&backends.CollisionError{}), is(backends.ErrCollision)},
 	"CollisionError":   {refuses(&backends.CollisionError{}), as[*backends.CollisionError]},
-	"ErrUnsettled":     {leavesFlows, is(dataplane.ErrUnsettled)},
 	"ErrRunning":       {runsTwice, is(dataplane.ErrRunning)},
 	"TakenError":       {takes, as[*servicemodel.TakenError]},
 	"ErrOtherTable":    {appliesTwice, is(servicemodel.ErrOtherTable)},
@@ -137,13 +135,6 @@ func refuses(err error) func(t *testing.T) error {
 	}
 }
 
-// staleFlows are flows that cannot be deleted.
-type staleFlows struct{}
-
-func (staleFlows) Changed(servicemodel.State, *servicemodel.ChangeSet) {}
-
-func (staleFlows) Settle(context.Context) (time.Duration, error) { return 0, syscall.ENOBUFS }
-
 // appliesTwice applies a planned change set twice.
 func appliesTwice(t *testing.T) error {
 	engine := dataplane.New(memory.New(nil), nil)
@@ -153,13 +144,6 @@ func appliesTwice(t *testing.T) error {
 	require.NoError(t, json.Unmarshal(text, &changes))
 	must.OK(engine.ApplyChanges(t.Context(), &changes))(t)
 	_, err := engine.ApplyChanges(t.Context(), &changes)
-	return err
-}
-
-func leavesFlows(t *testing.T) error {
-	r, err := dataplane.New(memory.New(nil), &dataplane.Config{Flows: staleFlows{}}).Apply(
-		t.Context(), web("a"))
-	require.NotNil(t, r)
 	return err
 }
 

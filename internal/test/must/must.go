@@ -2,18 +2,26 @@
 package must
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// OK returns a function that returns v. The test ends there if err is not nil:
+// OK returns a function that returns v. The test ends there if err is not nil, or if v is a
+// *dataplane.Result and says that later work failed:
 //
 //	table := must.OK(servicemodel.Resolve(nil, state))(t)
 func OK[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
 		require.NoError(t, err)
+		// Package dataplane imports packages whose tests import this one.
+		if r := reflect.Indirect(reflect.ValueOf(v)); r.Kind() == reflect.Struct {
+			if u := r.FieldByName("Unsettled"); u.IsValid() {
+				require.Nil(t, u.Interface(), "later work")
+			}
+		}
 		return v
 	}
 }
