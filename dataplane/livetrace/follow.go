@@ -41,7 +41,7 @@ func (f *follower) event(family uint8, e *nft.TraceInfo) bool {
 	if e.Table == f.table {
 		hook, place, _ = strings.Cut(e.Chain, "-")
 	}
-	w := f.walkOf(e, place)
+	w := f.walkOf(e, hook, place)
 	if w == nil {
 		return false
 	}
@@ -61,9 +61,9 @@ func (f *follower) event(family uint8, e *nft.TraceInfo) bool {
 }
 
 // walkOf returns the walk to which an event belongs, and begins one if the packet is new.
-func (f *follower) walkOf(e *nft.TraceInfo, place string) *walk {
+func (f *follower) walkOf(e *nft.TraceInfo, hook, place string) *walk {
 	for _, w := range []*walk{f.request, f.answer} {
-		if w != nil && !w.over && w.has(e, place) {
+		if w != nil && !w.over && w.has(e, hook, place) {
 			return w
 		}
 	}
@@ -84,12 +84,14 @@ func (f *follower) walkOf(e *nft.TraceInfo, place string) *walk {
 	return w
 }
 
-// has reports whether an event is of the packet.
-func (w *walk) has(e *nft.TraceInfo, place string) bool {
+// has reports whether an event is of the packet. Its number depends on the interface, and so
+// changes on loopback, and on a bridge whose packets pass prerouting at the port.
+func (w *walk) has(e *nft.TraceInfo, hook, place string) bool {
 	if w.id == e.ID {
 		return true
 	}
-	if p, ok := packetOf(e); !ok || !w.looped || place != chainFirst || p != w.Last {
+	bridged := w.Hook == "prerouting" && !w.Within && (hook == "forward" || hook == "input")
+	if p, ok := packetOf(e); !ok || !w.looped && !bridged || place != chainFirst || p != w.Last {
 		return false
 	}
 	w.id, w.looped = e.ID, false

@@ -66,6 +66,12 @@ func commands() []command {
 			"explain default/web -f services.yaml",
 			[]definer{explainFlags, inputFlags, kernelFlags, nodeFlags, ipvsFlags}, checkExplain,
 			(*program).explain},
+		{"diagnose", "NAMESPACE/NAME or ADDRESS:PORT/PROTOCOL", "connect to a service as a " +
+			"client would, and to each of its endpoints; name the first thing that is wrong, " +
+			"and what to do; the exit code is 1 then",
+			"diagnose default/web -f services.yaml -from 10.244.1.5",
+			[]definer{diagnoseFlags, inputFlags, kernelFlags, outputFlag, nodeFlags, ipvsFlags},
+			checkDiagnose, (*program).diagnose},
 		{"top", "", "show live which services have connections, packets and bytes, the shares of " +
 			"endpoints, recent changes, and how long applies take", "top -interval 5s",
 			[]definer{topFlags, kernelFlags}, nil, (*program).top},
@@ -133,7 +139,7 @@ func parse(o *options, args []string, stdout io.Writer) (*command, error) {
 			return nil, c.flagError(fs, err, all)
 		}
 		if args = fs.Args(); len(args) > 0 {
-			if c.name != "explain" || o.about != "" {
+			if c.name != "explain" && c.name != "diagnose" || o.about != "" {
 				return nil, fmt.Errorf("%s does not take %q, which is no flag; %s", c.name, args[0],
 					c.hint())
 			}

@@ -18,9 +18,9 @@ import (
 
 var shellBlock = regexp.MustCompile("(?s)\n```sh\n(.*?)```\n")
 
-// untried matches commands that other tests run: top is another program, status needs one that
-// runs, and for trace -live no packet would come.
-var untried = regexp.MustCompile("^(top|status)$|^top | -live")
+// untried matches commands that other tests run: top is another program, diagnose needs a client,
+// status needs a program that runs, and for trace -live no packet would come.
+var untried = regexp.MustCompile("^(top|status)$|^(top|diagnose) | -live")
 
 // commandLines returns the command lines of kernlb in a document, in their order.
 func commandLines(t *testing.T, document string) (lines []string) {

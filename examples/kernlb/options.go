@@ -41,13 +41,14 @@ type options struct {
 	ipvs        ipvs.Config
 	flow        flowOptions
 	trace       traceOptions
+	diagnose    diagnoseOptions
 	show        showOptions
 	count       countOptions
 	graph       graphOptions
 	top         topOptions
 
 	object    string            // explain: text of an object
-	about     string            // explain: the service, as the user gave it
+	about     string            // explain, diagnose: the service, as the user gave it
 	explained servicemodel.Name // and parsed
 }
 

@@ -46,6 +46,9 @@ func (n *NS) Close() error {
 	return closeOnce(n.file)
 }
 
+// Same reports whether n and o are the same namespace.
+func (n *NS) Same(o *NS) bool { return n.dev == o.dev && n.ino == o.ino }
+
 // NetNS names the namespace. The name is valid until Close.
 func (n *NS) NetNS() netns.Namespace { return netns.FD(int(n.file.Fd())) }
 

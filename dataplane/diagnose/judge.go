@@ -1,0 +1,200 @@
+package diagnose
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/dataplane/livetrace"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// judgeModel judges what the tables say of the packet. pod says that the client is in a network
+// namespace of its own.
+func (c *Config) judgeModel(p servicemodel.Packet, pod bool) (servicemodel.Decision, *Fault) {
+	d := c.Table.Decide(p, c.Here)
+	var want servicemodel.Decision
+	if c.Wanted != nil {
+		want = c.Wanted.Decide(p, c.Here)
+	}
+	switch {
+	case c.Wanted != nil && (want.Outcome != d.Outcome ||
+		!slices.Equal(want.Candidates, d.Candidates)):
+		return d, &Fault{NotProgrammed, fmt.Sprintf("the kernel does not hold what is wanted: a "+
+			"connection is %v, and should be %v", brief(d), brief(want)),
+			"kernlb status and its log say why; kernlb show -diff shows the difference"}
+	case d.Frontend == nil && d.Outcome == servicemodel.Untouched:
+		return d, &Fault{NoService, fmt.Sprintf("no service answers at %v: the packet goes where "+
+			"routes lead", p.Dst), "kernlb show lists the services"}
+	case d.Outcome == servicemodel.Balanced:
+		return d, nil
+	case pod && d.Origin == servicemodel.FromOutside && c.podsNamed(p.Src.Addr()):
+		return d, &Fault{WrongPods, fmt.Sprintf("the client is a pod of this node, and %v is in "+
+			"no range of pods %v: it counts as a client from outside, and is %v", p.Src.Addr(),
+			c.Table.Rules().LocalPods.CIDRs, brief(d)),
+			"give -cluster-cidr the network of the pods"}
+	}
+	why := d.Cause.String()
+	if want.Cause.Kind != "" {
+		why = want.Cause.String()
+	}
+	if why == "" {
+		why = d.Reason
+	}
+	return d, &Fault{Refused, fmt.Sprintf("the connection is %v: %s", brief(d), why),
+		"kernlb explain NAMESPACE/NAME -f FILE shows the service, and how each endpoint is used"}
+}
+
+// podsNamed reports whether the node knows pods of the family of an address.
+func (c *Config) podsNamed(a netip.Addr) bool {
+	return slices.ContainsFunc(c.Table.Rules().LocalPods.CIDRs, func(p netip.Prefix) bool {
+		return p.Addr().Is4() == a.Is4()
+	})
+}
+
+// brief says what happens to a packet.
+func brief(d servicemodel.Decision) string {
+	if d.Outcome == servicemodel.Balanced {
+		return fmt.Sprintf("balanced over %d endpoints", len(d.Candidates))
+	}
+	return string(d.Outcome)
+}
+
+// judgeTrace judges the way of a packet and of its answer. nil means that the endpoint answered, or
+// that the endpoint alone is to blame.
+func (c *Config) judgeTrace(t *livetrace.Trace, d servicemodel.Decision) *Fault {
+	if f := c.judgeWay(t, ForeignRule, "the packet"); f != nil {
+		return f
+	}
+	i := slices.IndexFunc(d.Candidates, func(e servicemodel.Candidate) bool {
+		return e.Endpoint == t.Last.Dst
+	})
+	client, last := t.Packet.Src.Addr(), t.Last.Src.Addr()
+	switch {
+	case i < 0:
+		return &Fault{Elsewhere, fmt.Sprintf("the packet goes to %v, which is no endpoint of the "+
+			"service", t.Last.Dst), "kernlb show -diff; another program may translate the packets"}
+	case d.Candidates[i].Masquerade && last == client && t.Last.Dst.Addr() == client:
+		return &Fault{Hairpin, fmt.Sprintf("the packet comes back to the pod that sent it with "+
+			"the pod's own source, %v, and the pod drops it: nothing masquerades it", client),
+			doMasquerade}
+	case d.Candidates[i].Masquerade && last == client:
+		return &Fault{NotMasqueraded, fmt.Sprintf("the source %v of the packet to %v was to be "+
+			"replaced by the node's, and is not: the answer may not come back through this node",
+			client, t.Last.Dst), doMasquerade}
+	case t.Answer != nil:
+		return c.judgeWay(t.Answer, AnswerLost, "the answer of "+t.Last.Dst.String())
+	}
+	return nil
+}
+
+const doMasquerade = "kernlb show -diff says whether its own rules are there; another program " +
+	"may translate the source, or clear the mark: kernlb trace -live lists all rules of a packet"
+
+// judgeWay judges where a packet was lost. kind is the kind of fault if another program or routing
+// lost it.
+func (c *Config) judgeWay(t *livetrace.Trace, kind Kind, what string) *Fault {
+	switch {
+	case t.By != nil && c.Ours != nil && c.Ours(*t.By):
+		return &Fault{OwnRule, fmt.Sprintf("kernlb's rule drops %s: %v", what, *t.By),
+			"kernlb show -diff; kernlb trace says what the rule is for"}
+	case t.By != nil:
+		return &Fault{kind, fmt.Sprintf("another program %s %s at the hook %s: %v%s", verb(t.Fate),
+			what, t.Hook, *t.By, ruleText(*t.By)), "except services from this rule or chain"}
+	case t.Fate == livetrace.Delivered || t.Fate == livetrace.Sent:
+		return nil
+	case t.Within:
+		return &Fault{kind, fmt.Sprintf("%s is lost in the hook %s, by something that is no rule "+
+			"of nf_tables: iptables-legacy, IPVS, or a program of BPF", what, t.Hook),
+			"iptables-legacy-save, bpftool prog"}
+	case kind == AnswerLost:
+		return &Fault{kind, fmt.Sprintf("%s is lost at the routing decision: %s", what,
+			routing(t)), doRouting(t)}
+	}
+	return &Fault{Routing, fmt.Sprintf("the kernel does not forward %s after %s: %s", what, t.Hook,
+		routing(t)), doRouting(t)}
+}
+
+func verb(f livetrace.Fate) string {
+	if f == livetrace.Refused {
+		return "refuses"
+	}
+	return "drops"
+}
+
+func ruleText(r livetrace.Rule) string {
+	if r.Text == "" {
+		return ""
+	}
+	return ": " + r.Text
+}
+
+func routing(t *livetrace.Trace) string {
+	if t.Routing != "" {
+		return t.Routing
+	}
+	return fmt.Sprintf("there is a route to %v, so the size, the TTL or a program of BPF may be "+
+		"the cause", t.Last.Dst.Addr())
+}
+
+// doRouting says what to do about the reason of [livetrace.Trace.Routing].
+func doRouting(t *livetrace.Trace) string {
+	switch {
+	case strings.HasPrefix(t.Routing, "forwarding is off"):
+		return "sysctl -w net.ipv4.ip_forward=1 (or net.ipv6.conf.all.forwarding=1)"
+	case strings.HasPrefix(t.Routing, "rp_filter"):
+		return "set rp_filter of " + t.In + " to 2 or 0, or correct the route back"
+	}
+	return "ip route get " + t.Last.Dst.Addr().String() + " from " + t.Last.Src.Addr().String() +
+		" iif " + t.In
+}
+
+// link is what the node knows of the link-layer address of a next hop, and what answers for it.
+type link struct {
+	name    string
+	hop     netip.Addr
+	known   net.HardwareAddr // in the table of neighbours, nil if there is none
+	failed  bool
+	asked   bool               // ARP was asked
+	answers []net.HardwareAddr // of different machines
+}
+
+// duplicate judges whether several machines have the address.
+func (l *link) duplicate() *Fault {
+	if len(l.answers) < 2 {
+		return nil
+	}
+	return &Fault{Duplicate, fmt.Sprintf("%d machines have the address %v on %s: %s. Packets go "+
+		"to the one that answered last", len(l.answers), l.hop, l.name, macs(l.answers)),
+		"find the pods with this address; the CNI plugin gave it twice"}
+}
+
+// neighbour judges the table of neighbours.
+func (l *link) neighbour(to netip.Addr) *Fault {
+	who := fmt.Sprint("the endpoint ", to)
+	if l.hop != to {
+		who = fmt.Sprintf("the next hop %v to %v", l.hop, to)
+	}
+	switch {
+	case l.asked && len(l.answers) == 1 && len(l.known) > 0 &&
+		!slices.Equal(l.answers[0], l.known):
+		return &Fault{Neighbour, fmt.Sprintf("the table of neighbours has the link-layer address "+
+			"%v for %s on %s, and %v answers: packets go to a machine that is gone", l.known, who,
+			l.name, l.answers[0]), fmt.Sprintf("ip neigh del %v dev %s", l.hop, l.name)}
+	case l.failed || l.asked && len(l.answers) == 0 && len(l.known) == 0:
+		return &Fault{Neighbour, fmt.Sprintf("nothing answers for %s on %s: the node does not "+
+			"know its link-layer address", who, l.name),
+			"see whether the pod runs and its link is up"}
+	}
+	return nil
+}
+
+func macs(l []net.HardwareAddr) string {
+	var s []string
+	for _, a := range l {
+		s = append(s, a.String())
+	}
+	return strings.Join(s, " and ")
+}

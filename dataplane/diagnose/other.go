@@ -1,0 +1,17 @@
+//go:build !linux
+
+package diagnose
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/kernlb/kernlb/dataplane/netns"
+)
+
+// Run is not supported on this operating system.
+func Run(context.Context, *Config) (*Report, error) { return nil, errors.ErrUnsupported }
+
+// FindNamespace is not supported on this operating system.
+func FindNamespace(netip.Addr) (netns.Namespace, error) { return "", errors.ErrUnsupported }

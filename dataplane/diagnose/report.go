@@ -1,0 +1,156 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/dataplane/livetrace"
+	"github.com/kernlb/kernlb/dataplane/netns"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Config says what is diagnosed.
+type Config struct {
+	// NetNS names the network namespace of the node.
+	NetNS netns.Namespace
+	// From names the network namespace of the client, such as a pod's. Empty means that the node
+	// itself is the client, so that no packet is forwarded to it. [FindNamespace] finds it from an
+	// address.
+	From netns.Namespace
+	// Source is the client's address. If it is not set, the kernel chooses.
+	Source netip.Addr
+	// To is the address, protocol and port of the service. It is required.
+	To servicemodel.FrontendKey
+	// Table is what the kernel holds. Here are the node's addresses. Both are required.
+	Table *servicemodel.Table
+	Here  servicemodel.Locality
+	// Wanted is the table that the kernel should hold, if it is known: it knows why a service has
+	// no endpoints.
+	Wanted *servicemodel.Table
+	// Direct says that flows in the table of connections do not send packets to endpoints, as with
+	// IPVS.
+	Direct bool
+	// Ours returns true for rules of kernlb. Nil means for none.
+	Ours func(livetrace.Rule) bool
+}
+
+// Kind is a kind of fault.
+type Kind string
+
+// The kinds of faults, in the order in which a connection meets them.
+const (
+	NoService      Kind = "no-service"      // nothing answers at the address
+	NotProgrammed  Kind = "not-programmed"  // the kernel does not hold what is wanted
+	WrongPods      Kind = "pod-network"     // the client is a pod, and does not count as one
+	Refused        Kind = "refuses"         // the service rejects or drops connections
+	ClientRoute    Kind = "client-route"    // the packets do not reach this node
+	ForeignRule    Kind = "foreign-rule"    // a rule of another program drops
+	OwnRule        Kind = "own-rule"        // a rule of kernlb drops what the table does not
+	Routing        Kind = "routing"         // the kernel does not forward the packet
+	NotMasqueraded Kind = "not-masqueraded" // the client's address was to be replaced, and is not
+	Hairpin        Kind = "hairpin"         // the same, and the client is the endpoint
+	Elsewhere      Kind = "wrong-endpoint"  // the packet goes to an address that is no endpoint
+	Duplicate      Kind = "duplicate"       // two machines have the address of an endpoint
+	Neighbour      Kind = "neighbour"       // the link-layer address is unknown, or out of date
+	NotListening   Kind = "not-listening"   // the endpoint refuses
+	Silent         Kind = "silent"          // the endpoint does not answer
+	AnswerLost     Kind = "answer-lost"     // the answer does not reach the client
+	FullSize       Kind = "full-size"       // small packets arrive, full-size ones do not
+	StaleFlow      Kind = "stale-flow"      // a client is still sent to a former endpoint
+)
+
+// Fault is something that is wrong.
+type Fault struct {
+	Kind Kind `json:"kind"`
+	// Says says what is wrong, and Do what to do.
+	Says string `json:"says"`
+	Do   string `json:"do"`
+}
+
+// Endpoint is the result for an endpoint.
+type Endpoint struct {
+	Endpoint netip.AddrPort `json:"endpoint"`
+	// Says is the result of a connection to it: "answers", or what is wrong.
+	Says string `json:"says"`
+	// Begun, Answered and Reset count the connections of clients to the endpoint in the table of
+	// connections: without an answer, with one, and those that ended with a reset.
+	Begun    int `json:"begun"`
+	Answered int `json:"answered"`
+	Reset    int `json:"reset"`
+}
+
+// Report is the result.
+type Report struct {
+	// Client is the source of the packets, and To their destination.
+	Client netip.Addr               `json:"client"`
+	To     servicemodel.FrontendKey `json:"to"`
+	// Steps says what was found to be right, one line each, in the order of the walk.
+	Steps     []string   `json:"steps"`
+	Endpoints []Endpoint `json:"endpoints,omitempty"`
+	// Fault is the first thing that is wrong, nil if nothing is. More are the others.
+	Fault *Fault  `json:"fault,omitempty"`
+	More  []Fault `json:"more,omitempty"`
+	// Notes says what was not tested.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// ok adds a step.
+func (r *Report) ok(format string, args ...any) {
+	r.Steps = append(r.Steps, fmt.Sprintf(format, args...))
+}
+
+func (r *Report) note(format string, args ...any) {
+	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+}
+
+// add adds faults that are not nil. A fault that says the same as an earlier one adds nothing.
+func (r *Report) add(faults ...*Fault) {
+	for _, f := range faults {
+		switch {
+		case f == nil || r.Fault != nil && f.Says == r.Fault.Says:
+		case r.Fault == nil:
+			r.Fault = f
+		default:
+			r.More = append(r.More, *f)
+		}
+	}
+}
+
+// ofEndpoint reports whether no fault is known that concerns all endpoints.
+func (r *Report) ofEndpoint() bool {
+	return r.Fault == nil || slices.Contains([]Kind{Duplicate, Neighbour, NotListening, Silent,
+		FullSize}, r.Fault.Kind)
+}
+
+// String returns the report in lines.
+func (r *Report) String() string {
+	var b strings.Builder
+	from := "the client"
+	if r.Client.IsValid() {
+		from = r.Client.String()
+	}
+	fmt.Fprintf(&b, "from %s to %v\n", from, r.To)
+	for _, s := range r.Steps {
+		fmt.Fprintf(&b, "  ok     %s\n", s)
+	}
+	for _, e := range r.Endpoints {
+		fmt.Fprintf(&b, "  %v: %s", e.Endpoint, e.Says)
+		if e.Begun+e.Answered+e.Reset > 0 {
+			fmt.Fprintf(&b, "; clients: %d answered, %d without an answer, %d reset", e.Answered,
+				e.Begun, e.Reset)
+		}
+		b.WriteByte('\n')
+	}
+	if r.Fault != nil {
+		fmt.Fprintf(&b, "  WRONG  %s: %s\n  do     %s\n", r.Fault.Kind, r.Fault.Says, r.Fault.Do)
+	}
+	for _, f := range r.More {
+		fmt.Fprintf(&b, "  also   %s: %s\n", f.Kind, f.Says)
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintf(&b, "  note   %s\n", n)
+	}
+	return b.String()
+}

@@ -1,0 +1,368 @@
+package diagnose
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/dataplane/livetrace"
+	"github.com/kernlb/kernlb/internal/rtnetlink"
+	"github.com/kernlb/kernlb/internal/threadns"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+const (
+	// mostEndpoints is how many endpoints get a connection, and mostTraces how many of those that
+	// do not answer are followed.
+	mostEndpoints = 32
+	mostTraces    = 2
+	// traceLimit is how long a packet may take to be seen in this node.
+	traceLimit = 3 * time.Second
+	// flowsLimit is how long the table of connections may take.
+	flowsLimit = 2 * time.Second
+)
+
+// runner is one run.
+type runner struct {
+	*Config
+	report       *Report
+	node, client *threadns.NS
+	table        *conntrack.Table
+	routes       *rtnetlink.Conn
+	pod          bool // the client is in another namespace than the node
+	packet       servicemodel.Packet
+	decision     servicemodel.Decision
+
+	mu   sync.Mutex
+	used map[uint16]bool // source ports of connections that the run made
+}
+
+// Run diagnoses. It needs CAP_NET_ADMIN and CAP_NET_RAW, and CAP_SYS_ADMIN if the client is in
+// another network namespace. It takes up to ten seconds if much is wrong, and else less than one.
+func Run(ctx context.Context, cfg *Config) (*Report, error) {
+	if cfg == nil || cfg.Table == nil || !cfg.To.Protocol.Valid() || cfg.To.NodePort() {
+		return nil, errors.New("diagnose: To and Table are required; To has an address")
+	}
+	r := &runner{Config: cfg, report: &Report{To: cfg.To, Client: cfg.Source, Steps: []string{}},
+		used: map[uint16]bool{}}
+	defer r.close()
+	if err := r.open(); err != nil {
+		return nil, fmt.Errorf("diagnose: %w", err)
+	}
+	if err := r.walk(ctx); err != nil {
+		return nil, fmt.Errorf("diagnose: %w", err)
+	}
+	return r.report, nil
+}
+
+func (r *runner) open() (err error) {
+	if r.node, err = threadns.Open(r.NetNS); err != nil {
+		return err
+	}
+	from := r.From
+	if from == "" {
+		from = r.NetNS
+	}
+	if r.client, err = threadns.Open(from); err != nil {
+		return fmt.Errorf("the client: %w", err)
+	}
+	r.pod = !r.node.Same(r.client)
+	if r.table, err = conntrack.Open(&conntrack.Config{NetNS: r.node.NetNS()}); err != nil {
+		return err
+	}
+	r.routes, err = rtnetlink.Open(r.node)
+	return err
+}
+
+func (r *runner) close() {
+	r.routes.Close()
+	if r.table != nil {
+		r.table.Close()
+	}
+	r.client.Close() //nolint:errcheck // nothing was written
+	r.node.Close()   //nolint:errcheck // as above
+}
+
+// walk takes the steps.
+func (r *runner) walk(ctx context.Context) error {
+	if !r.pod {
+		r.report.note("the client is this node: packets of others are forwarded, and may meet " +
+			"more; -from names a client")
+	}
+	dst := netip.AddrPortFrom(r.To.Addr, r.To.Port)
+	if err := r.choose(dst); err != nil {
+		r.report.add(&Fault{ClientRoute, fmt.Sprintf("the client cannot send to %v: %v", dst, err),
+			"ip route, in the network namespace of the client"})
+		return nil
+	}
+	r.packet.Dst, r.packet.Protocol = dst, r.To.Protocol
+	var fault *Fault
+	if r.decision, fault = r.judgeModel(r.packet, r.pod); fault != nil {
+		r.report.add(fault)
+		return r.flows(ctx)
+	}
+	r.report.ok("the kernel holds it: %s", r.decision.Reason)
+	if r.To.Protocol == servicemodel.SCTP {
+		r.report.note("SCTP is not sent")
+		return r.flows(ctx)
+	}
+
+	traced, err := r.follow(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if traced != nil {
+		if fault = r.judgeTrace(traced, r.decision); fault == nil {
+			r.report.ok("a connection passes all rules of this node")
+		}
+		r.report.add(fault)
+	}
+	if err := r.endpoints(ctx); err != nil {
+		return err
+	}
+	return r.flows(ctx)
+}
+
+// choose chooses the source and the link by which packets come in.
+func (r *runner) choose(dst netip.AddrPort) error {
+	src := r.Source
+	if !src.IsValid() {
+		err := r.client.Do(func() error {
+			probe, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(dst))
+			if err != nil {
+				return err
+			}
+			src = probe.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
+			return probe.Close()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	r.report.Client = src
+	r.packet.Src, r.packet.FromThisNode = netip.AddrPortFrom(src, 0), !r.pod
+	if r.pod {
+		back, err := r.routes.RouteGet(src.AsSlice(), 0)
+		if err == nil && len(back) > 0 {
+			if l, err := r.routes.LinkByIndex(back[0].LinkIndex); err == nil {
+				r.packet.InInterface = l.Attrs().Name
+			}
+		}
+	}
+	return nil
+}
+
+// follow follows a connection to the service, or to one endpoint. It returns nil if the packet did
+// not reach this node, which is a fault.
+func (r *runner) follow(ctx context.Context, to *servicemodel.Candidate) (*livetrace.Trace,
+	error) {
+	s, err := r.socket(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close() //nolint:errcheck // nothing is lost
+	t, err := livetrace.Open(ctx, &livetrace.Config{NetNS: r.node.NetNS(),
+		Filter: livetrace.Filter{Src: s.src.Addr(), SrcPort: s.src.Port(), Dst: s.dst,
+			Protocol: r.To.Protocol}})
+	if err != nil {
+		return nil, err
+	}
+	defer t.Close() //nolint:errcheck // the table belongs to the socket
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	limited, cancel := context.WithTimeout(ctx, traceLimit)
+	defer cancel()
+	traced, err := t.Next(limited)
+	if ctx.Err() == nil && errors.Is(limited.Err(), context.DeadlineExceeded) && traced == nil {
+		r.report.add(&Fault{ClientRoute, fmt.Sprintf("the packets of %v to %v do not reach this "+
+			"node", s.src.Addr(), s.dst), "ip route get and nft list ruleset, in the network " +
+			"namespace of the client"})
+		return nil, nil
+	}
+	return traced, err
+}
+
+// endpoints connects to each endpoint, and follows the packets to those that do not answer.
+func (r *runner) endpoints(ctx context.Context) error {
+	l := r.decision.Candidates
+	if len(l) > mostEndpoints {
+		r.report.note("%d of %d endpoints were asked", mostEndpoints, len(l))
+		l = l[:mostEndpoints]
+	}
+	results, links := make([]result, len(l)), make([]link, len(l))
+	var all sync.WaitGroup
+	for i := range l {
+		all.Go(func() { results[i] = r.ask(ctx, &l[i]) })
+		all.Go(func() { links[i] = r.link(l[i].Endpoint.Addr()) })
+	}
+	all.Wait()
+
+	answered, traces := 0, 0
+	for i := range l {
+		e := Endpoint{Endpoint: l[i].Endpoint, Says: results[i].says}
+		if results[i].answered {
+			answered++
+			r.report.add(results[i].fault)
+		} else if r.report.ofEndpoint() && traces < mostTraces {
+			traces++
+			fault, err := r.judgeSilence(ctx, &l[i], &results[i], &links[i])
+			if err != nil {
+				return err
+			}
+			r.report.add(fault)
+		}
+		r.report.add(links[i].duplicate())
+		r.report.Endpoints = append(r.report.Endpoints, e)
+	}
+	if answered == len(l) {
+		r.report.ok("each endpoint answers when it is asked alone")
+	}
+	return nil
+}
+
+// judgeSilence judges why an endpoint does not answer.
+func (r *runner) judgeSilence(ctx context.Context, to *servicemodel.Candidate, got *result,
+	l *link) (*Fault, error) {
+	if r.To.Protocol == servicemodel.UDP && !got.refused {
+		r.report.note("%v said nothing, as UDP endpoints may", to.Endpoint)
+		return nil, nil
+	}
+	traced, err := r.follow(ctx, to)
+	if traced == nil || err != nil {
+		return nil, err
+	}
+	only := servicemodel.Decision{Candidates: []servicemodel.Candidate{*to}}
+	if r.Direct {
+		only.Candidates[0].Masquerade = false
+	}
+	for _, f := range []*Fault{r.judgeTrace(traced, only), l.duplicate(),
+		l.neighbour(to.Endpoint.Addr())} {
+		if f != nil {
+			return f, nil
+		}
+	}
+	if got.refused {
+		return &Fault{NotListening, fmt.Sprintf("%v refuses: nothing listens there", to.Endpoint),
+			"see whether the program runs and listens at this port (ss -ltn in the pod), and " +
+				"whether the service's targetPort is right"}, nil
+	}
+	if traced.Answer != nil {
+		return nil, nil // it answered, this time
+	}
+	return &Fault{Silent, fmt.Sprintf("%v does not answer: the packet left by %s, and no answer "+
+		"came back", to.Endpoint, traced.Out), "see whether the pod hangs or drops packets " +
+		"(nft list ruleset in the pod), and whether its answers come through this node"}, nil
+}
+
+// flows counts the connections of clients by endpoint, and looks for stale ones.
+func (r *runner) flows(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, flowsLimit)
+	defer cancel()
+	index := flows.NewIndex(r.Table, r.Here)
+	counts, stale := map[netip.AddrPort]*Endpoint{}, map[string]int{}
+	for i := range r.report.Endpoints {
+		counts[r.report.Endpoints[i].Endpoint] = &r.report.Endpoints[i]
+	}
+	filter := conntrack.Filter{Protocol: conntrack.Protocol(r.To.Protocol), OriginalDst: r.To.Addr,
+		OriginalDstPort: r.To.Port}
+	for f, err := range r.table.Flows(limited, filter) {
+		if limited.Err() != nil && ctx.Err() == nil {
+			r.report.note("the table of connections is too large to be read in %v", flowsLimit)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if f.Original.Src.Addr() == r.report.Client && r.used[f.Original.Src.Port()] {
+			continue
+		}
+		if e := counts[f.Reply.Src]; e != nil {
+			e.count(&f)
+		} else if at := index.Frontend(&f); at != nil && !index.Serves(at, &f) && living(&f) {
+			stale[fmt.Sprintf("%v to %v", f.Original.Src.Addr(), f.Reply.Src)]++
+		}
+	}
+	for _, way := range slices.Sorted(maps.Keys(stale)) {
+		r.report.add(&Fault{StaleFlow, fmt.Sprintf("%d connections of %s go on, and that is no "+
+			"endpoint of the service now", stale[way], way),
+			"kernlb flows lists them; kernlb apply and watch delete stale flows when they change " +
+				"a service; conntrack -D deletes single ones"})
+	}
+	return nil
+}
+
+// States of TCP in conntrack (enum tcp_conntrack).
+const (
+	tcpSynSent  conntrack.TCPState = 1
+	tcpTimeWait conntrack.TCPState = 7
+	tcpClosed   conntrack.TCPState = 8
+)
+
+// living reports whether a flow can carry packets of its client.
+func living(f *conntrack.Flow) bool {
+	return f.Protocol != conntrack.TCP || f.TCP < tcpTimeWait
+}
+
+// count counts a flow of a client.
+func (e *Endpoint) count(f *conntrack.Flow) {
+	switch {
+	case f.Protocol == conntrack.TCP && f.TCP == tcpClosed:
+		e.Reset++
+	case f.Status&conntrack.StatusSeenReply != 0:
+		e.Answered++
+	default:
+		e.Begun++
+	}
+}
+
+// link reads what the node knows of the next hop to an address, and asks for it by ARP.
+func (r *runner) link(to netip.Addr) (l link) {
+	l.hop = to
+	conn, err := rtnetlink.Open(r.node) // r.routes is for one goroutine
+	if err != nil {
+		return l
+	}
+	defer conn.Close()
+	routes, err := conn.RouteGet(to.AsSlice(), 0)
+	if err != nil || len(routes) == 0 || routes[0].Type == unix.RTN_LOCAL {
+		return l
+	}
+	if via, ok := netip.AddrFromSlice(routes[0].Gw); ok {
+		l.hop = via.Unmap()
+	}
+	out, err := conn.LinkByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return l
+	}
+	l.name = out.Attrs().Name
+	all, err := conn.NeighList()
+	if err != nil {
+		return l
+	}
+	for _, n := range all {
+		if at, ok := netip.AddrFromSlice(n.IP); ok && at.Unmap() == l.hop &&
+			n.LinkIndex == out.Attrs().Index {
+			l.known, l.failed = n.HardwareAddr, n.State&unix.NUD_FAILED != 0
+		}
+	}
+	if l.hop.Is4() && out.Attrs().RawFlags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) == 0 {
+		src, _ := netip.AddrFromSlice(routes[0].Src)
+		err := r.node.Do(func() (err error) {
+			l.answers, err = askARP(out.Attrs(), src.Unmap(), l.hop)
+			return err
+		})
+		l.asked = err == nil
+	}
+	return l
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/golden"
+	"github.com/kernlb/kernlb/internal/test/nstest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// night is a cluster with a service, something wrong with it, and a client.
+type night struct {
+	*netnstest.Cluster
+	t    *testing.T
+	file string // its manifests
+	from string // the client's namespace
+}
+
+// nightManifest returns a service with two endpoints, in pods of the node.
+func nightManifest(metadata, spec string) string {
+	return strings.Replace(serviceManifest("web", "10.96.0.10", metadata, spec),
+		"conditions: {ready: true}}]", "conditions: {ready: true}}, {addresses: [10.244.1.3], "+
+			"conditions: {ready: true}}]", 1)
+}
+
+// newNight starts the cluster with two servers, and applies the service.
+func newNight(t *testing.T, o netnstest.Options, manifest string, args ...string) *night {
+	t.Helper()
+	n := &night{Cluster: netnstest.Start(t, o), t: t}
+	n.file, n.from = filepath.Join(t.TempDir(), "services.yaml"), string(n.Pods[0].NS.NetNS())
+	for _, pod := range n.Pods[1:] {
+		require.NoError(t, pod.Serve(servicemodel.TCP, 8080))
+	}
+	n.apply(manifest, args...)
+	return n
+}
+
+func (n *night) apply(manifest string, args ...string) {
+	n.t.Helper()
+	require.NoError(n.t, os.WriteFile(n.file, []byte(manifest), 0o600))
+	done(n.t, n.Node.NS, "", "apply -f "+n.file, args...)
+}
+
+func (n *night) ip(ns *netnstest.NS, args string) { nstest.Run(n.t, ns, "ip "+args) }
+
+// ingress gives a load balancer an address, at the end of its specification.
+const ingress = "}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.10}]}"
+
+// trouble is a fault, and what diagnose says of it.
+type trouble struct {
+	options  netnstest.Options
+	manifest string   // empty: nightManifest
+	args     []string // of apply, and of diagnose
+	to       string   // what is diagnosed; empty: the service
+	make     func(n *night)
+	want     string // in the line WRONG; empty: all is well
+}
+
+// sysctl sets a sysctl of the node.
+func sysctl(name, value string) func(*night) {
+	return func(n *night) { require.NoError(n.t, n.Node.NS.SetSysctl(name, value)) }
+}
+
+// rules adds a chain to a pod, or to the node if of is 0.
+func rules(of int, text string) func(*night) {
+	return func(n *night) {
+		ns := n.Node.NS
+		if of > 0 {
+			ns = n.Pods[of-1].NS
+		}
+		nstest.NFT(n.t, ns, "table inet x { chain c { "+text+"; }; }")
+	}
+}
+
+// troubles are the faults of a night.
+func troubles() map[string]trouble {
+	return map[string]trouble{
+		"nothing": {make: func(*night) {}},
+		"an endpoint is silent": {make: rules(3, "type filter hook input priority 0; "+
+			"tcp dport 8080 drop"), want: "silent: 10.244.1.3:8080 does not answer"},
+		"a foreign rule drops": {make: rules(0, "type filter hook forward priority 0; "+
+			"tcp dport 8080 drop"), want: "foreign-rule: another program drops the packet at the " +
+			"hook forward: inet x c, rule 2: tcp dport 8080 drop"},
+		"rp_filter": {make: func(n *night) {
+			sysctl("net/ipv4/conf/veth1/rp_filter", "1")(n)
+			n.ip(n.Node.NS, "route add 10.244.1.0/31 dev eth0")
+			n.ip(n.Node.NS, "route del 10.244.1.1 dev veth1")
+		}, want: "routing: the kernel does not forward the packet after prerouting: rp_filter " +
+			"refuses 10.244.1.1 by veth1"},
+		"nothing listens": {manifest: strings.Replace(nightManifest("", ""), "10.244.1.3",
+			"10.244.1.1", 1), make: func(*night) {},
+			want: "not-listening: 10.244.1.1:8080 refuses: nothing listens there"},
+		"an MTU black hole": {make: rules(0, "type filter hook forward priority 0; "+
+			"ip daddr 10.244.1.3 ip length > 1000 drop"),
+			want: "full-size: 10.244.1.3:8080 acknowledges segments of 1 byte and not of"},
+		"a misnamed port": {manifest: strings.Replace(nightManifest("", ""),
+			"name: http, port: 8080", "name: htpp, port: 8080", 1), make: func(*night) {},
+			want: "refuses: the connection is rejected: 2 endpoints, none has a port named " +
+				"http/tcp: they have htpp/tcp"},
+		"forwarding is off": {make: sysctl("net/ipv4/ip_forward", "0"),
+			want: "routing: the kernel does not forward the packet after prerouting: forwarding " +
+				"is off"},
+	}
+}
+
+// moreTroubles are those of other nights.
+func moreTroubles() map[string]trouble {
+	return map[string]trouble{
+		"a duplicated address": {options: netnstest.Options{Bridge: "cni0"}, make: func(n *night) {
+			n.ip(n.Pods[1].NS, "addr add 10.244.1.3/32 dev eth0")
+		}, want: "duplicate: 2 machines have the address 10.244.1.3 on cni0"},
+		"a wrong network of pods": {
+			manifest: nightManifest("", "type: LoadBalancer, externalTrafficPolicy: Local"+ingress),
+			args:     []string{"-cluster-cidr", "10.245.0.0/16", "-node", "n1"},
+			to:       "203.0.113.10:80", make: func(*night) {},
+			want: "pod-network: the client is a pod of this node, and 10.244.1.1 is in no range"},
+		"a stale flow": {make: func(n *night) {
+			conns, err := netnstest.OpenConns(n.t.Context(), n.Pods[0],
+				netip.MustParseAddrPort("10.96.0.10:80"), 20)
+			require.NoError(n.t, err)
+			n.t.Cleanup(func() { conns.Close() })
+			n.apply(strings.Replace(nightManifest("", ""), ", {addresses: [10.244.1.3], "+
+				"conditions: {ready: true}}", "", 1), "-keep-flows")
+		}, want: "stale-flow: "},
+		"a hairpin without masquerade": {
+			manifest: strings.Replace(serviceManifest("web", "10.96.0.10", "", ""), "10.244.1.2",
+				"10.244.1.1", 1),
+			make: func(n *night) {
+				require.NoError(n.t, n.Pods[0].Serve(servicemodel.TCP, 8080))
+				nstest.Run(n.t, n.Node.NS, "nft flush chain ip kernlb nat-postrouting")
+			},
+			want: "hairpin: the packet comes back to the pod that sent it with the pod's own " +
+				"source"},
+		"an expired neighbour": {make: func(n *night) {
+			n.ip(n.Pods[2].NS, "link set eth0 arp off")
+			n.ip(n.Node.NS, "neigh replace 10.244.1.3 dev veth3 nud failed")
+		}, want: "neighbour: nothing answers for the endpoint 10.244.1.3 on veth3"},
+		"a neighbour of a pod that is gone": {make: func(n *night) {
+			n.ip(n.Node.NS, "neigh replace 10.244.1.3 lladdr 02:00:00:00:00:99 dev veth3 nud "+
+				"permanent")
+		}, want: "neighbour: the table of neighbours has the link-layer address 02:00:00:00:00:99"},
+		"the answers are dropped": {make: rules(0, "type filter hook forward priority 0; "+
+			"tcp sport 8080 drop"), want: "answer-lost: another program drops the answer of"},
+		"the client has no route": {make: func(n *night) {
+			n.ip(n.Pods[0].NS, "route del default")
+		}, want: "client-route: the client cannot send to 10.96.0.10:80: "},
+		"the client drops its packets": {make: rules(1, "type filter hook postrouting priority 0; "+
+			"tcp dport 80 drop"), want: "client-route: the packets of 10.244.1.1 to " +
+			"10.96.0.10:80 do not reach this node"},
+		"a range that the client is not in": {manifest: nightManifest("", "type: LoadBalancer, "+
+			"loadBalancerSourceRanges: [192.0.2.0/24]"+ingress), to: "203.0.113.10:80/tcp",
+			make: func(*night) {}, want: "refuses: the connection is dropped: 10.244.1.1 may " +
+				"not connect, only 192.0.2.0/24"},
+		"no such service": {to: "10.96.0.11:80", make: func(*night) {},
+			want: "no-service: no service answers at 10.96.0.11:80"},
+		"nothing, on a bridge": {options: netnstest.Options{Bridge: "cni0"}, make: func(*night) {}},
+	}
+}
+
+// diagnose names each fault, within ten seconds, with one command. docs/debugging.md has a night
+// with seven of them.
+func TestDiagnoseNamesTheFaultsOfANight(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	said := map[string]string{}
+	t.Run("", func(t *testing.T) {
+		all := troubles()
+		maps.Copy(all, moreTroubles())
+		for name, trouble := range all {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				out := trouble.diagnose(t)
+				mu.Lock()
+				defer mu.Unlock()
+				said[name] = out
+			})
+		}
+	})
+	if _, err := os.Stat("../../docs"); err != nil || t.Failed() {
+		return
+	}
+	var all strings.Builder
+	for i, name := range []string{"an endpoint is silent", "a foreign rule drops", "rp_filter",
+		"nothing listens", "an MTU black hole", "a misnamed port", "forwarding is off"} {
+		if i > 0 {
+			all.WriteByte('\n')
+		}
+		fmt.Fprintf(&all, "# %s\n$ kernlb diagnose default/web -f services.yaml -from pod1\n%s",
+			name, said[name])
+	}
+	golden.Block(t, "../../docs/debugging.md", "night", all.String())
+}
+
+// diagnose makes the trouble, and returns what diagnose prints.
+func (w *trouble) diagnose(t *testing.T) (out string) {
+	t.Helper()
+	n := newNight(t, w.options, cmp.Or(w.manifest, nightManifest("", "")), w.args...)
+	w.make(n)
+	code := exitFailed
+	if w.want == "" {
+		code = exitDone
+	}
+	begun := time.Now()
+	out, _ = kernlb(t, n.Node.NS, "", code, "diagnose "+cmp.Or(w.to, "default/web"),
+		append([]string{"-f", n.file, "-from", n.from}, w.args...)...)
+	require.Less(t, time.Since(begun), 10*time.Second)
+	wrong := ""
+	for line := range strings.Lines(out) {
+		if text, ok := strings.CutPrefix(line, "  WRONG  "); ok {
+			wrong += text
+		}
+	}
+	if w.want == "" {
+		require.Empty(t, wrong, out)
+	}
+	require.True(t, strings.HasPrefix(wrong, w.want), "%s\nwant %s", out, w.want)
+	return out
+}
