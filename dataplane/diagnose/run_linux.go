@@ -50,19 +50,70 @@ type runner struct {
 // Run diagnoses. It needs CAP_NET_ADMIN and CAP_NET_RAW, and CAP_SYS_ADMIN if the client is in
 // another network namespace. It takes up to ten seconds if much is wrong, and else less than one.
 func Run(ctx context.Context, cfg *Config) (*Report, error) {
-	if cfg == nil || cfg.Table == nil || !cfg.To.Protocol.Valid() || cfg.To.NodePort() {
-		return nil, errors.New("diagnose: To and Table are required; To has an address")
-	}
-	r := &runner{Config: cfg, report: &Report{To: cfg.To, Client: cfg.Source, Steps: []string{}},
-		used: map[uint16]bool{}}
-	defer r.close()
-	if err := r.open(); err != nil {
+	r, err := begin(cfg)
+	if err != nil {
 		return nil, fmt.Errorf("diagnose: %w", err)
 	}
+	defer r.close()
 	if err := r.walk(ctx); err != nil {
 		return nil, fmt.Errorf("diagnose: %w", err)
 	}
 	return r.report, nil
+}
+
+// Follow follows one connection of the client to an endpoint of the service, or to the one that the
+// rules choose if endpoint is the zero value. It connects as [Run] does.
+func Follow(ctx context.Context, cfg *Config, endpoint netip.AddrPort) (*livetrace.Trace, error) {
+	r, err := begin(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("diagnose: follow: %w", err)
+	}
+	defer r.close()
+	t, err := r.followOne(ctx, endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("diagnose: follow: %w", err)
+	}
+	return t, nil
+}
+
+func (r *runner) followOne(ctx context.Context, endpoint netip.AddrPort) (*livetrace.Trace,
+	error) {
+	if err := r.choose(); err != nil {
+		return nil, err
+	}
+	var to *servicemodel.Candidate
+	if endpoint.IsValid() {
+		l := r.Table.Decide(r.packet, r.Here).Candidates
+		i := slices.IndexFunc(l, func(c servicemodel.Candidate) bool {
+			return c.Endpoint == endpoint
+		})
+		if i < 0 {
+			return nil, fmt.Errorf("%v is no endpoint for connections from %v to %v", endpoint,
+				r.packet.Src.Addr(), r.packet.Dst)
+		}
+		to = &l[i]
+	}
+	t, err := r.follow(ctx, to)
+	if err == nil && t == nil {
+		err = errors.New(r.report.Fault.Says)
+	}
+	return t, err
+}
+
+// begin checks a configuration, and opens what a run needs.
+func begin(cfg *Config) (*runner, error) {
+	if cfg == nil || cfg.Table == nil || !cfg.To.Protocol.Valid() || cfg.To.NodePort() {
+		return nil, errors.New("To and Table are required; To has an address")
+	}
+	r := &runner{Config: cfg, report: &Report{To: cfg.To, Client: cfg.Source, Steps: []string{}},
+		used: map[uint16]bool{}}
+	if err := r.open(); err != nil {
+		r.close()
+		return nil, err
+	}
+	r.packet.Dst = netip.AddrPortFrom(cfg.To.Addr, cfg.To.Port)
+	r.packet.Protocol = cfg.To.Protocol
+	return r, nil
 }
 
 func (r *runner) open() (err error) {
@@ -99,13 +150,11 @@ func (r *runner) walk(ctx context.Context) error {
 		r.report.note("the client is this node: packets of others are forwarded, and may meet " +
 			"more; -from names a client")
 	}
-	dst := netip.AddrPortFrom(r.To.Addr, r.To.Port)
-	if err := r.choose(dst); err != nil {
-		r.report.add(&Fault{ClientRoute, fmt.Sprintf("the client cannot send to %v: %v", dst, err),
-			"ip route, in the network namespace of the client"})
+	if err := r.choose(); err != nil {
+		r.report.add(&Fault{ClientRoute, fmt.Sprintf("the client cannot send to %v: %v",
+			r.packet.Dst, err), "ip route, in the network namespace of the client"})
 		return nil
 	}
-	r.packet.Dst, r.packet.Protocol = dst, r.To.Protocol
 	var fault *Fault
 	if r.decision, fault = r.judgeModel(r.packet, r.pod); fault != nil {
 		r.report.add(fault)
@@ -134,8 +183,8 @@ func (r *runner) walk(ctx context.Context) error {
 }
 
 // choose chooses the source and the link by which packets come in.
-func (r *runner) choose(dst netip.AddrPort) error {
-	src := r.Source
+func (r *runner) choose() error {
+	src, dst := r.Source, r.packet.Dst
 	if !src.IsValid() {
 		err := r.client.Do(func() error {
 			probe, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(dst))

@@ -113,6 +113,11 @@ func (t *Trace) Summary(ours func(Rule) bool) string {
 	return "it works: " + server + " answers"
 }
 
+// Works reports whether the packet arrived, and an answer that is no refusal came back.
+func (t *Trace) Works() bool {
+	return t.answered() && t.Answer != nil && t.Answer.answered() && !t.Answer.Packet.refusal()
+}
+
 // by names the rule that ended the way of a packet, and the program that has it.
 func by(t *Trace, ours func(Rule) bool) string {
 	verb := "drops"

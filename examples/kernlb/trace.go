@@ -23,6 +23,9 @@ type traceOptions struct {
 	packet     servicemodel.Packet
 	live, send bool
 	wait       time.Duration
+	endpoint   netip.AddrPort // -live: follow only packets to it; -send: send them there
+	count      int            // -live: how many packets; 0: one, or any number with untilLost
+	untilLost  bool
 }
 
 // clientPort is the source port of traced packets. Only the schedulers sh+port and mh+port depend
@@ -55,6 +58,13 @@ func traceFlags(o *options, fs *flag.FlagSet) {
 		"name the rules that it meets, other programs', too (needs Linux 5.10)")
 	fs.BoolVar(&t.send, "send", false, "as -live, and send the packet: -from is an address "+
 		"of this node")
+	fs.TextVar(&t.endpoint, "endpoint", netip.AddrPort{}, "-live: leave out packets that do not "+
+		"go to this endpoint, `IP:PORT`; -send: send the packets there, whatever the scheduler "+
+		"chooses")
+	number(fs, &t.count, "count", 1, 1000,
+		"-live, -send: follow `N` packets, and sum up by endpoint")
+	fs.BoolVar(&t.untilLost, "until-lost", false, "-live, -send: follow packets until one gets no "+
+		"answer, -count at most, and sum up by endpoint")
 	fs.DurationVar(&t.wait, "wait", 0, "how long -live waits for a packet (default: until it "+
 		"is interrupted)")
 }
@@ -67,8 +77,17 @@ func checkTrace(o *options) error {
 		return errors.New("trace needs -from IP and -to IP:PORT/PROTOCOL")
 	case t.packet.Src.Addr().Is4() != t.packet.Dst.Addr().Is4():
 		return fmt.Errorf("-from and -to: %s and %s are of different families", t.from, t.to)
-	case t.wait != 0 && (t.wait < 0 || !t.live || t.send):
-		return errors.New("-wait needs -live, and cannot be negative")
+	case t.wait < 0:
+		return errors.New("-wait cannot be negative")
+	case t.wait != 0 && t.send:
+		return errors.New("-wait cannot be combined with -send, which waits for no packet")
+	case !t.live && (t.wait != 0 || t.count != 0 || t.untilLost || t.endpoint.IsValid()):
+		return errors.New("-wait, -count, -until-lost and -endpoint need -live or -send")
+	case t.endpoint.IsValid() && t.endpoint.Addr().Is4() != t.packet.Dst.Addr().Is4():
+		return fmt.Errorf("-endpoint and -to: %v and %s are of different families", t.endpoint,
+			t.to)
+	case t.send && t.packet.Protocol == servicemodel.SCTP:
+		return errors.New("-send cannot send SCTP: use -live, and send it by other means")
 	case t.send && t.packet.InInterface != "":
 		return errors.New("-send cannot be combined with a link: packets of this node have none")
 	}
@@ -155,57 +174,6 @@ func (p *program) locality() (servicemodel.Locality, error) {
 		return p.opts.node.Addresses, nil
 	}
 	return instance.Locality()
-}
-
-// livePacket is the JSON output of trace -live.
-type livePacket struct {
-	Summary  string           `json:"summary"`
-	Expected *tracedPacket    `json:"expected"`
-	Live     *livetrace.Trace `json:"live"`
-}
-
-// traceLive follows the next packet, or one that it sends. It also prints what the table says of
-// such a packet.
-func (p *program) traceLive(ctx context.Context, table *servicemodel.Table,
-	packet servicemodel.Packet, here servicemodel.Locality) error {
-	if p.opts.trace.send && !packet.FromThisNode {
-		return fmt.Errorf("%w: -send: %v is no address of this node", errInvalid,
-			packet.Src.Addr())
-	}
-	t, err := p.follow(ctx, livetrace.Filter{Src: packet.Src.Addr(), Dst: packet.Dst,
-		Protocol: packet.Protocol, InInterface: packet.InInterface})
-	if err != nil {
-		return err
-	}
-	packet.Src = t.Packet.Src
-	expected := table.Trace(packet, here)
-	summary := t.Summary(p.opts.owns)
-	if c := expected.Decision.Cause; t.By != nil && p.opts.owns(*t.By) && c.Kind != "" {
-		summary += ": " + c.String()
-	}
-	return p.print(livePacket{summary, newTracedPacket(expected), t},
-		fmt.Sprintf("What services say of it:\n%v\nWhat it met:\n%v\n%s\n", expected, t, summary))
-}
-
-// follow sends a packet, or waits for one.
-func (p *program) follow(ctx context.Context, f livetrace.Filter) (*livetrace.Trace, error) {
-	cfg, o := &livetrace.Config{Filter: f}, &p.opts.trace
-	if o.send {
-		return livetrace.Send(ctx, cfg)
-	}
-	t, err := livetrace.Open(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	defer t.Close()
-	if o.wait > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, o.wait, fmt.Errorf(
-			"no packet from %s to %s came within %v", o.from, o.to, o.wait))
-		defer cancel()
-	}
-	fmt.Fprintf(p.stderr, "waiting for a packet from %s to %s\n", o.from, o.to)
-	return t.Next(ctx)
 }
 
 // owns reports whether a rule belongs to the instance, in any backend.
