@@ -212,13 +212,16 @@ func TestTheCommandLine(t *testing.T) {
 		{[]string{"start"}, "", "", `no command "start"`},
 		{[]string{"-colour"}, "", "", "not defined: -colour"},
 		{[]string{"version"}, "loadbalancer ", "", ""},
-		{[]string{"-h"}, "loadbalancer convert keepalived.conf", "", "help requested"},
+		{[]string{"-h"}, "loadbalancer convert [-i ID] keepalived.conf", "", "help requested"},
 		{[]string{"convert", conf}, "name: 192.0.2.1-80-tcp", "keepalived.conf:2: omega: ", ""},
 		{[]string{"convert", conf}, "", "keepalived.conf:1: virtual_server: is the service " +
 			"192.0.2.1-80-tcp", ""},
 		{[]string{"convert", conf}, "", "the file needs -backend ipvs:\nthe file:", ""},
 		{[]string{"convert"}, "", "", "want the name of one"},
-		{[]string{"convert", "-h"}, "loadbalancer convert keepalived.conf", "", "help requested"},
+		{[]string{"convert", "-i", "lb1", "keepalived/testdata/public/templates.conf"},
+			"source: 10.3.0.251", "templates.conf:23: vrrp_instance", ""},
+		{[]string{"convert", "-j", conf}, "", "", "convert: flag provided but not defined: -j"},
+		{[]string{"convert", "-h"}, "loadbalancer convert [-i ID] keepalived.conf", "", "help requested"},
 		{[]string{"convert", "no.conf"}, "", "", "no.conf: no such file"},
 		{[]string{"convert", "README.md"}, "", "", "README.md:"},
 	} {

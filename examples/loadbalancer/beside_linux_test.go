@@ -98,7 +98,7 @@ func newBalanced(t *testing.T, who string) *balanced {
 			"--use-file", b.conf, "--pid", dir+"/pid", "--checkers_pid", dir+"/checkers")
 	}
 	if who == "loadbalancer" {
-		converted := must.OK(keepalived.Convert(b.conf, besideConf))(t)
+		converted := must.OK(keepalived.Convert(b.conf, besideConf, nil))(t)
 		b.write("%s", converted.File)
 		b.command = func() *exec.Cmd {
 			cmd := exec.Command("/proc/self/exe")

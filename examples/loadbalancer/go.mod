@@ -3,6 +3,7 @@ module github.com/kernlb/kernlb/examples/loadbalancer
 go 1.26.0
 
 require (
+	github.com/coreos/go-systemd/v22 v22.6.0
 	github.com/kernlb/kernlb v0.1.0
 	github.com/kernlb/kernlb/dataplane/metrics v0.1.0
 	github.com/kernlb/kernlb/examples/command v0.1.0

@@ -4,6 +4,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -274,4 +277,52 @@ func TestUDPClientsAreMoved(t *testing.T) {
 	require.NoError(t, checked[map[string]int{"pod1": 0, "pod2": 1}[first]].Close())
 	other := map[string]string{"pod1": "pod2", "pod2": "pod1"}[first]
 	w.soon(func() bool { return client.Send(t.Context()).Server == other }, "the other answers")
+}
+
+// The service manager learns when the kernel holds the services, that the program is alive, and
+// that it ends.
+func TestTheServiceManagerIsTold(t *testing.T) {
+	w := newWorld(t)
+	w.serve(0)
+	socket := filepath.Join(t.TempDir(), "notify")
+	conn := must.OK(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}))(t)
+	t.Cleanup(func() { conn.Close() })
+	t.Setenv("NOTIFY_SOCKET", socket)
+	w.write(quick + "  backends: [{address: 10.244.1.1:8080}]")
+	w.start()
+	told := func() string {
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+		b := make([]byte, 4096)
+		n, err := conn.Read(b)
+		require.NoError(t, err, w.log)
+		return string(b[:n])
+	}
+	const alive, ready, stopping = "WATCHDOG=1", "READY=1", "STOPPING=1"
+	seen := []string{told(), told()}
+	require.ElementsMatch(t, []string{alive, ready}, seen)
+	require.Contains(t, w.get("/healthz"), `"healthy":true`)
+	require.Equal(t, alive, told())
+	require.NoError(t, w.program.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, <-w.ended)
+	require.Equal(t, stopping, told())
+}
+
+// systemd-analyze finds nothing wrong with the units of the programs.
+func TestUnits(t *testing.T) {
+	t.Parallel()
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed")
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"loadbalancer", "../kernlb/kernlb"} {
+		// The programs must exist, and here they are not installed.
+		text := strings.ReplaceAll(string(must.OK(os.ReadFile(name+".service"))(t)),
+			"/usr/local/bin/"+filepath.Base(name), "/bin/true")
+		file := filepath.Join(dir, filepath.Base(name)+".service")
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		out, err := exec.Command(analyze, "verify", file).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Empty(t, string(out))
+	}
 }

@@ -38,6 +38,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kernlb/kernlb/conntrack"
@@ -130,7 +131,8 @@ const usage = `usage:
   loadbalancer [-config FILE] [-backend NAME] [-listen ADDRESS]   balance until interrupted
   loadbalancer -check [-config FILE] [-backend NAME]              say what is wrong with the file
   loadbalancer -cleanup [-backend NAME]       remove all that the program has in the kernel
-  loadbalancer convert keepalived.conf        print the file that keepalived's configuration means
+  loadbalancer convert [-i ID] keepalived.conf    print the file that keepalived's configuration
+                                              means; ID is the argument of keepalived's -i
   loadbalancer version
 
 When the program stops, the kernel goes on. SIGHUP makes it read the file again. The instance in the
@@ -193,14 +195,22 @@ func inEmpty(check func(*servicemodel.ChangeSet) error) func(servicemodel.State)
 
 // convert prints the file for a configuration of keepalived.
 func convert(args []string, stdout, stderr io.Writer) error {
-	if len(args) != 1 {
+	how := &keepalived.Config{Include: true}
+	f := flag.NewFlagSet("convert", flag.ContinueOnError)
+	f.SetOutput(io.Discard) // the returned error is enough
+	f.StringVar(&how.ID, "i", "", "the argument of keepalived's -i")
+	if err := f.Parse(args); err != nil {
+		return fmt.Errorf("convert: %w", err)
+	}
+	if f.NArg() != 1 {
 		return errors.New("convert: want the name of one configuration of keepalived")
 	}
-	text, err := os.ReadFile(args[0])
+	name := f.Arg(0)
+	text, err := os.ReadFile(name)
 	if err != nil {
 		return err
 	}
-	r, err := keepalived.Convert(args[0], string(text))
+	r, err := keepalived.Convert(name, string(text), how)
 	for _, w := range r.Warnings {
 		fmt.Fprintln(stderr, "warning:", w)
 	}
@@ -210,11 +220,11 @@ func convert(args []string, stdout, stderr io.Writer) error {
 	for _, c := range r.Changes {
 		fmt.Fprintln(stderr, "changed:", c)
 	}
-	f, err := config.Parse("the file", r.File)
+	out, err := config.Parse("the file", r.File)
 	if err != nil {
 		return err
 	}
-	tellBackend(f, stderr)
+	tellBackend(out, stderr)
 	_, err = stdout.Write(r.File)
 	return err
 }
@@ -282,6 +292,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return b.monitor.Run(ctx) })
 	g.Go(func() error { return engine.Run(ctx, nil) })
+	g.Go(func() error { tellReady(ctx, engine); return nil })
 	if listener != nil {
 		handler, closeHandler := b.handler(keeper, table)
 		defer closeHandler()
@@ -289,6 +300,18 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	g.Go(func() error { return b.follow(ctx, o.config, hangup) })
 	return g.Wait()
+}
+
+// tellReady tells the service manager when the kernel holds the services.
+func tellReady(ctx context.Context, engine *dataplane.Engine) {
+	if engine.Wait(ctx, 1) == nil {
+		tell(daemon.SdNotifyReady)
+	}
+}
+
+// tell tells the service manager how the program is doing, if there is one (Type=notify).
+func tell(state string) {
+	_, _ = daemon.SdNotify(false, state) // it is only informative
 }
 
 // deviceInterval is the interval between comparisons of the devices' addresses with the wanted
@@ -299,8 +322,10 @@ const deviceInterval = 2 * time.Second
 func (b *balancer) follow(ctx context.Context, file string, hangup <-chan os.Signal) error {
 	tick := time.NewTicker(deviceInterval)
 	defer tick.Stop()
+	defer tell(daemon.SdNotifyStopping)
 	for {
 		b.bindAddresses(ctx)
+		tell(daemon.SdNotifyWatchdog)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -15,6 +15,7 @@ import (
 // converter turns statements into a file.
 type converter struct {
 	file     string
+	files    map[string]int // their order
 	groups   map[string]*statement
 	grammar  map[place]rule
 	told     map[string]bool // texts of changes
@@ -35,22 +36,28 @@ type Result struct {
 	Warnings, Changes []error
 }
 
-// Convert converts the text of a configuration. The name is for errors and warnings. Errors are
-// *[config.FieldError] values whose path is a keyword. With an error, the result has no file.
-func Convert(name, text string) (*Result, error) {
-	c := &converter{file: name, groups: map[string]*statement{}, told: map[string]bool{},
-		grammar: newGrammar(), origins: map[string]*statement{}, names: map[string]int{}}
-	all, line, err := parse(text)
+// Convert converts the text of a configuration. The name is for errors and warnings, and includes
+// are relative to it. Errors are *[config.FieldError] values whose path is a keyword. With an error,
+// the result has no file.
+func Convert(name, text string, how *Config) (*Result, error) {
+	in := newReader(how)
+	if err := in.read(name, text, 0); err != nil {
+		return &Result{}, err
+	}
+	c := &converter{file: name, files: in.files, warnings: in.notes, grammar: newGrammar(),
+		groups: map[string]*statement{}, told: map[string]bool{},
+		origins: map[string]*statement{}, names: map[string]int{}}
+	all, at, err := parse(in.lines)
 	if err != nil {
-		return &Result{}, &config.FieldError{File: name, Line: line, Err: err}
+		return &Result{}, &config.FieldError{File: at.file, Line: at.line, Err: err}
 	}
 	c.top(all)
 	if len(c.errs) == 0 && len(c.out.Services) > 0 {
 		c.checkVirtual()
 	}
-	r := &Result{Warnings: inOrder(c.warnings)}
+	r := &Result{Warnings: c.inOrder(c.warnings)}
 	if len(c.errs) > 0 {
-		return r, errors.Join(inOrder(c.errs)...)
+		return r, errors.Join(c.inOrder(c.errs)...)
 	}
 	if len(c.out.Services) == 0 {
 		return r, &config.FieldError{File: name, Err: errors.New("has no virtual_server")}
@@ -62,7 +69,7 @@ func Convert(name, text string) (*Result, error) {
 	if _, err := config.Parse("the file", out); err != nil {
 		return r, c.impossible(err)
 	}
-	r.File, r.Changes = out, inOrder(c.changes)
+	r.File, r.Changes = out, c.inOrder(c.changes)
 	return r, nil
 }
 
@@ -75,7 +82,7 @@ func (c *converter) impossible(err error) error {
 		}
 		c.fail(c.madeFrom(of.Path), "%w", of.Err)
 	}
-	return errors.Join(inOrder(c.errs)...)
+	return errors.Join(c.inOrder(c.errs)...)
 }
 
 // madeFrom returns the statement from which a field of the file, or the field around it, was made.
@@ -110,10 +117,10 @@ func (c *converter) checkVirtual() {
 	}
 }
 
-// inOrder returns messages in the order of their lines.
-func inOrder(l []*config.FieldError) []error {
+// inOrder returns messages in the order of their files and lines.
+func (c *converter) inOrder(l []*config.FieldError) []error {
 	slices.SortStableFunc(l, func(a, b *config.FieldError) int {
-		return cmp.Compare(a.Line, b.Line)
+		return cmp.Or(cmp.Compare(c.files[a.File], c.files[b.File]), cmp.Compare(a.Line, b.Line))
 	})
 	out := make([]error, len(l))
 	for i, e := range l {
@@ -124,8 +131,16 @@ func inOrder(l []*config.FieldError) []error {
 
 // at returns a message about a statement.
 func (c *converter) at(s *statement, format string, args ...any) *config.FieldError {
-	return &config.FieldError{File: c.file, Line: s.line, Path: s.keyword(),
+	return &config.FieldError{File: cmp.Or(s.file, c.file), Line: s.line, Path: s.keyword(),
 		Err: fmt.Errorf(format, args...)}
+}
+
+// from returns where a statement stands, for a message about another one.
+func (s *statement) from(other *statement) string {
+	if s.file == other.file {
+		return fmt.Sprintf("line %d", s.line)
+	}
+	return fmt.Sprintf("%s:%d", s.file, s.line)
 }
 
 // warn notes a part that is left out.
@@ -156,8 +171,8 @@ func (c *converter) top(all []*statement) {
 		case word == "virtual_server_group":
 		case word == "virtual_server":
 			used[c.virtualServer(s)] = true
-		case word == "include" || strings.HasPrefix(word, "@") || strings.HasPrefix(word, "$"):
-			c.fail(s, "only one file, without conditions and parameters, can be read")
+		case unread(word) != "":
+			c.fail(s, "%s", unread(word))
 		case s.block && slices.Contains(elsewhere, word):
 			c.warn(s, "is not about virtual servers: not converted")
 		case s.block && word == "global_defs":
@@ -175,6 +190,22 @@ func (c *converter) top(all []*statement) {
 	}
 }
 
+// unread returns why a line is not read that begins with a word of keepalived's reader. It is empty
+// for any other word.
+func unread(word string) string {
+	switch {
+	case strings.HasPrefix(word, "@"):
+		return "is for one host: -i says for which, as keepalived's -i does, which is the name of " +
+			"its host by default"
+	case strings.HasPrefix(word, "$"):
+		return "the parameter is not defined, or its value has several lines and does not end " +
+			"the line"
+	case strings.HasPrefix(word, "~"):
+		return "sequences and lists of lines cannot be read"
+	}
+	return ""
+}
+
 // readGroups notes the groups of virtual servers.
 func (c *converter) readGroups(all []*statement) {
 	for _, s := range all {
@@ -186,7 +217,7 @@ func (c *converter) readGroups(all []*statement) {
 			continue
 		}
 		if other := c.groups[s.args()[0]]; other != nil {
-			c.fail(s, "line %d has a group of this name, too", other.line)
+			c.fail(s, "%s has a group of this name, too", other.from(s))
 		}
 		c.groups[s.args()[0]] = s
 	}

@@ -1,6 +1,7 @@
 package keepalived_test
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -13,13 +14,16 @@ import (
 
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 	"github.com/kernlb/kernlb/examples/loadbalancer/keepalived"
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
 
 // report is all that a conversion says.
-func report(name, text string) string {
-	r, err := keepalived.Convert(name, text)
+func report(name, text string) string { return reportAs(name, text, nil) }
+
+func reportAs(name, text string, how *keepalived.Config) string {
+	r, err := keepalived.Convert(name, text, how)
 	var b strings.Builder
 	for _, w := range r.Warnings {
 		fmt.Fprintln(&b, "# warning:", w)
@@ -36,23 +40,52 @@ func report(name, text string) string {
 	return b.String()
 }
 
+// The configurations in public have the form of ones that are published in articles, repositories
+// and questions. A first line "# convert -i ID" has the ID.
 func TestConversionsAreAsExpected(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("testdata/*.conf")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, name := range files {
-		text, err := os.ReadFile(name)
-		require.NoError(t, err)
-		golden := strings.TrimSuffix(name, ".conf") + ".golden"
-		got := report(filepath.Base(name), string(text))
-		if *update {
-			require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
+	for _, dir := range []string{"testdata", "testdata/public"} {
+		files := must.OK(filepath.Glob(dir + "/*.conf"))(t)
+		require.NotEmpty(t, files)
+		for _, name := range files {
+			text := string(must.OK(os.ReadFile(name))(t))
+			first, _, _ := strings.Cut(text, "\n")
+			id, _ := strings.CutPrefix(first, "# convert -i ")
+			if id == first {
+				id = ""
+			}
+			got := reportAs(name, text, &keepalived.Config{ID: id, Include: true})
+			golden(t, strings.TrimSuffix(name, ".conf")+".golden",
+				strings.ReplaceAll(got, dir+"/", ""))
 		}
-		want, err := os.ReadFile(golden)
-		require.NoError(t, err)
-		assert.Equal(t, string(want), got, name)
 	}
+}
+
+// golden compares a text with a file.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.WriteFile(name, []byte(got), 0o644))
+	}
+	assert.Equal(t, string(must.OK(os.ReadFile(name))(t)), got, name)
+}
+
+// The samples of keepalived's own package are not copied here: what each becomes stands in
+// samples.golden.
+func TestSamplesOfKeepalived(t *testing.T) {
+	t.Parallel()
+	dir := cmp.Or(os.Getenv("KEEPALIVED_SAMPLES"), "/usr/share/doc/keepalived/samples")
+	files := must.OK(filepath.Glob(dir + "/keepalived.conf.*"))(t)
+	if len(files) == 0 {
+		t.Skip("keepalived is not installed")
+	}
+	var got strings.Builder
+	for _, name := range files {
+		text := string(must.OK(os.ReadFile(name))(t))
+		base := strings.TrimPrefix(filepath.Base(name), "keepalived.conf.")
+		fmt.Fprintf(&got, "=== %s\n%s", base, report(base, text))
+	}
+	golden(t, "testdata/samples.golden", got.String())
 }
 
 // What is converted can be loaded, and nothing breaks the parser.
@@ -65,7 +98,7 @@ func FuzzConvert(f *testing.F) {
 		f.Add(string(text))
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		r, err := keepalived.Convert("f", text)
+		r, err := keepalived.Convert("f", text, nil)
 		if err != nil {
 			return
 		}

@@ -108,6 +108,7 @@ func rules() []rule {
 		{in: virtualServer, words: "ha_suspend", warning: "checks are never suspended"},
 		{in: virtualServer, words: "omega quorum_up quorum_down", warning: noted},
 		{in: virtualServer, words: "ip_family sorry_server_inhibit"},
+		{in: virtualServer, words: "nat_mask", warning: "keepalived ignores it, too"},
 		{in: virtualServer, words: "ops", warning: "packets of a flow go to one backend"},
 		{in: virtualServer, words: "hysteresis",
 			warning: "sorry servers are used as long as no backend is up"},
@@ -196,12 +197,14 @@ func (c *converter) read(of *statement, kind block, in *scope) {
 			r, known := c.grammar[place{kind, s.keyword()}]
 			switch {
 			case late != r.late:
+			case !known && unread(s.keyword()) != "":
+				c.fail(s, "%s", unread(s.keyword()))
 			case !known:
 				c.fail(s, "unknown keyword in the block of %s", of.keyword())
 			case s.block && !r.blocks:
 				c.fail(s, "takes no block")
 			case !r.many && r.use != nil && last[r.words] != s:
-				c.warn(s, "line %d replaces it", last[r.words].line)
+				c.warn(s, "%s replaces it", last[r.words].from(s))
 			case r.use != nil:
 				r.use(c, s, in)
 			case r.warning != "":

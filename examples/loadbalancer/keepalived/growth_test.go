@@ -26,10 +26,15 @@ var growing = map[string]string{
 	"words":              "«word »",
 	"blocks":             "«a {\n»",
 	"quotes":             "«\"a\"»",
+	"parameters":         "«$A=1\n»",
+	"values":             "$A=omega\n" + virtual + "«$A\n»}\n",
+	"values in a line":   "$A=a\n«$A »\n",
+	"unknown parameters": "«$B »\n",
+	"lines of a value":   "$A= \\\n«omega \\\n»\n" + virtual + "$A\n}\n",
 }
 
 func TestTimeAndMemoryGrowAsConfigurationsDo(t *testing.T) {
 	growth.Texts(t, 1<<15, growing, func(text string) {
-		_, _ = keepalived.Convert("keepalived.conf", text)
+		_, _ = keepalived.Convert("keepalived.conf", text, nil)
 	})
 }

@@ -8,7 +8,7 @@ import (
 
 // statement is a line of a configuration: a keyword, its arguments, and its block.
 type statement struct {
-	line  int
+	position
 	words []string // never empty
 	block bool
 	body  []*statement
@@ -20,34 +20,33 @@ func (s *statement) args() []string  { return s.words[1:] }
 // maxDepth bounds blocks within blocks; keepalived's have four.
 const maxDepth = 20
 
-// parse reads a configuration. A brace may stand on the line of its keyword or on the next one. An
-// error comes with its line.
-func parse(text string) (all []*statement, line int, err error) {
+// parse reads the lines of a configuration. A brace may stand on the line of its keyword or on the
+// next one. An error comes with its position.
+func parse(lines []line) (all []*statement, at position, err error) {
 	open := []*statement{{}} // the blocks that have not ended; the first one is the file
 	var now, last *statement // the statement of this line, and the one that may get a block
-	for content := range strings.Lines(text) {
-		line++
-		words, err := split(content)
+	for _, l := range lines {
+		words, err := split(l.text)
 		if err != nil {
-			return nil, line, err
+			return nil, l.position, err
 		}
 		now = nil
 		for _, w := range words {
 			inner := open[len(open)-1]
 			switch {
 			case w.brace && w.text == "{" && (last == nil || last.block):
-				return nil, line, errors.New("a block without a keyword")
+				return nil, l.position, errors.New("a block without a keyword")
 			case w.brace && w.text == "{" && len(open) > maxDepth:
-				return nil, line, errors.New("too many blocks within blocks")
+				return nil, l.position, errors.New("too many blocks within blocks")
 			case w.brace && w.text == "{":
 				last.block = true
 				open, last, now = append(open, last), nil, nil
 			case w.brace && len(open) == 1:
-				return nil, line, errors.New("a } too many")
+				return nil, l.position, errors.New("a } too many")
 			case w.brace:
 				open, last, now = open[:len(open)-1], nil, nil
 			case now == nil:
-				now = &statement{line: line, words: []string{w.text}}
+				now = &statement{position: l.position, words: []string{w.text}}
 				last, inner.body = now, append(inner.body, now)
 			default:
 				now.words = append(now.words, w.text)
@@ -56,9 +55,9 @@ func parse(text string) (all []*statement, line int, err error) {
 	}
 	if len(open) > 1 {
 		inner := open[len(open)-1]
-		return nil, inner.line, fmt.Errorf("the block of %s has no end", inner.keyword())
+		return nil, inner.position, fmt.Errorf("the block of %s has no end", inner.keyword())
 	}
-	return open[0].body, 0, nil
+	return open[0].body, position{}, nil
 }
 
 // word is a word of a line, or a brace.

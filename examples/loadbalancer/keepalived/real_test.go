@@ -18,14 +18,114 @@ import (
 // judge returns what the real keepalived says about a configuration.
 func judge(t *testing.T, text string) string {
 	t.Helper()
+	name := filepath.Join(t.TempDir(), "keepalived.conf")
+	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+	return judgeFile(t, "-f", name)
+}
+
+func judgeFile(t *testing.T, args ...string) string {
+	t.Helper()
 	program, err := exec.LookPath("keepalived")
 	if err != nil {
 		t.Skip("keepalived is not installed")
 	}
-	name := filepath.Join(t.TempDir(), "keepalived.conf")
-	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
-	out, _ := exec.Command(program, "-t", "-f", name).CombinedOutput() // it fails if it complains
+	out, _ := exec.Command(program, append(args, "-t")...).CombinedOutput() // it fails if it complains
 	return string(out)
+}
+
+// randomLines returns lines of a virtual server, with parameters, conditions and includes of the
+// names. They define three parameters, of which B may use A, and C both.
+func randomLines(r *rand.Rand, includes []string) string {
+	pick := func(l ...string) string { return l[r.IntN(len(l))] }
+	statement := func(names ...string) string {
+		if name := pick(names...); r.IntN(2) == 0 {
+			return "lb_algo " + pick("z", "z,") + "$" + name // of several lines, too
+		} else {
+			return fmt.Sprintf(`lb_algo "z%s${%s}%s%s"`, pick("", "b ", "${UNKNOWN}"), name,
+				pick("", "b", "#"), pick("", "$"+name+",", "${"+name+"}"))
+		}
+	}
+	var text strings.Builder
+	for range 4 + r.IntN(8) {
+		if len(includes) > 0 && r.IntN(4) == 0 {
+			fmt.Fprintf(&text, "%s %s\n", pick("include", "includer", "include\t"), pick(includes...))
+			continue
+		}
+		name, uses := "A", []string{"UNKNOWN"}
+		if r.IntN(2) == 0 {
+			name, uses = "B", []string{"A"}
+		} else if r.IntN(2) == 0 {
+			name, uses = "C", []string{"A", "B"}
+		}
+		switch r.IntN(4) {
+		case 0:
+			fmt.Fprintf(&text, "%s$%s=%s%s\n", pick("", "  ", "@m ", "@n\t"), name,
+				pick("", "x", "1,2", "a  b", "$"+uses[0]+",y"), pick("", " # no"))
+		case 1: // keepalived never skips the rest of a value, so the condition holds
+			// and it does not understand a condition in the first line of a value.
+			fmt.Fprintf(&text, "%s$%s= \\\n", pick("", "@m ", "@^n "), name)
+			text.WriteString(statement(uses...) + " \\\n")
+			for range r.IntN(4) {
+				text.WriteString(pick("  ", "", "@m ", "@n ") + statement(uses...) + pick(" ", "") +
+					"\\\n")
+			}
+			text.WriteString(pick("lb_algo zlast", "  # comment", "", "$A=inner") + "\n\n")
+		default:
+			text.WriteString(pick("", "", "  ", "@m ", "@^m ", "@n\t", "@^n ") +
+				statement("A", "B", "C") + pick("", " # no") + "\n")
+		}
+		if r.IntN(3) == 0 {
+			fmt.Fprintf(&text, "%s\n", pick("$A", "$C", "$B", " $C # value", "lb_algo z$C"))
+		}
+	}
+	return text.String()
+}
+
+// The real keepalived reads the same statements from random files that include each other, with
+// random parameters and conditions. It names the schedulers that it read.
+func TestKeepalivedReadsTheSameLines(t *testing.T) {
+	t.Parallel()
+	read := 0
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		dir, all := t.TempDir(), ""
+		write := func(name, text string) string {
+			all += name + ":\n" + text
+			name = filepath.Join(dir, name)
+			require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o700))
+			require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+			return text
+		}
+		for _, name := range []string{"d/1.conf", "d/2.conf"} {
+			write(name, "$A="+name[2:3]+"\n"+randomLines(r, []string{"e/*"}))
+		}
+		write("d/e/3.conf", randomLines(r, nil))
+		text := write("keepalived.conf", "$A=1\n$B=2\n$C=3\nvirtual_server 192.0.2.1 80 {\n"+
+			"protocol TCP\n"+randomLines(r, []string{"d/*.conf", "d/1.*"})+
+			"real_server 10.0.0.1 80 {\n}\n}\n")
+		name := filepath.Join(dir, "keepalived.conf")
+		in := newReader(&Config{ID: "m", Include: true})
+		if err := in.read(name, text, 0); err != nil {
+			t.Log(err)
+			continue
+		}
+		var want, got []string
+		for _, l := range in.lines {
+			words, err := split(l.text)
+			require.NoError(t, err)
+			if len(words) > 1 && words[0].text == "lb_algo" {
+				want = append(want, words[1].text)
+			}
+		}
+		said := judgeFile(t, "-f", name, "-i", "m")
+		for _, m := range regexp.MustCompile(`Invalid lvs_scheduler '(.*)' - ign`).
+			FindAllStringSubmatch(said, -1) {
+			got = append(got, m[1])
+		}
+		require.Equal(t, want, got, "seed %d:\n%s\n%s", seed, all, said)
+		read += len(want)
+	}
+	require.Greater(t, read, 300)
 }
 
 // The real keepalived reads the same words from random lines. It names the scheduler that it read.
@@ -79,7 +179,7 @@ func TestKeepalivedTakesTheSamePorts(t *testing.T) {
 		fmt.Fprintf(&text, "sorry_server 10.0.1.%d %d\n}\n", i+1, 80+r.IntN(2))
 	}
 	said := judge(t, text.String())
-	result, err := Convert("f", text.String())
+	result, err := Convert("f", text.String(), nil)
 	require.NoError(t, err)
 
 	find := func(in, pattern string) (out []int) {

@@ -254,7 +254,7 @@ func useQuorum(c *converter, s *statement, _ *scope) {
 func useSorry(c *converter, s *statement, in *scope) {
 	if a, ok := c.endpoint(s); ok {
 		if was := in.origins["sorry[0]"]; was != nil {
-			c.warn(was, "line %d replaces it", s.line)
+			c.warn(was, "%s replaces it", s.from(was))
 		}
 		in.Sorry, in.origins["sorry[0]"] = []netip.AddrPort{a}, s
 	}

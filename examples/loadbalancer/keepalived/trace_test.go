@@ -122,7 +122,7 @@ func TestEveryStatementLeavesATrace(t *testing.T) {
 	tried := 0
 	for seed := range uint64(40) {
 		text := randomConfiguration(rand.New(rand.NewPCG(seed, 2)))
-		r, err := keepalived.Convert("f", text)
+		r, err := keepalived.Convert("f", text, nil)
 		if err != nil {
 			continue
 		}

@@ -102,6 +102,8 @@ var skips = []allowed{
 		"there are two processors", "another machine"},
 	{"test race", `examples/loadbalancer/keepalived\.Test.*`, `^keepalived is not installed`,
 		"keepalived is installed", "the recorded conversions in testdata"},
+	{"test race", `examples/loadbalancer\.TestUnits`, `^systemd-analyze is not installed`,
+		"systemd-analyze is installed", "nothing"},
 	{"race", `.*`, `^-short: the race detector allocates, too`, "", "make test"},
 	{"race", `internal/test/growth\.Test.*`, `^-short: nothing is measured`, "", "make test"},
 	{"race", `examples/command/version\.Test.*`, `^it builds eight programs`, "", "make test"},
