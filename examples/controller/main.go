@@ -122,19 +122,19 @@ func run(ctx context.Context, o options, b backends.Backend, f dataplane.Flows) 
 	if err != nil {
 		return err
 	}
-	proxy := health.NewProxy(c.engine, &health.ProxyConfig{RequireState: true,
-		Node: node.NewChecker(nil).Report})
+	checker := node.NewChecker(nil)
+	proxy := health.NewProxy(c.engine, &health.ProxyConfig{RequireState: true, Node: checker.Report})
 	ports := health.NewNodePorts(&health.NodePortsConfig{Healthy: proxy.Healthy})
 	defer ports.Close()
 	defer ports.Follow(c.engine, func(err error) { slog.Warn("health check ports", "err", err) })()
-	collector := metrics.New(c.engine, nil)
+	collector := metrics.New(c.engine, &metrics.Config{Node: checker.Report})
 	defer collector.Close()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector)
 
 	mux := c.routes()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.Handle("/", proxy.Handler()) // /healthz and /livez
+	mux.Handle("/", collector.CountProbes(proxy.Handler())) // /healthz and /livez
 	server := &http.Server{Addr: o.listen, Handler: mux, ReadTimeout: 10 * time.Second}
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe() }()

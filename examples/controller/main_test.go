@@ -4,16 +4,19 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/internal/test/promised"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -105,6 +108,42 @@ func TestServicesAreDeclared(t *testing.T) {
 	code, _ = c.ask(t, "DELETE", "/services/default/web", "")
 	require.Equal(t, http.StatusOK, code)
 	require.Zero(t, k.Table().Len())
+}
+
+// The program serves the metrics that docs/metrics.md promises.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	at := l.Addr().String()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	o := options{listen: at, file: filepath.Join(t.TempDir(), "state.json")}
+	go func() { ended <- run(ctx, o, memory.New(nil), nil) }()
+	get := func(path string) string {
+		answer, err := http.Get("http://" + at + path)
+		if err != nil {
+			return err.Error()
+		}
+		defer answer.Body.Close()
+		text, _ := io.ReadAll(answer.Body)
+		return string(text)
+	}
+	request, err := http.NewRequest(http.MethodPut, "http://"+at+"/services/default/web",
+		strings.NewReader(web))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		answer, err := http.DefaultClient.Do(request.Clone(ctx))
+		if err == nil {
+			answer.Body.Close()
+		}
+		return strings.Contains(get("/healthz"), `"healthy":true`)
+	}, time.Minute, 10*time.Millisecond)
+	get("/livez")
+	promised.Check(t, "../..", "controller", get("/metrics"))
+	stop()
+	require.NoError(t, <-ended)
 }
 
 func TestLargeRemovalsAreNotApproved(t *testing.T) {

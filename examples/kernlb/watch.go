@@ -24,6 +24,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
@@ -53,6 +54,7 @@ type watcher struct {
 	failed  string                   // why no state is applied, see hold
 	unkept  map[string][]byte        // whole versions of files that are not applied yet
 	applied chan struct{}            // gets a token after each apply
+	keeper  metrics.Flows            // nil with -keep-flows
 
 	unmatched map[string]bool // warnings that were printed, see warnUnmatched
 	waits     bool            // for services
@@ -100,11 +102,14 @@ func (p *program) watch(ctx context.Context) error {
 	}
 	cfg := &dataplane.Config{Logger: w.log, Node: addrs, KeepRefused: true,
 		Accepted: w.copied(), Strict: p.opts.strict}
-	_, done, err := p.keepFlows(cfg)
+	keeper, done, err := p.keepFlows(cfg)
 	if err != nil {
 		return err
 	}
 	defer done()
+	if keeper != nil {
+		w.keeper = keeper
+	}
 	return p.withEngine(ctx, w.set.Tracker().State(), cfg, func(e *dataplane.Engine) error {
 		if err := p.spareKubeProxy(ctx); err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/dataplane/page"
+	"github.com/kernlb/kernlb/internal/test/promised"
 	"github.com/kernlb/kernlb/internal/test/servetest"
 )
 
@@ -45,7 +46,11 @@ func TestWatchKeepsWhatIsRefused(t *testing.T) {
 		"  nftables cannot express service default/a:http: scheduler: lc " +
 		"(nftables has random, rr, wrr, sh and mh, and ipvs the others)\n"
 	require.Equal(t, said, w.status())
+	for _, probe := range []string{"/healthz", "/livez"} {
+		get(t, w.ns, w.address(), w.address(), probe)
+	}
 	code, text := get(t, w.ns, w.address(), w.address(), "/metrics")
+	promised.Check(t, "../..", "kernlb watch", text)
 	require.Equal(t, http.StatusOK, code)
 	require.Contains(t, text, "\nkernlb_refused_services 1\n")
 	require.Contains(t, text, "\nkernlb_services{outcome=\"serve\"} 3\n")

@@ -4,20 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"net"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/net/netutil"
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/hooks"
+	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/dataplane/page"
 	"github.com/kernlb/kernlb/examples/command/instance"
@@ -52,18 +52,16 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 		Hooks: func(ctx context.Context) ([]hooks.Chain, error) {
 			return hooks.Read(ctx, nil, w.opts.ownsTable)
 		}})
+	collector := metrics.New(e, &metrics.Config{Flows: w.keeper, Conntrack: table,
+		Problems: w.problems, Node: checks.Report})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("/", shown)
-	healthy := health.NewProxy(e, &health.ProxyConfig{RequireState: true,
-		Problems: w.problems, Node: checks.Report}).Handler()
-	var serving health.ServingCache
-	mux.HandleFunc("GET /metrics", func(a http.ResponseWriter, r *http.Request) {
-		a.Header().Set("Content-Type", "text/plain; version=0.0.4")
-		s := e.Status()
-		text := metricsText(&s, serving.Of(s), len(w.problems())) +
-			nodeText(checks.Report(r.Context(), s.Held))
-		_, _ = io.WriteString(a, text) // the client is gone
-	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	healthy := collector.CountProbes(health.NewProxy(e, &health.ProxyConfig{RequireState: true,
+		Problems: w.problems, Node: checks.Report}).Handler())
 	mux.Handle("/healthz", healthy)
 	mux.Handle("/livez", healthy)
 	var handler http.Handler = mux
@@ -74,6 +72,7 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	stop := w.serve(l, handler)
 	return func() {
 		stop()
+		collector.Close()
 		_ = shown.Close()
 		_ = source.Close() // reading loses nothing
 		_ = table.Close()
@@ -97,67 +96,4 @@ func (w *watcher) serve(l net.Listener, h http.Handler) (stop func()) {
 		_ = server.Close()
 		<-ended
 	}
-}
-
-// metricsText returns those metrics of dataplane/metrics that the alerts need, under the same
-// names. A Prometheus client would be larger than the rest of the program.
-func metricsText(s *dataplane.Status, serving *health.Serving, problems int) string {
-	pending, running := 0.0, 0.0
-	if s.Pending() {
-		pending = time.Since(s.PendingSince).Seconds()
-	}
-	if s.Running {
-		running = 1
-	}
-	var b strings.Builder
-	for _, m := range []struct {
-		name, kind, help string
-		value            float64
-	}{
-		{"running", "gauge", "1 while the engine keeps the kernel as it should be.", running},
-		{"pending_seconds", "gauge",
-			"How long something that is wanted has not been in the kernel; 0 if all is.", pending},
-		{"input_problems", "gauge", "What is wrong with the manifests.", float64(problems)},
-		{"refused_services", "gauge",
-			"Services that are refused: left out of the kernel, or left as they were. A family " +
-				"that the kernel lacks counts as one.",
-			float64(len(s.Refused))},
-		{"claim_conflicts", "gauge",
-			"Addresses and ports that a service claims and another one has.",
-			float64(len(s.Conflicts))},
-		{"warnings", "gauge", "Warnings about services.", float64(s.Warnings.Len())},
-		{"wanted_services", "gauge", "Services that are wanted.", float64(s.State.Len())},
-		{"repairs_total", "counter",
-			"Applies that put right what others had done to the kernel.",
-			float64(s.Totals.Repairs)},
-	} {
-		fmt.Fprintf(&b, "# HELP kernlb_%s %s\n# TYPE kernlb_%s %s\nkernlb_%s %g\n", m.name,
-			m.help, m.name, m.kind, m.name, m.value)
-	}
-
-	if serving == nil {
-		return b.String()
-	}
-	outcomes := serving.Outcomes()
-	b.WriteString("# HELP kernlb_services Wanted services by what their clients meet at this " +
-		"node.\n# TYPE kernlb_services gauge\n")
-	for _, outcome := range slices.Sorted(maps.Keys(outcomes)) {
-		fmt.Fprintf(&b, "kernlb_services{outcome=%q} %d\n", outcome, outcomes[outcome])
-	}
-	return b.String()
-}
-
-// nodeText returns the metrics of the checks of the node.
-func nodeText(r *node.Report) string {
-	var b strings.Builder
-	b.WriteString("# HELP kernlb_node_checks What each check of the node found that loses " +
-		"connections of clients: now (error) or perhaps (warning).\n" +
-		"# TYPE kernlb_node_checks gauge\n")
-	for _, check := range node.Checks() {
-		for _, severity := range []node.Severity{node.Error, node.Warning} {
-			fmt.Fprintf(&b, "kernlb_node_checks{check=%q,severity=%q} %d\n", check, severity,
-				r.Count(check, severity))
-		}
-	}
-	return b.String()
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
+	"github.com/kernlb/kernlb/internal/test/promised"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -90,6 +91,8 @@ func TestServicesBecomeConnectionsInEachMode(t *testing.T) {
 			require.Equal(t, "200 OK ok", get(t, c.Node.NS, "127.0.0.1:10249/healthz"))
 			require.Regexp(t, `kubeproxy_sync_proxy_rules_duration_seconds_count.* [1-9]`,
 				get(t, c.Node.NS, "127.0.0.1:10249/metrics"))
+			require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10256/livez"), "200 OK")
+			promised.Check(t, "../..", "kubeproxy", get(t, c.Node.NS, "127.0.0.1:10249/metrics"))
 			require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10249/configz"),
 				`"mode":"`+tt.mode+`"`)
 			require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10249/debug/pprof/heap"), "200 OK")

@@ -28,6 +28,7 @@ type balancer struct {
 	state   servicemodel.State
 	set     dataplane.Revision // the revision of the state
 	reloads map[bool]int       // by whether the file was accepted
+	broken  []string           // what is wrong with the file since it was last read
 
 	deviceErr string // the last logged error of devices
 }
@@ -66,16 +67,27 @@ func (b *balancer) reload(ctx context.Context, name string) {
 	if err == nil {
 		err = b.take(ctx, f, b.backendStates())
 	}
+	var broken []string
+	if err != nil {
+		broken = strings.Split(err.Error(), "\n")
+	}
 	b.mu.Lock()
 	b.reloads[err == nil]++
+	b.broken = broken
 	b.mu.Unlock()
 	if err == nil {
 		b.log.Info("the file was read again", "file", name, "services", len(f.Services))
-		return
 	}
-	for line := range strings.SplitSeq(err.Error(), "\n") {
+	for _, line := range broken {
 		b.log.Error("the file is broken, what was before goes on", "error", line)
 	}
+}
+
+// problems returns what is wrong with the file, if it was refused when it was last read.
+func (b *balancer) problems() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.broken
 }
 
 // take replaces the previous file, unless the kernel cannot hold the new one. before has the known

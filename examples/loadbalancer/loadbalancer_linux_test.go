@@ -17,6 +17,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
+	"github.com/kernlb/kernlb/internal/test/promised"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -52,6 +53,8 @@ func TestBackendsThatFailAreLeftOut(t *testing.T) {
 	require.Contains(t, w.get("/backends"), "connection refused")
 	require.Contains(t, w.get("/"), "loadbalancer/web")
 	require.Contains(t, w.get("/healthz"), `"healthy":true`)
+	require.Contains(t, w.get("/livez"), `"healthy":true`)
+	promised.Check(t, "../..", "loadbalancer", w.get("/metrics"))
 }
 
 // A killed program leaves the kernel as it is. The next one adopts its contents without a check:
@@ -131,7 +134,10 @@ func TestReloadLosesNoConnection(t *testing.T) {
 	w.reload(`lb.yaml:1: services: holds no service`)
 	require.Equal(t, "pod2 pod3", w.answer())
 	require.Zero(t, conns.Ping(30*time.Second).Lost())
-	require.Contains(t, w.get("/metrics"), `loadbalancer_reloads_total{result="broken"} 3`)
+	text := w.get("/metrics")
+	require.Contains(t, text, `loadbalancer_reloads_total{result="broken"} 3`)
+	require.Contains(t, text, "\nkernlb_input_problems 1\n")
+	require.Contains(t, w.get("/healthz"), `"problems":["`)
 
 	w.write(quick + "  backends: [{address: 10.244.1.1:8080}]")
 	w.reload(taken)

@@ -29,15 +29,18 @@ func (b *balancer) handler(keeper *flows.Keeper, table *conntrack.Table) (h http
 	closeIt func()) {
 	checker := node.NewChecker(&node.Config{Ours: instance.Owns("loadbalancer")})
 	collector := metrics.New(b.engine, &metrics.Config{Flows: keeper, Conntrack: table,
+		Problems: b.problems, Node: checker.Report})
+	shown := page.New(b.engine, &page.Config{Conntrack: table, Problems: b.problems,
 		Node: checker.Report})
-	shown := page.New(b.engine, &page.Config{Conntrack: table, Node: checker.Report})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector, verdicts{b}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.Handle("/healthz", collector.CountProbes(health.NewProxy(b.engine,
-		&health.ProxyConfig{Node: checker.Report}).Handler()))
+	healthy := collector.CountProbes(health.NewProxy(b.engine,
+		&health.ProxyConfig{Problems: b.problems, Node: checker.Report}).Handler())
+	mux.Handle("/healthz", healthy)
+	mux.Handle("/livez", healthy)
 	mux.HandleFunc("/backends", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(b.backends()) //nolint:errcheck // the client went away

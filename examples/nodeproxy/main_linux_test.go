@@ -25,6 +25,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
+	"github.com/kernlb/kernlb/internal/test/promised"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -130,6 +131,10 @@ func becomeConnections(t *testing.T, backend string) {
 	text, err := get(c.Node, "10249/metrics")
 	require.NoError(t, err)
 	requireMetrics(t, text)
+	says(t, c.Node, "10256/livez", "200 OK")
+	text, err = get(c.Node, "10249/metrics")
+	require.NoError(t, err)
+	promised.Check(t, "../..", "nodeproxy", text)
 
 	require.NoError(t, proxy.Process.Kill())
 	_ = proxy.Wait()

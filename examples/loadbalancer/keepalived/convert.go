@@ -195,8 +195,8 @@ func (c *converter) top(all []*statement) {
 func unread(word string) string {
 	switch {
 	case strings.HasPrefix(word, "@"):
-		return "is for one host: -i says for which, as keepalived's -i does, which is the name of " +
-			"its host by default"
+		return "is for one host: -i says for which, as keepalived's -i does, which by default is " +
+			"the name of its host"
 	case strings.HasPrefix(word, "$"):
 		return "the parameter is not defined, or its value has several lines and does not end " +
 			"the line"
