@@ -82,14 +82,25 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 	}
 	e.update(func(s *Status) {
 		e.progress.settles++
-		s.Unsettled, s.Settle = err, time.Time{}
 		if err != nil {
-			s.Settle = time.Now()
-		} else if next > 0 {
+			s.overdue(err)
+			return
+		}
+		s.Unsettled, s.Settle = nil, time.Time{}
+		if next > 0 {
 			s.Settle = time.Now().Add(next)
 		}
 	})
 	return next, err
+}
+
+// overdue notes that later work failed. It stays due since its first failure, however often it is
+// tried again.
+func (s *Status) overdue(err error) {
+	if now := time.Now(); s.Unsettled == nil || s.Settle.IsZero() || s.Settle.After(now) {
+		s.Settle = now
+	}
+	s.Unsettled = err
 }
 
 // earlier returns the shorter of two waits. 0 means no wait.
@@ -127,7 +138,7 @@ func (e *Engine) step(ctx context.Context, s servicemodel.State, rev Revision) (
 		}
 		e.update(func(s *Status) {
 			e.progress.settles++
-			s.Unsettled, s.Settle = err, time.Now()
+			s.overdue(err)
 		})
 		return 0, err
 	}

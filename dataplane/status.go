@@ -46,8 +46,8 @@ type Status struct {
 	// means never.
 	Failed time.Time `json:"failed,omitzero"`
 	Err    error     `json:"-"`
-	// Settle is the time of the next later work. It is in the past if that work failed and is to be
-	// retried. Zero means that no work is left.
+	// Settle is the time of the next later work. Zero means that no work is left. After a failure
+	// it is the time of the first failure, until a retry succeeds.
 	Settle time.Time `json:"settle,omitzero"`
 	// Unsettled is why the last later work failed, see [Result.Unsettled]. Nil means that it did
 	// not fail.

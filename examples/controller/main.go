@@ -122,12 +122,12 @@ func run(ctx context.Context, o options, b backends.Backend, f dataplane.Flows) 
 	if err != nil {
 		return err
 	}
-	checker := node.NewChecker(nil)
-	proxy := health.NewProxy(c.engine, &health.ProxyConfig{RequireState: true, Node: checker.Report})
+	checks := node.NewChecker(nil)
+	proxy := health.NewProxy(c.engine, &health.ProxyConfig{RequireState: true, Node: checks.Report})
 	ports := health.NewNodePorts(&health.NodePortsConfig{Healthy: proxy.Healthy})
 	defer ports.Close()
 	defer ports.Follow(c.engine, func(err error) { slog.Warn("health check ports", "err", err) })()
-	collector := metrics.New(c.engine, &metrics.Config{Node: checker.Report})
+	collector := metrics.New(c.engine, &metrics.Config{Node: checks.Report})
 	defer collector.Close()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector)

@@ -221,7 +221,8 @@ func TestTheCommandLine(t *testing.T) {
 		{[]string{"convert", "-i", "lb1", "keepalived/testdata/public/templates.conf"},
 			"source: 10.3.0.251", "templates.conf:23: vrrp_instance", ""},
 		{[]string{"convert", "-j", conf}, "", "", "convert: flag provided but not defined: -j"},
-		{[]string{"convert", "-h"}, "loadbalancer convert [-i ID] keepalived.conf", "", "help requested"},
+		{[]string{"convert", "-h"}, "loadbalancer convert [-i ID] keepalived.conf", "",
+			"help requested"},
 		{[]string{"convert", "no.conf"}, "", "", "no.conf: no such file"},
 		{[]string{"convert", "README.md"}, "", "", "README.md:"},
 	} {

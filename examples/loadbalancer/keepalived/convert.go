@@ -37,8 +37,8 @@ type Result struct {
 }
 
 // Convert converts the text of a configuration. The name is for errors and warnings, and includes
-// are relative to it. Errors are *[config.FieldError] values whose path is a keyword. With an error,
-// the result has no file.
+// are relative to it. Errors are *[config.FieldError] values whose path is a keyword. With an
+// error, the result has no file.
 func Convert(name, text string, how *Config) (*Result, error) {
 	in := newReader(how)
 	if err := in.read(name, text, 0); err != nil {

@@ -29,7 +29,7 @@
 //     that leads them to the server. It is an error if a virtual server answers there.
 //   - Names are made from addresses: virtual_server 192.0.2.1 80 becomes 192.0.2.1-80-tcp.
 //
-// A configuration is read as keepalived 2.2 does: with the files of include, parameters ($NAME, of one
-// line or several) and conditions (@ID). Sequences (~SEQ, ~LST), ${_RANDOM} and braces in the pattern
-// of an include are not read, which is an error where it matters.
+// A configuration is read as keepalived 2.2 does: with the files of include, parameters ($NAME, of
+// one line or several) and conditions (@ID). Sequences (~SEQ, ~LST), ${_RANDOM} and braces in the
+// pattern of an include are not read, which is an error where it matters.
 package keepalived

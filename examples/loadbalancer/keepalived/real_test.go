@@ -29,7 +29,8 @@ func judgeFile(t *testing.T, args ...string) string {
 	if err != nil {
 		t.Skip("keepalived is not installed")
 	}
-	out, _ := exec.Command(program, append(args, "-t")...).CombinedOutput() // it fails if it complains
+	// It fails if it complains.
+	out, _ := exec.Command(program, append(args, "-t")...).CombinedOutput()
 	return string(out)
 }
 
@@ -48,7 +49,8 @@ func randomLines(r *rand.Rand, includes []string) string {
 	var text strings.Builder
 	for range 4 + r.IntN(8) {
 		if len(includes) > 0 && r.IntN(4) == 0 {
-			fmt.Fprintf(&text, "%s %s\n", pick("include", "includer", "include\t"), pick(includes...))
+			fmt.Fprintf(&text, "%s %s\n", pick("include", "includer", "include\t"),
+				pick(includes...))
 			continue
 		}
 		name, uses := "A", []string{"UNKNOWN"}

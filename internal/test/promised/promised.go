@@ -1,5 +1,5 @@
-// Package promised compares what a program serves at /metrics with what docs/metrics.md promises: all
-// that the alerts and the dashboard ask for, except for the rows of a table.
+// Package promised compares what a program serves at /metrics with what docs/metrics.md promises:
+// all that the alerts and the dashboard ask for, except for the rows of a table.
 package promised
 
 import (
@@ -28,7 +28,9 @@ var (
 // the answer of /metrics.
 func Check(t testing.TB, root, program, text string) {
 	t.Helper()
-	read := func(name string) string { return string(must.OK(os.ReadFile(filepath.Join(root, name)))(t)) }
+	read := func(name string) string {
+		return string(must.OK(os.ReadFile(filepath.Join(root, name)))(t))
+	}
 	var want, got []string
 	for _, name := range []string{"alerts.yaml", "dashboard.json"} {
 		for _, m := range expr.FindAllStringSubmatch(read("dataplane/metrics/"+name), -1) {
