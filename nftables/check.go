@@ -3,6 +3,7 @@ package nftables
 import (
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/rendering"
@@ -17,11 +18,62 @@ import (
 // are masqueraded. The errors, which [dataplane.Problems] lists, are *[backends.UnsupportedError]
 // values. Check needs neither a kernel nor Linux. The change set of a whole table is
 // servicemodel.Diff(nil, table).
+//
+// At ranges of ports, Check also refuses endpoints that name a port, the schedulers sh and mh, and
+// affinity of prefixes and of whole services.
 func Check(c *servicemodel.ChangeSet) error {
 	if c == nil {
 		return rendering.NoChanges(Name)
 	}
-	return rendering.Check(Name, c, abilities)
+	return errors.Join(rendering.Check(Name, c, abilities), checkRanges(c))
+}
+
+// checkRanges refuses ranges of ports whose endpoints name a port, or are chosen by a hash.
+func checkRanges(c *servicemodel.ChangeSet) error {
+	var errs []error
+	refused := map[servicemodel.PortName]bool{}
+	refuse := func(fe *servicemodel.Frontend, field, value, hint string) {
+		refused[fe.Service] = true
+		errs = append(errs, &backends.UnsupportedError{Backend: Name, Service: fe.Service.Name,
+			Object: "service " + fe.Service.String(), Field: field, Value: value, Hint: hint})
+	}
+	check := func(fe *servicemodel.Frontend) {
+		if fe == nil || fe.Key.EndPort == 0 || refused[fe.Service] {
+			return
+		}
+		internal, external := c.New.PoolsOf(fe)
+		for _, p := range []*servicemodel.Pool{internal, external} {
+			if p == nil || form.TakesRanges(p) {
+				continue
+			}
+			if w := form.WayOf(p); w == form.ByHash || w == form.ByMaglev {
+				refuse(fe, backends.FieldScheduler, string(p.Scheduler),
+					"at ranges of ports nftables has random, rr and wrr")
+			} else {
+				refuse(fe, backends.FieldEndPort, strconv.Itoa(int(fe.Key.EndPort)),
+					"nftables keeps the ports of packets, at endpoints without a port")
+			}
+			return
+		}
+	}
+	for _, fc := range c.Frontends {
+		check(fc.New)
+	}
+	for _, pc := range c.Pools {
+		if pc.Old != nil && pc.New != nil {
+			for _, fe := range c.New.FrontendsOf(pc.New.ID.Service) {
+				check(fe)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkParts refuses ranges of ports in parts: ranges of several owners would share elements.
+func checkParts(c *servicemodel.ChangeSet) error {
+	r := rendering.Abilities{Scheduler: abilities.Scheduler, AnyOrigins: true, Answers: true,
+		Neighbours: true}
+	return rendering.Check(Name, c, r)
 }
 
 // abilities are what nftables can express.
@@ -32,7 +84,17 @@ var abilities = rendering.Abilities{
 		return ok
 	},
 	SchedulerHint:  "nftables has random, rr, wrr, sh and mh, and ipvs the others",
-	ForwardingHint: "nftables translates addresses", Answers: true, Neighbours: true,
+	ForwardingHint: "nftables translates addresses", Answers: true, Neighbours: true, Ranges: true,
+	Frontend: func(r *rendering.Refusals, fe *servicemodel.Frontend) {
+		switch {
+		case fe.Key.EndPort == 0:
+		case fe.AffinityService:
+			r.Refuse(fe.Service, backends.FieldAffinityService, "true", "not at ranges of ports")
+		case fe.AffinityBits > 0:
+			r.Refuse(fe.Service, backends.FieldAffinityBits, strconv.Itoa(int(fe.AffinityBits)),
+				"not at ranges of ports")
+		}
+	},
 	Pool: func(r *rendering.Refusals, p *servicemodel.Pool) {
 		if n := form.EntryCount(p); n == 0 || n > form.MaxSlots {
 			r.Refuse(p.ID.Service, backends.FieldWeights, fmt.Sprintf("sum %d", form.SlotCount(p)),
@@ -46,7 +108,10 @@ var abilities = rendering.Abilities{
 // a family need, it also refuses that family ([backends.FieldFamily]), if the node may do without
 // it. An engine then serves the other one.
 func (b *backend) Check(c *servicemodel.ChangeSet) error {
-	errs := []error{rendering.Check(Name, c, abilities)}
+	errs := []error{Check(c)}
+	if b.pl.Owning != nil {
+		errs = append(errs, checkParts(c))
+	}
 	if c.New.Rules().OnlyFamily == 0 {
 		for _, t := range b.pl.TablesToMake(c) {
 			if err := b.lacks(t.Family); err != nil {

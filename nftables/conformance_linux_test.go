@@ -11,6 +11,7 @@ import (
 
 // underTest is the backend for the tests of package dataplanetest.
 var underTest = dataplanetest.Backend{Loopback: true, Neighbours: true, Answers: true,
+	Ranges: true,
 	Open: func(ns netns.Namespace) (backends.Backend, error) {
 		return nftables.New(&nftables.Config{NetNS: ns})
 	}}
@@ -28,7 +29,10 @@ func TestRandomPackets(t *testing.T) {
 func TestEveryField(t *testing.T) {
 	t.Parallel()
 	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{
-		Refused: []string{"service.Forwarding", "service.Scheduler"},
+		Ranges: true,
+		Refused: []string{"endpoint.Ports[last].Port", "service.Forwarding", "service.Scheduler",
+			"service.SessionAffinity.Bits4", "service.SessionAffinity.Bits6",
+			"service.SessionAffinity.WholeService"},
 		Second: func(ns netns.Namespace) (backends.Backend, error) {
 			return nftables.New(&nftables.Config{NetNS: ns, Table: "second"})
 		}})

@@ -81,7 +81,27 @@ func goldenSteps() []goldenStep {
 			goldenEndpoints("10.244.1.4"))},
 		{"8-no-endpoints", base.WithEndpoints(name, nil)},
 		{"9-gone", base.WithoutService(name)},
+		{"15-range", published(10000, 20000)},
+		{"16-range-in-it", published(10000, 20000, 10000, 10015, 11000, 0)},
+		{"17-range-gone", published(10000, 10015, 11000, 0)},
 	}
+}
+
+// published is a state of services at one address, with an endpoint that keeps the packet's port.
+// Each has a port, or a range of ports.
+func published(ports ...uint16) servicemodel.State {
+	s := servicemodel.State{}.WithNode(goldenNode())
+	for i := 0; i < len(ports); i += 2 {
+		svc := goldenService(func(s *servicemodel.Service) {
+			s.Name.Name = fmt.Sprint("from-", ports[i], "-to-", ports[i+1])
+			s.Ports[0].NodePort = 0
+			s.Ports[0].Port, s.Ports[0].EndPort = ports[i], ports[i+1]
+		})
+		eps := goldenEndpoints("10.244.1.1")
+		eps[0].Ports[0].Port = 0
+		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
+	}
+	return s
 }
 
 // A sequence of states, and the plans that lead from each to the next, in nft's language.

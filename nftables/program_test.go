@@ -71,6 +71,15 @@ var programCases = []struct {
 			"nodeport-sh-1", "nodeport-sh-port-8", "service-external-rr-1-1023",
 			"service-external-sh-port-4", "service-mh-4093", "service-mh-port-65521",
 			"service-rr-65536-0", "service-sh-2", "service-sh-65536"}}},
+	{name: "ranges of ports", rules: servicemodel.Rules{MasqueradeMark: 1,
+		NodePorts: prefixes("192.0.2.0/24", "2001:db8::/33"), MasqueradeNeighbours: true},
+		shape: form.Shape{Uses: form.Ranges | form.SplitPools | form.SourceRanges |
+			form.NotFromPods | form.Ways, Leaves: []string{"range-external-rr-2-7",
+			"range-rr-3-1"}}},
+	{name: "ranges of ports and affinity", newer: true, rules: servicemodel.Rules{
+		MasqueradeMark: 1, NodePorts: prefixes("0.0.0.0/0", "::/0")},
+		shape: form.Shape{Uses: form.Ranges | form.StickyNodePorts, Affinity: []form.Affinity{
+			{Seconds: 60}, {Seconds: 60, Bits: 24}, {Seconds: 60, Whole: true}}}},
 }
 
 // newProgram returns the program of a table at the usual hooks.

@@ -262,7 +262,7 @@ func TestOnlyEndpointsInSlotsAreRead(t *testing.T) {
 	add(form.MaxSlots, nft.AppendEndpoint(nil, podTwo))
 	r.Add("service-endpoints", nft.Elem{Key: []byte{1}, Data: nft.AppendEndpoint(nil, podTwo)})
 	require.Equal(t, map[string][]form.Entry{string(key): {{}, {Endpoint: podOne, Slot: -1}}},
-		r.ReadSlots("service-endpoints"))
+		r.ReadSlots(form.KindService, "service-endpoints"))
 }
 
 // Ranges that are not prefixes, and keys of no frontend, are not read as sources.
@@ -277,7 +277,7 @@ func TestOnlyRangesOfPrefixesAreRead(t *testing.T) {
 		{Key: with(203, 0, 113, 0)},
 		{Key: []byte{1}, KeyEnd: []byte{2}},
 	} {
-		r.Add(form.SetSources, e)
+		r.Add(form.KindService.SetSources(), e)
 	}
 	require.Equal(t, map[string][]netip.Prefix{
 		string(key): {netip.MustParsePrefix("192.0.2.0/24")}}, r.ReadRanges())

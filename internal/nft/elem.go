@@ -236,12 +236,31 @@ func AppendAddr(b []byte, a netip.Addr) []byte {
 func appendPort(b []byte, port uint16) []byte { return append(b, byte(port>>8), byte(port), 0, 0) }
 
 // AppendFrontend appends the key of a frontend: address, protocol and port, but no address for a
-// node port.
+// node port. In the key of a range, the first and the last port have the form of an address.
 func AppendFrontend(b []byte, k servicemodel.FrontendKey) []byte {
 	if !k.NodePort() {
 		b = AppendAddr(b, k.Addr)
 	}
-	return appendPort(append(b, byte(k.Protocol), 0, 0, 0), k.Port)
+	b = append(b, byte(k.Protocol), 0, 0, 0)
+	if k.EndPort != 0 {
+		return AppendPortRange(b, k)
+	}
+	return appendPort(b, k.Port)
+}
+
+// AppendPortRange appends the first and the last port of a range, in the form of an address. An
+// IPv6 address also has room for the protocol.
+func AppendPortRange(b []byte, k servicemodel.FrontendKey) []byte {
+	if !k.Addr.Is4() {
+		b = append(append(b, make([]byte, 11)...), byte(k.Protocol))
+	}
+	return append(b, byte(k.Port>>8), byte(k.Port), byte(k.EndPort>>8), byte(k.EndPort))
+}
+
+// AppendBlock appends the key of a block of ports at the address of a frontend: the first port,
+// address and protocol.
+func AppendBlock(b []byte, first uint16, k servicemodel.FrontendKey) []byte {
+	return append(AppendAddr(appendPort(b, first), k.Addr), byte(k.Protocol), 0, 0, 0)
 }
 
 // AppendSlot appends the number of a slot.
@@ -300,6 +319,44 @@ func (r *Reader) Frontend(unspecified netip.Addr, nodePort bool) servicemodel.Fr
 	key.Protocol = r.Proto()
 	key.Port = r.Port()
 	return key
+}
+
+// Range reads what [AppendPortRange] appends, for addresses of n bytes, and sets the ports of a
+// key. It sets the protocol if the key has none, and otherwise compares it.
+func (r *Reader) Range(key *servicemodel.FrontendKey, n int) {
+	b := r.take(n)
+	if n > 4 {
+		if key.Protocol == 0 {
+			key.Protocol = servicemodel.Protocol(b[11])
+		}
+		r.bad = r.bad || b[11] != byte(key.Protocol) || bytes.ContainsFunc(b[:11],
+			func(c rune) bool { return c != 0 })
+	}
+	key.Port, key.EndPort = binary.BigEndian.Uint16(b[n-4:]), binary.BigEndian.Uint16(b[n-2:])
+}
+
+// RangeFrontend reads the key of a frontend at a range, for addresses of n bytes.
+func (r *Reader) RangeFrontend(n int) servicemodel.FrontendKey {
+	key := servicemodel.FrontendKey{Addr: r.Addr(n), Protocol: r.Proto()}
+	r.Range(&key, n)
+	return key
+}
+
+// RangeClients reads the key of a frontend at a range in a map of clients, for addresses of n
+// bytes: without the protocol if the range has it.
+func (r *Reader) RangeClients(n int) servicemodel.FrontendKey {
+	if n == 4 {
+		return r.RangeFrontend(n)
+	}
+	key := servicemodel.FrontendKey{Addr: r.Addr(n)}
+	r.Range(&key, n)
+	return key
+}
+
+// Block reads what [AppendBlock] appends, for addresses of n bytes, without the port.
+func (r *Reader) Block(n int) servicemodel.FrontendKey {
+	r.Port()
+	return servicemodel.FrontendKey{Addr: r.Addr(n), Protocol: r.Proto()}
 }
 
 // Endpoint reads an address of n bytes and a port.

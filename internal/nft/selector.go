@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -143,6 +144,21 @@ func (m Mapped) text() string { return m.key.text() + " map @" + m.in }
 func (m Mapped) load(b *rawnl.Batch) {
 	m.key.load(b, 0)
 	appendLookupMap(b, m.in, Reg1)
+}
+
+// PortPrefix selects the leading bits of a selected port. As with [Family.Prefix], it must come
+// first in a concatenation.
+func PortPrefix(port Selector, bits uint8) Selector {
+	if bits == 8*portLen {
+		return port
+	}
+	mask := PrefixMask(int(bits))
+	number := binary.BigEndian.Uint16(mask[:])
+	return Selector{fmt.Sprintf("%s & %d", port.text, number), port.len,
+		func(b *rawnl.Batch, reg uint32) {
+			port.load(b, reg)
+			appendBitwiseIn(b, reg, mask[:portLen], nil)
+		}}
 }
 
 // address selects an address in the network header.

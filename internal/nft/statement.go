@@ -147,6 +147,15 @@ func (f *Family) DNAT(to Mapped) Rule {
 	})
 }
 
+// DNATAddr translates the destination address to that in a map. The port stays.
+func (f *Family) DNATAddr(to Mapped) Rule {
+	return rule("dnat "+f.Name+" to "+to.text(), func(b *rawnl.Batch) {
+		to.load(b)
+		appendNumbers(b, "nat", attrNATType, natDNAT, attrNATFamily, uint32(f.NFProto),
+			attrNATRegAddrMin, Reg1)
+	})
+}
+
 // SetSaddr replaces the source address of the packet by the data in a map.
 func (f *Family) SetSaddr(to Mapped) Rule { return f.setAddr("saddr", f.SaddrOffset, to) }
 
@@ -159,6 +168,9 @@ func (f *Family) setAddr(name string, offset uint32, to Mapped) Rule {
 		appendSetAddr(b, f, offset)
 	})
 }
+
+// ReplyDaddr makes the destination address of the packet the one that answers.
+func (f *Family) ReplyDaddr() Rule { return f.resetAddr("daddr", f.DaddrOffset, f.CTReplySaddr) }
 
 // ResetSaddr makes the source address of the packet what it was when its flow began.
 func (f *Family) ResetSaddr() Rule { return f.resetAddr("saddr", f.SaddrOffset, f.CTSaddr) }

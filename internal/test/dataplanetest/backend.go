@@ -28,6 +28,10 @@ type Backend struct {
 	// Answers says that [servicemodel.Node.NoEndpoints] and [servicemodel.Node.Forbidden] can be
 	// other than by default. Other backends skip scenarios that need this.
 	Answers bool
+	// Ranges says that service ports can be ranges ([servicemodel.ServicePort.EndPort]) whose
+	// packets keep their ports, without affinity of prefixes and of whole services. Other backends
+	// skip scenarios that need this.
+	Ranges bool
 	// Proxy says that the mechanism is a process that accepts connections at addresses of the node
 	// and makes its own connections to endpoints. Open must give the node the service addresses of
 	// package netnstest. The suite skips scenarios that such a backend cannot pass: see "What a

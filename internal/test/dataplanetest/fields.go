@@ -26,6 +26,8 @@ type FieldsOptions struct {
 	// Refused are the fields of which the backend refuses some value, such as "service.Scheduler",
 	// in order. It must refuse no others. Nil means any. With OneValue, they are not compared.
 	Refused []string
+	// Ranges also varies the fields of a service with a range of ports.
+	Ranges bool
 	// Second opens another instance of the backend in a network namespace, or another backend. With
 	// it, the engine also switches there and back with some of the states.
 	Second func(ns netns.Namespace) (backends.Backend, error)
@@ -64,9 +66,13 @@ func everyField(t *testing.T, f *fields, ns netns.Namespace, o FieldsOptions) {
 		f.again, least = 1, 50
 	}
 	had := map[string]bool{}
-	for _, policy := range []servicemodel.TrafficPolicy{servicemodel.PolicyLocal,
-		servicemodel.PolicyCluster} {
-		for _, v := range randstate.Variants(fieldState(policy), fieldName) {
+	bases := []servicemodel.State{fieldState(servicemodel.PolicyLocal),
+		fieldState(servicemodel.PolicyCluster)}
+	if o.Ranges {
+		bases = append(bases, withRange(bases[0]))
+	}
+	for _, base := range bases {
+		for _, v := range randstate.Variants(base, fieldName) {
 			if o.OneValue && had[v.Name] || !f.held(v) {
 				continue
 			}
@@ -118,6 +124,18 @@ func fieldState(external servicemodel.TrafficPolicy) servicemodel.State {
 	}
 	node := servicemodel.Node{Name: "node", Zone: "zone"}
 	return servicemodel.State{}.WithNode(node).WithService(svc).WithEndpoints(fieldName, eps)
+}
+
+// withRange adds a range of ports, which endpoints keep.
+func withRange(s servicemodel.State) servicemodel.State {
+	svc, eps := s.Service(fieldName), s.Endpoints(fieldName)
+	svc.Ports = append(svc.Ports, servicemodel.ServicePort{Name: "rtp",
+		Protocol: servicemodel.UDP, Port: 10000, EndPort: 20000})
+	for i := range eps {
+		eps[i].Ports = append(slices.Clone(eps[i].Ports), servicemodel.EndpointPort{Name: "rtp",
+			Protocol: servicemodel.UDP})
+	}
+	return s.WithService(svc).WithEndpoints(fieldName, eps)
 }
 
 // fields is one run of EveryField.

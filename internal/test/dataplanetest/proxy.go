@@ -19,16 +19,29 @@ func (b *Backend) protocols() []servicemodel.Protocol {
 
 // asks reports whether the backend can pass a scenario: a process does not see the interface by
 // which a connection came in, IPVS knows no loopback addresses, and only nftables knows
-// neighbours and other answers.
+// neighbours, other answers and ranges of ports.
 func (b *Backend) asks(s *Scenario) bool {
 	for _, step := range s.Steps {
 		if n := step.State.Node(); n.LocalhostNodePorts && !b.Loopback ||
 			n.MasqueradeNeighbours && !b.Neighbours ||
-			(n.NoEndpoints != "" || n.Forbidden != "") && !b.Answers {
+			(n.NoEndpoints != "" || n.Forbidden != "") && !b.Answers ||
+			!b.Ranges && hasRanges(step.State) {
 			return false
 		}
 	}
 	return !b.Proxy || s.Options == Options{}
+}
+
+// hasRanges reports whether a service of a state has a range of ports.
+func hasRanges(s servicemodel.State) bool {
+	for svc := range s.Services() {
+		if slices.ContainsFunc(svc.Ports, func(p servicemodel.ServicePort) bool {
+			return p.EndPort != 0
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // expressible returns a state without the ports whose protocol the suite does not test.

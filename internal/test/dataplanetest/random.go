@@ -96,9 +96,13 @@ func affinityOfIPVS(svc *servicemodel.Service) {
 
 // config makes states of the hosts of the network.
 func (r *random) config() randstate.Config {
-	c := randstate.Config{Services: 10, EndpointPorts: []uint16{PortA, PortB}, Weights: true}
-	if r.w.under.OwnConnections {
+	c := randstate.Config{Services: 10, EndpointPorts: []uint16{PortA, PortB}, Weights: true,
+		Ranges: r.w.under.Ranges}
+	switch {
+	case r.w.under.OwnConnections:
 		c.Edit = affinityOfIPVS
+	case c.Ranges:
+		c.Edit = randstate.ForRanges
 	}
 	for _, h := range slices.Concat(r.w.Pods, r.w.RemotePods) {
 		node := "this"
@@ -145,6 +149,11 @@ func (r *random) probe(t *servicemodel.Table) netnstest.Probe {
 	default: // past kernlb, straight to a server
 		h := r.w.Pods[r.rng.IntN(len(r.w.Pods))]
 		p.To = netip.AddrPortFrom([]netip.Addr{h.IPv4, h.IPv6}[family], PortA)
+	}
+	if at := p.To; len(t.RangesAt(at.Addr(), p.Proto, at.Port())) > 0 &&
+		t.Frontend(servicemodel.FrontendKey{Addr: at.Addr(), Protocol: p.Proto,
+			Port: at.Port()}) == nil { // endpoints answer only at these ports
+		p.To = netip.AddrPortFrom(at.Addr(), []uint16{PortA, PortB}[r.rng.IntN(2)])
 	}
 	p.From = r.from(p.To.Addr())
 	return p

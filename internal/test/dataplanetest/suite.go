@@ -44,6 +44,7 @@ var stories = []story{
 	{"a client has one endpoint at all ports of a service", wholeServiceStays(0, 0)},
 	{"clients of a prefix have one endpoint at all ports of a service", wholeServiceStays(24, 64)},
 	{"a client moves only at ports without its endpoint", partlyServing},
+	{"a client has one endpoint at all ports of a range", rangeStays},
 
 	// schedulers: a backend must refuse by name a scheduler that it lacks
 	{"each endpoint gets its share from each scheduler", schedulerShares},

@@ -106,6 +106,21 @@ func (g *Source) Change(s servicemodel.State) servicemodel.State {
 // isRange reports whether the k-th port of a service is a range.
 func (g *Source) isRange(k int) bool { return g.c.Ranges && k == 2 }
 
+// ForRanges takes from a service with a range of ports what nftables lacks at ranges.
+func ForRanges(svc *servicemodel.Service) {
+	for _, p := range svc.Ports {
+		if p.EndPort == 0 {
+			continue
+		}
+		a := &svc.SessionAffinity
+		a.WholeService, a.Bits4, a.Bits6 = false, 0, 0
+		name, _, _ := svc.Scheduler.Split()
+		if name == servicemodel.SourceHash || name == servicemodel.Maglev {
+			svc.Scheduler = servicemodel.WeightedRR
+		}
+	}
+}
+
 func (g *Source) chance(p float64) bool { return g.rng.Float64() < p }
 
 func pick[T any](g *Source, l ...T) T { return l[g.rng.IntN(len(l))] }

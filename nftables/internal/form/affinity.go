@@ -75,6 +75,7 @@ const (
 	// the host, if prefixes are remembered: their addresses may be in the same prefix.
 	groupOutside  = "affinity-external"
 	GroupServices = "affinity-services" // by client and service
+	groupRanges   = "affinity-ranges"   // by client and frontend at a range of ports
 )
 
 // Group is the group of maps of the clients.
@@ -135,9 +136,12 @@ func ClientEntry(f *nft.Family, group string, e nft.Elem) (key servicemodel.Fron
 	ep netip.AddrPort, ok bool) {
 	r, d := nft.Reader{Bytes: e.Key}, nft.Reader{Bytes: e.Data}
 	r.Addr(f.AddrLen)
-	if group == GroupServices {
+	switch group {
+	case GroupServices:
 		key.Addr, ep = r.Addr(f.AddrLen), netip.AddrPortFrom(d.Addr(f.AddrLen), 0)
-	} else {
+	case groupRanges:
+		key, ep = r.RangeClients(f.AddrLen), KindRange.ReadEndpoint(&d, f)
+	default:
 		key, ep = r.Frontend(f.Any, false), d.Endpoint(f.AddrLen)
 	}
 	return key, ep, r.Done() && d.Done()

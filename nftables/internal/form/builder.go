@@ -21,14 +21,27 @@ type builder struct {
 func (b *builder) affinity() bool { return len(b.shape.Affinity) > 0 }
 
 // frontend selects the key of a frontend of a kind from the packet.
-func (b *builder) frontend(k *Kind) nft.Concat { return b.f.Frontend(k == KindNodePort) }
+func (b *builder) frontend(k *Kind) nft.Concat {
+	if k == KindRange { // which the destination keeps
+		return nft.Concat{b.f.CTDaddr, nft.L4Proto, b.f.Daddr}
+	}
+	return b.f.Frontend(k == KindNodePort)
+}
 
 // in matches packets whose frontend is in one of the sets of a kind.
 func (b *builder) in(k *Kind, set string) nft.Rule { return b.frontend(k).In(k.Prefix + set) }
 
 // dnat sends a packet to a slot in the map of a way.
 func (b *builder) dnat(k *Kind, prefix string, w Feature, slot nft.Selector) nft.Rule {
-	return b.f.DNAT(b.frontend(k).With(slot).Map(prefix + WayNames[w] + SetEndpoints))
+	return b.translate(k, b.frontend(k).With(slot).Map(prefix+WayNames[w]+SetEndpoints))
+}
+
+// translate sends a packet to the endpoint in a map of a kind.
+func (b *builder) translate(k *Kind, to nft.Mapped) nft.Rule {
+	if k == KindRange {
+		return b.f.DNATAddr(to)
+	}
+	return b.f.DNAT(to)
 }
 
 // original selects, from conntrack, the frontend to which a flow was sent before DNAT: as the key
@@ -73,7 +86,18 @@ func (b *builder) nodePorts() (l []nft.Rule) {
 }
 
 // forbidden matches packets to restricted frontends from outside their source ranges.
-func (b *builder) forbidden() nft.Rule {
-	k := b.frontend(KindService)
-	return nft.Join(k.In(SetRestricted), k.With(b.f.Saddr).NotIn(SetSources))
+func (b *builder) forbidden(k *Kind) nft.Rule {
+	key := b.frontend(k)
+	return nft.Join(key.In(k.SetRestricted()), key.With(b.f.Saddr).NotIn(k.SetSources()))
+}
+
+// ours lists matches of flows that were sent to frontends of this instance. Only the address of a
+// flow to a range is compared.
+func (b *builder) ours() []nft.Rule {
+	service, nodePort := b.original()
+	l := []nft.Rule{service.In(KindService.Registry), nodePort.In(KindNodePort.Registry)}
+	if b.shape.Has(Ranges) {
+		l = append(l, b.f.CTDaddr.In(SetRangeAddresses))
+	}
+	return l
 }

@@ -14,6 +14,7 @@ func (w *Writer) Elements(t *servicemodel.Table, fe *servicemodel.Frontend, to S
 	internal, external := t.PoolsOf(fe)
 	w.Pool(nil, fe, false, nil, internal, nil, to)
 	w.Pool(nil, fe, true, nil, external, nil, to)
+	w.Blocks(t, fe, to)
 }
 
 // Pool writes the elements that differ between the pools of a frontend before and after a change:
@@ -30,7 +31,7 @@ func (w *Writer) Pool(old, new *servicemodel.Frontend, outside bool, was, is *se
 	w.ByAddress(new, outside, was, is, del, add)
 }
 
-// Frontend writes all elements of fe, except those of its pools' endpoints.
+// Frontend writes all elements of fe, except those of its pools' endpoints and of its blocks.
 func (w *Writer) Frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to Sink) {
 	k := KindOf(fe.Key)
 	w.key = nft.AppendFrontend(w.key[:0], fe.Key)
@@ -58,7 +59,7 @@ func (w *Writer) Frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to S
 		w.affinity(fe, to)
 	}
 	if fe.Sources != nil {
-		to(SetRestricted, nft.Elem{Key: w.key})
+		to(k.SetRestricted(), nft.Elem{Key: w.key})
 		w.sources(fe, to)
 	}
 }
@@ -112,7 +113,7 @@ func (w *Writer) sources(fe *servicemodel.Frontend, to Sink) {
 	for _, p := range fe.Sources {
 		first := nft.AppendAddr(w.key, p.Masked().Addr())
 		last := nft.AppendAddr(nft.AppendFrontend(w.data[:0], fe.Key), nft.LastAddr(p))
-		to(SetSources, nft.Elem{Key: first, KeyEnd: last})
+		to(KindOf(fe.Key).SetSources(), nft.Elem{Key: first, KeyEnd: last})
 		w.data = last
 	}
 }
@@ -130,10 +131,11 @@ func (w *Writer) slots(fe *servicemodel.Frontend, outside bool, old, new *servic
 		w.slots(fe, outside, old, nil, del, add)
 		old = nil
 	}
-	name := KindOf(fe.Key).SlotMap(outside, way)
+	k := KindOf(fe.Key)
+	name := k.SlotMap(outside, way)
 	w.key = nft.AppendFrontend(w.key[:0], fe.Key)
 	write := func(to Sink, p *servicemodel.Pool, at int, en *Entry) {
-		w.data = nft.AppendEndpoint(w.data[:0], en.Endpoint)
+		w.data = k.appendEndpoint(w.data[:0], en.Endpoint)
 		e := nft.Elem{Key: nft.AppendSlot(w.key, at), Data: w.data}
 		named := at == 0 && p.Scheduler != servicemodel.SchedulerDefault
 		if named || en.Slot >= 0 || en.weight > 0 {

@@ -1,6 +1,7 @@
 package form
 
 import (
+	"net/netip"
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
@@ -8,7 +9,7 @@ import (
 )
 
 // Feature is a feature that some services use, or a set of features.
-type Feature uint8
+type Feature uint32
 
 // The features. The first ones are the ways in which schedulers other than random choose endpoints.
 const (
@@ -20,10 +21,18 @@ const (
 	SplitPools                          // outside clients or the host are separate for some service
 	NotFromPods                         // some frontend is masqueraded unless from a pod
 	LargePools                          // some pool is beyond smallClasses
+	blocks0                             // some range has a block of no bits: see [BlocksOf]
 
 	AtRandom Feature = 0
+	Ranges           = (1<<(BlockBits+1) - 1) * blocks0
 	Ways             = InTurn | ByHash | ByMaglev
 )
+
+// BlockBits is the most leading bits of a block of ports.
+const BlockBits = 16
+
+// BlocksOf is the feature of blocks with so many leading bits.
+func BlocksOf(bits uint8) Feature { return blocks0 << bits }
 
 // WayNames begin the names of the maps and chains for a way.
 var WayNames = [...]string{InTurn: "-rr", ByHash: "-sh", ByMaglev: "-mh"}
@@ -31,8 +40,8 @@ var WayNames = [...]string{InTurn: "-rr", ByHash: "-sh", ByMaglev: "-mh"}
 // external is in the names of sets and chains for clients outside.
 const external = "-external"
 
-// Kind is one of the two ways by which packets reach frontends. The names of the sets and chains of
-// a kind begin alike.
+// Kind is one of the ways by which packets reach frontends. The names of the sets and chains of a
+// kind begin alike.
 type Kind struct {
 	Prefix   string // "service"
 	outside  string // the prefix for clients outside that have endpoints of their own
@@ -45,11 +54,13 @@ type Kind struct {
 	slotMaps, outsideSlotMaps [len(WayNames)]string
 }
 
-// The kinds: by the addresses of services, and by node ports.
+// The kinds: by the addresses of services, by node ports, and by ranges of ports at the addresses
+// of services. The objects of the last kind exist only if some service has a range.
 var (
 	KindService  = newKind("service", "no-endpoints")
 	KindNodePort = newKind("nodeport", "nodeport-no-endpoints")
-	Kinds        = [2]*Kind{KindService, KindNodePort}
+	KindRange    = newKind("range", "range-no-endpoints")
+	Kinds        = [3]*Kind{KindService, KindNodePort, KindRange}
 )
 
 func newKind(prefix, noEndpoints string) *Kind {
@@ -72,14 +83,55 @@ func (k *Kind) SlotMap(outside bool, way Feature) string {
 
 // KindOf returns the kind of a frontend.
 func KindOf(k servicemodel.FrontendKey) *Kind {
-	if k.NodePort() {
+	switch {
+	case k.NodePort():
 		return KindNodePort
+	case k.EndPort != 0:
+		return KindRange
 	}
 	return KindService
 }
 
 // Key lists the fields in the key of a frontend of the kind.
-func (k *Kind) Key(f *nft.Family) []nft.Field { return f.FrontendFields(k == KindNodePort) }
+func (k *Kind) Key(f *nft.Family) []nft.Field {
+	if k == KindRange {
+		return []nft.Field{f.Addr, nft.FieldProto, f.Addr}
+	}
+	return f.FrontendFields(k == KindNodePort)
+}
+
+// ReadKey reads the key of a frontend of the kind.
+func (k *Kind) ReadKey(r *nft.Reader, f *nft.Family) servicemodel.FrontendKey {
+	if k == KindRange {
+		return r.RangeFrontend(f.AddrLen)
+	}
+	return r.Frontend(f.Any, k == KindNodePort)
+}
+
+// ReadEndpoint reads an endpoint in a map of the kind.
+func (k *Kind) ReadEndpoint(r *nft.Reader, f *nft.Family) netip.AddrPort {
+	if k == KindRange {
+		return netip.AddrPortFrom(r.Addr(f.AddrLen), 0)
+	}
+	return r.Endpoint(f.AddrLen)
+}
+
+// appendEndpoint appends an endpoint in the form of the maps of the kind. Packets to ranges keep
+// their ports.
+func (k *Kind) appendEndpoint(b []byte, ep netip.AddrPort) []byte {
+	if k == KindRange {
+		return nft.AppendAddr(b, ep.Addr())
+	}
+	return nft.AppendEndpoint(b, ep)
+}
+
+// endpointFields lists the fields of an endpoint in the maps of the kind.
+func (k *Kind) endpointFields(f *nft.Family) []nft.Field {
+	if k == KindRange {
+		return []nft.Field{f.Addr}
+	}
+	return []nft.Field{f.Addr, nft.FieldPort}
+}
 
 // PrefixOf returns the beginning of the names of the chains and maps for packets to a frontend of a
 // kind.
@@ -109,14 +161,26 @@ const (
 	SetSettings   = "settings"
 	SetClusterIPs = "cluster-ips"
 	SetHairpins   = "hairpins"
-	SetRestricted = "restricted"
-	SetSources    = "sources"
+	// SetRangeAddresses has the addresses at which there are ranges.
+	SetRangeAddresses = "range-addresses"
+	setRestricted     = "restricted"
+	setSources        = "sources"
 )
+
+// SetRestricted is the name of the set of frontends of the kind that only sources may connect to,
+// and SetSources that of the set of these.
+func (k *Kind) SetRestricted() string { return k.rangePrefix() + setRestricted }
+func (k *Kind) SetSources() string    { return k.rangePrefix() + setSources }
+
+func (k *Kind) rangePrefix() string {
+	if k == KindRange {
+		return "range-"
+	}
+	return ""
+}
 
 // AddressSets are the sets of addresses.
 var AddressSets = [2]string{SetClusterIPs, SetHairpins}
 
 // IsAnonymous reports whether a set or chain belongs to a rule. The kernel names these.
 func IsAnonymous(name string) bool { return strings.HasPrefix(name, "__") }
-
-func endpointFields(f *nft.Family) []nft.Field { return []nft.Field{f.Addr, nft.FieldPort} }

@@ -1,16 +1,21 @@
 package form
 
-import "github.com/kernlb/kernlb/internal/nft"
+import (
+	"slices"
+
+	"github.com/kernlb/kernlb/internal/nft"
+)
 
 // SetsOf lists the sets of a table. The sets that are used most come first, because the kernel
 // finds a set by walking the list (nft_set_lookup in nf_tables_api.c). The set of the version is
 // not in the list, because its name changes.
 func SetsOf(f *nft.Family, s *Shape) []*nft.Set {
 	var l []*nft.Set
-	for _, k := range Kinds {
+	for _, k := range s.Kinds() {
 		l = append(l, k.EndpointMaps(f, s)...)
 	}
-	for _, k := range Kinds {
+	l = append(l, rangeSets(f, s)...)
+	for _, k := range s.Kinds() {
 		l = append(l, &nft.Set{Name: k.Registry, Key: k.Key(f), Comment: "every frontend"})
 	}
 	l = append(l,
@@ -18,16 +23,18 @@ func SetsOf(f *nft.Family, s *Shape) []*nft.Set {
 			Comment: "other ports of these are rejected"},
 		&nft.Set{Name: SetHairpins, Key: []nft.Field{f.Addr, f.Addr},
 			Comment: "endpoints that may reach themselves"})
-	for _, k := range Kinds {
+	for _, k := range s.Kinds() {
 		l = append(l, k.Memberships(f, s)...)
 	}
 	l = append(l, OwnerSets(f)...)
 	l = append(l, AffinityMapsOf(f, s)...)
-	if s.Has(SourceRanges) {
+	for _, k := range s.Kinds() {
+		if k == KindNodePort || !s.Has(SourceRanges) {
+			continue
+		}
 		l = append(l,
-			&nft.Set{Name: SetRestricted, Key: KindService.Key(f),
-				Comment: "only sources may connect"},
-			&nft.Set{Name: SetSources, Key: append(KindService.Key(f), f.Addr),
+			&nft.Set{Name: k.SetRestricted(), Key: k.Key(f), Comment: "only sources may connect"},
+			&nft.Set{Name: k.SetSources(), Key: append(k.Key(f), f.Addr),
 				Flags:   nft.SetInterval | nft.SetConcat,
 				Comment: "who may connect to the restricted"})
 	}
@@ -50,7 +57,7 @@ func (k *Kind) EndpointMaps(f *nft.Family, s *Shape) (l []*nft.Set) {
 				comment = "endpoints for outside clients only, by slot"
 			}
 			l = append(l, &nft.Set{Name: k.SlotMap(outside, Feature(w)),
-				Key: append(k.Key(f), nft.FieldSlot), Data: endpointFields(f), Flags: nft.SetMap,
+				Key: append(k.Key(f), nft.FieldSlot), Data: k.endpointFields(f), Flags: nft.SetMap,
 				Typeof: true, Comment: comment})
 		}
 	}
@@ -91,7 +98,7 @@ func (k *Kind) Memberships(f *nft.Family, s *Shape) []*nft.Set {
 	for _, outside := range []bool{false, true} {
 		if whole && (s.Has(SplitPools) || !outside) {
 			l = append(l, &nft.Set{Name: PrefixOf(k, outside) + setByAddress,
-				Key: append(k.Key(f), f.Addr), Data: endpointFields(f), Flags: nft.SetMap,
+				Key: append(k.Key(f), f.Addr), Data: k.endpointFields(f), Flags: nft.SetMap,
 				Comment: "endpoints of whole services, by address"})
 		}
 	}
@@ -108,9 +115,16 @@ func (k *Kind) Memberships(f *nft.Family, s *Shape) []*nft.Set {
 // AffinityMapsOf returns the maps of remembered clients that a shape needs.
 func AffinityMapsOf(f *nft.Family, s *Shape) (l []*nft.Set) {
 	for _, group := range s.AffinityGroups() {
-		key, data := append([]nft.Field{f.Addr}, KindService.Key(f)...), endpointFields(f)
-		if group == GroupServices {
+		key := append([]nft.Field{f.Addr}, KindService.Key(f)...)
+		data := KindService.endpointFields(f)
+		switch group {
+		case GroupServices:
 			key, data = []nft.Field{f.Addr, f.Addr}, []nft.Field{f.Addr}
+		case groupRanges:
+			key = []nft.Field{f.Addr, f.Addr, nft.FieldProto, f.Addr}
+			if data = KindRange.endpointFields(f); f == nft.IPv6 {
+				key = slices.Delete(key, 2, 3)
+			}
 		}
 		for i := range AffinityMaps {
 			l = append(l, &nft.Set{Name: AffinityMap(group, i), Key: key, Data: data,

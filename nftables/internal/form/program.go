@@ -9,12 +9,13 @@ import (
 // on the configuration, and on the features in use, and never on the services themselves.
 func (h *Hooks) Program(f *nft.Family, r servicemodel.Rules, s *Shape) nft.Program {
 	b := &builder{at: h, f: f, rules: r, shape: s}
-	for _, k := range Kinds {
+	for _, k := range s.Kinds() {
 		b.balances(k)
 		b.frontends(k)
 	}
 	b.leaves(s.Leaves)
 	b.dispatch()
+	b.ranges()
 	b.reset()
 	b.newPackets()
 	b.masquerade()
@@ -26,7 +27,7 @@ func (h *Hooks) Program(f *nft.Family, r servicemodel.Rules, s *Shape) nft.Progr
 }
 
 // dispatch makes the chain that finds out whether a packet is for a service. Addresses of services
-// precede node ports.
+// precede node ports, and these precede ranges.
 func (b *builder) dispatch() {
 	c := b.Chain("dispatch")
 	c.Add(b.frontend(KindService).In(KindService.Registry), nft.Goto(KindService.chain))
@@ -34,4 +35,5 @@ func (b *builder) dispatch() {
 		c.Add(b.frontend(KindNodePort).In(KindNodePort.Registry), b.nodeAddress(p),
 			nft.Goto(KindNodePort.chain))
 	}
+	b.toRanges(c, nft.Goto(chainDispatchRanges))
 }

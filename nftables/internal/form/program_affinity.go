@@ -33,27 +33,36 @@ func (b *builder) remember(c *nft.ProgramChain, k *Kind, group string) {
 		if a.Bits == 0 {
 			from = GroupClients
 		}
+		if k == KindRange {
+			from = groupRanges
+		}
 		switch {
 		case a.Whole != (group == GroupServices):
 		case a.Whole:
 			c.Add(b.f.SetDaddr(b.frontend(k).Map(affinityName(k, a))), nft.Jump(b.given(k, a)))
 		default:
 			c.Add(b.in(k, SetAffinity+a.name()),
-				b.byClient(b.f.Saddr, a, nft.VerdictJump, b.remembered(a, from)))
+				b.byClient(b.f.Saddr, a, nft.VerdictJump, b.remembered(k, a, from)))
 		}
 	}
 }
 
 // remembered makes the chains that send a remembered client to its endpoint, unless there are some,
 // and returns their names without the number of the map.
-func (b *builder) remembered(a Affinity, group string) string {
+func (b *builder) remembered(k *Kind, a Affinity, group string) string {
+	if k == KindNodePort {
+		k = KindService // entries have the address of the node
+	}
 	name := chainRemembered + strings.TrimPrefix(group, GroupClients) + a.by()
 	if b.Has(AffinityMap(name, 0)) {
 		return name
 	}
-	key := nft.Concat{b.f.Prefix(b.f.Saddr, a.Bits)}.With(b.frontend(KindService)...)
+	key := nft.Concat{b.f.Prefix(b.f.Saddr, a.Bits)}.With(b.frontend(k)...)
+	if k == KindRange {
+		key = b.rangeClient(b.f.Saddr, b.f.Daddr)
+	}
 	for i := range AffinityMaps {
-		b.Chain(AffinityMap(name, i)).Add(b.f.DNAT(key.Map(AffinityMap(group, i))))
+		b.Chain(AffinityMap(name, i)).Add(b.translate(k, key.Map(AffinityMap(group, i))))
 	}
 	return name
 }
@@ -125,7 +134,16 @@ func (b *builder) learn() {
 				inNodePort, put))
 		}
 	}
+	if len(b.shape.affinityOf(KindRange)) > 0 {
+		rules = append([]nft.Rule{nft.Join(withPorts, service.NotIn(KindService.Registry),
+			b.f.CTDaddr.In(SetRangeAddresses), nft.Jump(chainLearnRanges))}, rules...)
+	}
 	b.Chain(ChainLearn).Rules = rules
+}
+
+// update returns the rule that remembers a client in a map.
+func (b *builder) update(name string, key nft.Concat, a Affinity, data nft.Concat) nft.Rule {
+	return nft.Join(nft.Update(name, key, time.Duration(a.Seconds)*time.Second, data), nft.Counter)
 }
 
 // learnIn writes the rules that remember a client in the i-th map.
@@ -133,8 +151,7 @@ func (b *builder) learnIn(c *nft.ProgramChain, a Affinity, i int) {
 	service, nodePort := b.original()
 	client := nft.Concat{b.f.Prefix(b.f.CTSaddr, a.Bits)}
 	update := func(group string, by, data nft.Concat) nft.Rule {
-		return nft.Join(nft.Update(AffinityMap(group, i), client.With(by...),
-			time.Duration(a.Seconds)*time.Second, data), nft.Counter)
+		return b.update(AffinityMap(group, i), client.With(by...), a, data)
 	}
 	if a.Whole {
 		c.Add(update(GroupServices, nft.Concat{b.f.Saddr}, nft.Concat{b.f.Daddr}))

@@ -1,14 +1,18 @@
 package form
 
-import "github.com/kernlb/kernlb/internal/nft"
+import (
+	"cmp"
+
+	"github.com/kernlb/kernlb/internal/nft"
+)
 
 // newPackets makes the chains for new packets after DNAT. Only packets that were not translated can
 // be to frontends without endpoints, to the other ports of cluster IPs and to unused addresses.
 func (b *builder) newPackets() {
-	for _, k := range Kinds {
+	for _, k := range b.shape.Kinds() {
 		c := b.Chain(k.noEndpoints)
 		c.Add(b.in(k, setDrop), nft.Drop)
-		c.Add(b.in(k, setReject), b.answer(b.rules.NoEndpoints))
+		c.Add(b.in(k, setReject), b.asItWas(k), b.answer(b.rules.NoEndpoints))
 		// A commit came while the packet was in the chains of type nat. Its client sends again.
 		c.Add(nft.Drop)
 	}
@@ -28,9 +32,11 @@ func (b *builder) newPackets() {
 		in.Add(b.frontend(KindNodePort).In(KindNodePort.Registry), at,
 			nft.Goto(KindNodePort.noEndpoints))
 	}
+	b.toRanges(in, nft.Jump(chainNewRanges))
 	c := b.Chain(chainNew)
 	translated(c)
 	c.Add(b.frontend(KindService).In(KindService.Registry), nft.Goto(KindService.noEndpoints))
+	b.toRanges(c, nft.Jump(chainNewRanges))
 	c.Add(b.f.Daddr.In(SetClusterIPs), b.f.Reject())
 	for _, p := range b.f.Own(b.rules.ServiceCIDRs) {
 		c.Add(b.f.DaddrWithin(p), nft.Drop)
@@ -42,6 +48,17 @@ const (
 	chainNewInput = "new-packets-input" // to this host
 	chainNew      = "new-packets"
 )
+
+// asItWas makes a packet to a frontend of a kind what it was, if its destination keeps a range.
+func (b *builder) asItWas(k *Kind) nft.Rule {
+	if k == KindRange {
+		return b.f.ResetDaddr()
+	}
+	return nil
+}
+
+// forbid returns the end of a rule that answers packets from outside the source ranges.
+func (b *builder) forbid() nft.Rule { return b.answer(cmp.Or(b.rules.Forbidden, "drop")) }
 
 // answer returns the end of a rule that answers packets.
 func (b *builder) answer(answer string) nft.Rule {

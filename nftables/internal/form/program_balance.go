@@ -24,7 +24,7 @@ const (
 // balances makes the chains that choose an endpoint for the packets to frontends of a kind.
 func (b *builder) balances(k *Kind) {
 	// A frontend without slot 0 has no endpoints. No other rule finds one.
-	b.balance(k, k.Prefix, SetOver, nft.Accept)
+	b.balance(k, k.Prefix, SetOver, nft.Join(b.asItWas(k), nft.Accept))
 	b.draw(k, k.Prefix)
 	if !b.shape.Has(SplitPools) {
 		return
@@ -32,7 +32,7 @@ func (b *builder) balances(k *Kind) {
 	// A commit may have come after the lookup in the set. The frontend's outside clients may now
 	// have the same endpoints as others.
 	outside := k.outside
-	b.balance(k, outside, SetExternalOver, nft.Join(b.in(k, SetSplit), nft.Accept))
+	b.balance(k, outside, SetExternalOver, nft.Join(b.in(k, SetSplit), b.asItWas(k), nft.Accept))
 	b.draw(k, outside)
 	c := b.Chain(outside)
 	b.remember(c, k, groupOutside)
@@ -114,9 +114,9 @@ func drawName(prefix string, n int) string { return prefix + chainDraw + strconv
 func (b *builder) frontends(k *Kind) {
 	mark, notPods := nft.MarkOr(b.rules.MasqueradeMark), b.f.NotFromPods(b.rules.LocalPods)
 	c := b.Chain(k.chain)
-	if b.shape.Has(SourceRanges) && k == KindService {
+	if b.shape.Has(SourceRanges) && k != KindNodePort {
 		// The frontend may be newer than the check in the chains before DNAT.
-		c.Add(b.forbidden(), nft.Drop)
+		c.Add(b.forbidden(k), nft.Drop)
 	}
 	c.Add(b.in(k, setMasqAll), mark)
 	if b.shape.Has(NotFromPods) {

@@ -1,8 +1,6 @@
 package form
 
 import (
-	"cmp"
-
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 )
@@ -71,16 +69,17 @@ func (b *builder) destinations() {
 
 // sources answers connections to restricted frontends from outside their source ranges.
 func (b *builder) sources(c *nft.ProgramChain) {
-	c.Add(nft.CTStateNew, b.forbidden(), b.answer(cmp.Or(b.rules.Forbidden, "drop")))
+	c.Add(nft.CTStateNew, b.forbidden(KindService), b.forbid())
+	if b.shape.Has(Ranges) {
+		c.Add(nft.CTStateNew, b.f.Daddr.In(SetRangeAddresses), nft.Jump(chainSourceRanges))
+	}
 }
 
 // neighbours masquerades connections that leave by the interface by which they came in. The
 // endpoint is known only after DNAT, and the kernel looks up its interface only in prerouting
 // (nft_fib_validate before Linux 5.13).
 func (b *builder) neighbours(c *nft.ProgramChain) {
-	service, nodePort := b.original()
-	for _, ours := range []nft.Rule{service.In(KindService.Registry),
-		nodePort.In(KindNodePort.Registry)} {
+	for _, ours := range b.ours() {
 		c.Add(nft.CTStateNew, nft.CTStatusDNAT, withPorts, ours, nft.FIBDaddrByIIF,
 			nft.MarkOr(b.rules.MasqueradeMark))
 	}
@@ -99,10 +98,8 @@ func (b *builder) postrouting(c *nft.ProgramChain) {
 // mark, and the bit may mean something else to other programs (bit 14 is in wg-quick's mark,
 // 0xca6c).
 func (b *builder) masquerade() {
-	service, nodePort := b.original()
 	c := b.Chain(chainMasquerade)
-	for _, ours := range []nft.Rule{service.In(KindService.Registry),
-		nodePort.In(KindNodePort.Registry)} {
+	for _, ours := range b.ours() {
 		c.Add(withPorts, ours, nft.MarkXor(b.rules.MasqueradeMark), nft.Masquerade)
 	}
 }

@@ -45,6 +45,7 @@ func (s *Shape) AddFrontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
 	if fe.Sources != nil {
 		s.Uses |= SourceRanges
 	}
+	s.addRange(fe.Key)
 	switch fe.Masquerade {
 	case servicemodel.FromHost | servicemodel.FromOutside:
 		s.Uses |= NotFromPods
@@ -77,8 +78,13 @@ func (s *Shape) Equal(o *Shape) bool {
 
 // affinityOf lists the kinds of session affinity that frontends of a kind may have.
 func (s *Shape) affinityOf(k *Kind) []Affinity {
-	if k == KindNodePort && !s.Has(StickyNodePorts) {
+	switch {
+	case k == KindNodePort && !s.Has(StickyNodePorts), k == KindRange && !s.Has(Ranges):
 		return nil
+	case k == KindRange: // the packet has no room for more
+		return slices.DeleteFunc(slices.Clone(s.Affinity), func(a Affinity) bool {
+			return a.Whole || a.Bits > 0
+		})
 	}
 	return s.Affinity
 }
@@ -91,6 +97,9 @@ func (s *Shape) AffinityGroups() (l []string) {
 			l = Insert(l, groupOutside, strings.Compare)
 		}
 	}
+	if len(s.affinityOf(KindRange)) > 0 {
+		l = Insert(l, groupRanges, strings.Compare)
+	}
 	return l
 }
 
@@ -101,4 +110,21 @@ func Insert[T any](sorted []T, v T, compare func(a, b T) int) []T {
 		return sorted
 	}
 	return slices.Insert(sorted, i, v)
+}
+
+// addRange adds the features of a range to s.
+func (s *Shape) addRange(k servicemodel.FrontendKey) {
+	if k.EndPort != 0 {
+		for b := range k.Blocks() {
+			s.Uses |= BlocksOf(b.Bits)
+		}
+	}
+}
+
+// Kinds returns the kinds whose objects exist.
+func (s *Shape) Kinds() []*Kind {
+	if s.Has(Ranges) {
+		return Kinds[:]
+	}
+	return Kinds[:2]
 }

@@ -1,6 +1,10 @@
 package form
 
-import "github.com/kernlb/kernlb/servicemodel"
+import (
+	"slices"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
 
 // A pool whose scheduler is not random has its slots in a map of its scheduler, and not in the
 // ordinary one, and its frontends are in no set that tells a class. A packet to it finds no slot in
@@ -37,4 +41,15 @@ func EntryCount(p *servicemodel.Pool) int {
 		return len(p.Units)
 	}
 	return SlotCount(p)
+}
+
+// TakesRanges reports whether a pool can be that of a range: packets keep their ports at all
+// endpoints, and no hash chooses. The registers of the kernel have no room for the input of a hash
+// beside the IPv6 key of a range.
+func TakesRanges(p *servicemodel.Pool) bool {
+	w := WayOf(p)
+	return w != ByHash && w != ByMaglev &&
+		!slices.ContainsFunc(p.Slots, func(s servicemodel.Slot) bool {
+			return s.Endpoint.Port() != 0
+		})
 }

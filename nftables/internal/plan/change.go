@@ -29,6 +29,7 @@ func (pl *Planner) planChange(p *Plan, t *TablePlan) {
 			pl.changed(p, t, old, new)
 		}
 	})
+	pl.planBlocks(p.Changes, t)
 	addresses := [][]servicemodel.AddrChange{p.Changes.ClusterIPs, p.Changes.Hairpins}
 	if pl.Owning != nil {
 		addresses = nil // the index of owners counts them

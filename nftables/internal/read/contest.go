@@ -2,6 +2,8 @@ package read
 
 import (
 	"context"
+	"net/netip"
+	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rendering"
@@ -34,7 +36,9 @@ func (r *Reading) contest(context.Context, *Reading) error {
 		if set == nil || !IsRead(name) {
 			continue
 		}
-		registry := name == form.KindService.Registry || name == form.KindNodePort.Registry
+		registry := slices.ContainsFunc(form.Kinds[:], func(k *form.Kind) bool {
+			return name == k.Registry
+		})
 		for _, e := range elems {
 			key, ok := r.keyOf(set, *e)
 			if fe := r.want.Frontend(key); ok && fe != nil {
@@ -49,9 +53,41 @@ func (r *Reading) contest(context.Context, *Reading) error {
 			}
 		}
 	}
+	if ranges := r.rangesBeside(append(contested, r.incomplete...)); ranges != nil {
+		for fe := range form.FrontendsOf(r.want, r.Family) {
+			if fe.Key.EndPort != 0 && ranges[fe.Key.Addr] {
+				contest(fe.Service)
+			}
+		}
+	}
 	for _, o := range contested {
 		o.elements(r.w, r.want, func(set string, e nft.Elem) { r.Add(set, e) })
 	}
 	r.incomplete = append(r.incomplete, contested...)
 	return nil
+}
+
+// rangesBeside returns the addresses at which objects have ranges, or which are among the addresses
+// left over. Ranges at an address share elements, so all of them are left over together. It returns
+// nil if there are none.
+func (r *Reading) rangesBeside(objects []object) map[netip.Addr]bool {
+	var at map[netip.Addr]bool
+	note := func(a netip.Addr) {
+		if at == nil {
+			at = map[netip.Addr]bool{}
+		}
+		at[a] = true
+	}
+	for _, o := range objects {
+		for _, fe := range o.frontends {
+			if fe.Key.EndPort != 0 {
+				note(fe.Key.Addr)
+			}
+		}
+	}
+	for _, e := range r.Elems[form.KindRange.Registry] {
+		rd := nft.Reader{Bytes: e.Key}
+		note(form.KindRange.ReadKey(&rd, r.Family).Addr)
+	}
+	return at
 }

@@ -52,9 +52,9 @@ func (r *Reading) Interpret(c *servicemodel.Contents) {
 func (r *Reading) frontends(c *servicemodel.Contents) {
 	var decoded servicemodel.Contents
 	ranges, slots := r.ReadRanges(), map[string]map[string][]form.Entry{}
-	for _, k := range form.Kinds {
+	for _, k := range r.Shape.Kinds() {
 		for _, s := range k.EndpointMaps(r.Family, &r.Shape) {
-			slots[s.Name] = r.ReadSlots(s.Name)
+			slots[s.Name] = r.ReadSlots(k, s.Name)
 		}
 		for _, e := range r.Elems[k.Registry] {
 			if fe := r.frontend(k, e, ranges); fe != nil {
@@ -80,9 +80,10 @@ func (r *Reading) frontends(c *servicemodel.Contents) {
 	if err != nil { // impossible: keys and identities come from maps
 		return
 	}
+	faulty := r.faultyRanges(t)
 	used := map[servicemodel.PoolID]bool{}
 	for _, fe := range decoded.Frontends {
-		if !hasPools(t, fe) || !r.verify(t, fe) {
+		if !hasPools(t, fe) || fe.Key.EndPort != 0 && faulty[fe.Key.Addr] || !r.verify(t, fe) {
 			continue
 		}
 		c.Frontends = append(c.Frontends, fe)
@@ -104,7 +105,7 @@ type poolView struct {
 
 // ReadSlots collects the endpoints in a map by their frontend's key. A missing slot is an invalid
 // endpoint.
-func (r *Reading) ReadSlots(set string) map[string][]form.Entry {
+func (r *Reading) ReadSlots(k *form.Kind, set string) map[string][]form.Entry {
 	m := make(map[string][]form.Entry, len(r.Elems[set])/4)
 	for _, e := range r.Elems[set] {
 		n := len(e.Key) - 4
@@ -113,7 +114,7 @@ func (r *Reading) ReadSlots(set string) map[string][]form.Entry {
 		}
 		slot := binary.NativeEndian.Uint32(e.Key[n:])
 		d := nft.Reader{Bytes: e.Data}
-		ep := d.Endpoint(r.Family.AddrLen)
+		ep := k.ReadEndpoint(&d, r.Family)
 		if slot >= form.MaxSlots || !d.Done() {
 			continue
 		}
@@ -131,8 +132,8 @@ func (r *Reading) ReadSlots(set string) map[string][]form.Entry {
 func (r *Reading) frontend(k *form.Kind, e *nft.Elem,
 	ranges map[string][]netip.Prefix) *servicemodel.Frontend {
 	rd := nft.Reader{Bytes: e.Key}
-	key := rd.Frontend(r.Family.Any, k == form.KindNodePort)
-	if !rd.Done() || !key.Protocol.Valid() || k == form.KindService && key.NodePort() {
+	key := k.ReadKey(&rd, r.Family)
+	if !rd.Done() || !key.Protocol.Valid() || form.KindOf(key) != k {
 		return nil
 	}
 	// An element with other padding is another element.
@@ -143,7 +144,7 @@ func (r *Reading) frontend(k *form.Kind, e *nft.Elem,
 	if err != nil {
 		return nil
 	}
-	if k == form.KindService && r.Elems[form.SetRestricted][string(e.Key)] != nil {
+	if k != form.KindNodePort && r.Elems[k.SetRestricted()][string(e.Key)] != nil {
 		fe.Sources = append([]netip.Prefix{}, ranges[string(e.Key)]...)
 		slices.SortFunc(fe.Sources, netip.Prefix.Compare)
 	}
@@ -153,7 +154,13 @@ func (r *Reading) frontend(k *form.Kind, e *nft.Elem,
 // ReadRanges collects the source ranges by their frontend's key.
 func (r *Reading) ReadRanges() map[string][]netip.Prefix {
 	m := map[string][]netip.Prefix{}
-	for _, e := range r.Elems[form.SetSources] {
+	r.readRanges(form.KindService, m)
+	r.readRanges(form.KindRange, m)
+	return m
+}
+
+func (r *Reading) readRanges(k *form.Kind, m map[string][]netip.Prefix) {
+	for _, e := range r.Elems[k.SetSources()] {
 		n := len(e.Key) - r.Family.AddrLen
 		if n < 0 || len(e.KeyEnd) != len(e.Key) {
 			continue
@@ -164,7 +171,6 @@ func (r *Reading) ReadRanges() map[string][]netip.Prefix {
 			m[string(e.Key[:n])] = append(m[string(e.Key[:n])], p)
 		}
 	}
-	return m
 }
 
 // view reads the pool of a frontend for clients inside or outside. If frontends of one pool differ,
@@ -205,15 +211,36 @@ func (r *Reading) view(views map[servicemodel.PoolID][]*poolView,
 	views[id] = append(views[id], &poolView{p, 1})
 }
 
-// verify compares the elements of a frontend with the right ones. If all are right, it removes them
-// from the elements without a place.
-func (r *Reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
+// faultyRanges returns the addresses of ranges of which some element is wrong. Ranges at an address
+// share elements.
+func (r *Reading) faultyRanges(t *servicemodel.Table) map[netip.Addr]bool {
+	var faulty map[netip.Addr]bool
+	for fe := range t.Frontends() {
+		if fe.Key.EndPort != 0 && (!hasPools(t, fe) || !r.right(t, fe)) {
+			if faulty == nil {
+				faulty = map[netip.Addr]bool{}
+			}
+			faulty[fe.Key.Addr] = true
+		}
+	}
+	return faulty
+}
+
+// right reports whether the elements of a frontend are the right ones.
+func (r *Reading) right(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
 	good := true
 	r.w.Elements(t, fe, func(set string, e nft.Elem) {
 		f := r.Elems[set][string(e.Key)+string(e.KeyEnd)]
 		good = good && f != nil && bytes.Equal(f.Data, e.Data) && f.Goto == e.Goto &&
 			nft.CommentOf(f.UserData) == nft.CommentOf(e.UserData)
 	})
+	return good
+}
+
+// verify compares the elements of a frontend with the right ones. If all are right, it removes them
+// from the elements without a place.
+func (r *Reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
+	good := r.right(t, fe)
 	if good {
 		r.w.Elements(t, fe, func(set string, e nft.Elem) {
 			delete(r.Elems[set], string(e.Key)+string(e.KeyEnd))

@@ -67,13 +67,16 @@ func (o *object) elements(w *form.Writer, t *servicemodel.Table, to form.Sink) {
 func (o *object) expressible(t *servicemodel.Table) bool {
 	for _, fe := range o.frontends {
 		if !rendering.KnownOrigins(fe.Masquerade) || fe.Sources != nil && fe.Key.NodePort() ||
-			!hasPools(t, fe) {
+			!hasPools(t, fe) || fe.Key.EndPort != 0 && (fe.AffinityService || fe.AffinityBits > 0) {
 			return false
 		}
 		internal, external := t.PoolsOf(fe)
 		for _, p := range []*servicemodel.Pool{internal, external} {
 			if p == nil {
 				continue
+			}
+			if fe.Key.EndPort != 0 && !form.TakesRanges(p) {
+				return false
 			}
 			n := form.EntryCount(p)
 			if n == 0 || n > form.MaxSlots || p.Forwarding != servicemodel.ForwardNAT {

@@ -159,10 +159,10 @@ func (o *ownerReading) queryMembers(ctx context.Context, r *Reading) error {
 		own[key] = true
 	}
 	err := o.reader.querying(func(query queryFunc) {
-		for _, k := range form.Kinds {
+		for _, k := range form.Kinds[:2] {
 			sets := k.Memberships(r.Family, &r.Shape)
 			if k == form.KindService {
-				sets = append(sets, &nft.Set{Name: form.SetRestricted})
+				sets = append(sets, &nft.Set{Name: k.SetRestricted()})
 			}
 			for _, set := range sets {
 				if len(set.Key) > len(k.Key(r.Family)) {
@@ -177,8 +177,8 @@ func (o *ownerReading) queryMembers(ctx context.Context, r *Reading) error {
 			}
 		}
 	})(ctx, r)
-	if len(r.Elems[form.SetRestricted]) > 0 {
-		dumped = append(dumped, form.SetSources)
+	if len(r.Elems[form.KindService.SetRestricted()]) > 0 {
+		dumped = append(dumped, form.KindService.SetSources())
 	}
 	for _, set := range dumped {
 		if err != nil {

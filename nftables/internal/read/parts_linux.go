@@ -108,7 +108,7 @@ func (p *Parts) OnlyOwners(ctx context.Context, t *servicemodel.Table) (bool, er
 func (k *Reader) Owners(ctx context.Context, table string) (owners []string, err error) {
 	seen := map[string]bool{}
 	for _, f := range nft.Families {
-		for _, kind := range form.Kinds {
+		for _, kind := range form.Kinds[:2] {
 			err := k.About(f, table).Elements(ctx, kind.Registry, func(e nft.Elem) error {
 				owner, _, ok := strings.Cut(nft.CommentOf(e.UserData), "/")
 				if ok && !seen[owner] {

@@ -31,7 +31,7 @@ func (p *Parts) readOther(ctx context.Context, r *Reading, c *servicemodel.Conte
 		return nil
 	}
 	r.Skeleton = form.Skeleton{Exists: true, Broken: true}
-	for _, k := range form.Kinds {
+	for _, k := range form.Kinds[:2] {
 		registry := (&nft.Set{Key: k.Key(r.Family)}).Spec()
 		if r.Specs[k.Registry] != registry {
 			return p.unreadable()

@@ -104,7 +104,7 @@ func (r *Reading) marked() bool {
 		return false
 	}
 	marks := []*nft.Set{{Name: form.SetSettings, Key: []nft.Field{nft.FieldMark}}}
-	for _, k := range form.Kinds {
+	for _, k := range form.Kinds[:2] {
 		marks = append(marks, &nft.Set{Name: k.Registry, Key: k.Key(r.Family)})
 	}
 	for name, spec := range r.Specs {

@@ -39,8 +39,13 @@ func ShapeOf(r *Reading) form.Shape {
 			s.Uses |= f
 		}
 	}
-	if r.Has(form.SetSources) {
+	if r.Has(form.KindService.SetSources()) {
 		s.Uses |= form.SourceRanges
+	}
+	for bits := range uint8(form.BlockBits + 1) {
+		if r.Has(form.BlockMap(bits)) {
+			s.Uses |= form.BlocksOf(bits)
+		}
 	}
 	for name := range r.Hashes {
 		if l, ok := form.ParseLeaf(name); ok && r.Has(l.SlotMap()) {

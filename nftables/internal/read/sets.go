@@ -1,6 +1,7 @@
 package read
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
@@ -24,6 +25,17 @@ func IsRead(name string) bool {
 
 // keyOf returns the frontend that an element of a set belongs to, or false if it belongs to none.
 func (r *Reading) keyOf(set *nft.Set, e nft.Elem) (servicemodel.FrontendKey, bool) {
+	addr := r.Family.Addr
+	switch {
+	case slices.Equal(set.Key, []nft.Field{nft.FieldPort, addr, nft.FieldProto}): // blocks
+		rd, data := nft.Reader{Bytes: e.Key}, nft.Reader{Bytes: e.Data}
+		key := rd.Block(r.Family.AddrLen)
+		data.Range(&key, r.Family.AddrLen)
+		return key, rd.Done() && data.Done()
+	case len(set.Key) > 2 && slices.Equal(set.Key[:3], []nft.Field{addr, nft.FieldProto, addr}):
+		rd := nft.Reader{Bytes: e.Key[:min(len(e.Key), 2*r.Family.AddrLen+4)]}
+		return rd.RangeFrontend(r.Family.AddrLen), rd.Done()
+	}
 	nodePort := set.Key[0] == nft.FieldProto
 	n := 8
 	if !nodePort {

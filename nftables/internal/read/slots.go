@@ -14,7 +14,7 @@ type queryFunc func(set string, key []byte)
 // moreSlots asks for the slots of the frontends that are left over: as many slots as a pool of
 // their class can have, or as the chain of their pool's scheduler draws.
 func (r *Reading) moreSlots(query queryFunc) {
-	for _, k := range form.Kinds {
+	for _, k := range r.Shape.Kinds() {
 		for key := range r.Elems[k.Registry] {
 			for outside, over := range []string{form.SetOver, form.SetExternalOver} {
 				l := r.leafOf(k, outside == 1, over, key)
@@ -81,11 +81,11 @@ func (r *Reading) slotsLeftOver(query queryFunc) {
 // dump reads the set.
 func (r *Reading) hairpinsLeftOver(query queryFunc) {
 	asked := map[netip.Addr]bool{}
-	for _, k := range form.Kinds {
+	for _, k := range r.Shape.Kinds() {
 		for _, set := range k.EndpointMaps(r.Family, &r.Shape) {
 			for _, e := range r.Elems[set.Name] {
 				rd := nft.Reader{Bytes: e.Data}
-				a := rd.Endpoint(r.Family.AddrLen).Addr()
+				a := k.ReadEndpoint(&rd, r.Family).Addr()
 				if r.hasLength(form.SetHairpins) && a.IsValid() && !asked[a] &&
 					!r.want.HasHairpin(a) {
 					asked[a] = true

@@ -1,0 +1,37 @@
+package form
+
+import (
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Blocks writes the elements by which packets find a range of t: its blocks, except those in ranges
+// that come before it, and its address if it is the first range there.
+func (w *Writer) Blocks(t *servicemodel.Table, fe *servicemodel.Frontend, to Sink) {
+	k := fe.Key
+	if k.EndPort == 0 {
+		return
+	}
+	w.data = nft.AppendPortRange(w.data[:0], k)
+	for b := range k.Blocks() {
+		if firstWith(t, k, b) == k {
+			w.key = nft.AppendBlock(w.key[:0], b.First, k)
+			to(BlockMap(b.Bits), nft.Elem{Key: w.key, Data: w.data})
+		}
+	}
+	if first := t.FirstRange(k.Addr); first != nil && first.Key == k {
+		w.key = nft.AppendAddr(w.key[:0], k.Addr)
+		to(SetRangeAddresses, nft.Elem{Key: w.key})
+	}
+}
+
+// firstWith returns the first range at the address of k that has all ports of a block.
+func firstWith(t *servicemodel.Table, k servicemodel.FrontendKey,
+	b servicemodel.PortBlock) servicemodel.FrontendKey {
+	for _, r := range t.RangesAt(k.Addr, k.Protocol, b.First) {
+		if r.Key.Contains(b.Last()) {
+			return r.Key
+		}
+	}
+	return k
+}

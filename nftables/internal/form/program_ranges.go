@@ -1,0 +1,67 @@
+package form
+
+import "github.com/kernlb/kernlb/internal/nft"
+
+// ranges makes the chains of ranges.
+func (b *builder) ranges() {
+	if !b.shape.Has(Ranges) {
+		return
+	}
+	b.toBlocks(b.Chain(chainDispatchRanges), chainAtRange)
+	c := b.Chain(chainAtRange)
+	c.Add(nft.Jump(KindRange.chain))
+	c.Add(b.f.ResetDaddr())
+
+	c = b.Chain(chainNewRanges)
+	b.butNodePorts(c)
+	b.toBlocks(c, KindRange.noEndpoints)
+	if b.shape.Has(SourceRanges) {
+		c = b.Chain(chainSourceRanges)
+		c.Add(b.frontend(KindService).In(KindService.Registry), nft.Return)
+		b.butNodePorts(c)
+		b.toBlocks(c, chainSourceRange)
+		c = b.Chain(chainSourceRange)
+		c.Add(b.forbidden(KindRange), b.f.ResetDaddr(), b.forbid())
+		c.Add(b.f.ResetDaddr())
+	}
+	if len(b.shape.affinityOf(KindRange)) > 0 {
+		b.learnRanges()
+	}
+}
+
+// learnRanges makes the chains that remember clients of ranges. The packet's source keeps the range
+// for a moment. If the number of the port is also that of a node port, the original destination
+// decides.
+func (b *builder) learnRanges() {
+	_, nodePort := b.original()
+	c := b.Chain(chainLearnRanges)
+	c.Add(withPorts, nodePort.In(KindNodePort.Registry), b.f.ResetDaddr(),
+		nft.Goto(chainLearnEither))
+	c.Add(nft.Goto(chainLearnBlocks))
+	c = b.Chain(chainLearnEither)
+	for _, at := range b.nodePorts() {
+		c.Add(at, b.f.ReplyDaddr(), nft.Return)
+	}
+	c.Add(b.f.ReplyDaddr(), nft.Goto(chainLearnBlocks))
+
+	c = b.Chain(chainLearnBlocks)
+	for _, bits := range b.shape.blockBits() {
+		// The packet has kept its port. nft cannot list the leading bits of conntrack's.
+		key := nft.Concat{nft.PortPrefix(nft.DPort, bits), b.f.CTDaddr, nft.L4Proto}
+		c.Add(withPorts, b.f.SetSaddr(key.Map(BlockMap(bits))), nft.Goto(chainLearnRange))
+	}
+	c = b.Chain(chainLearnRange)
+	frontend, client := nft.Concat{b.f.CTDaddr, nft.L4Proto, b.f.Saddr},
+		b.rangeClient(b.f.CTSaddr, b.f.Saddr)
+	for _, a := range b.shape.affinityOf(KindRange) {
+		to := chainLearnRange + a.name()
+		c.Add(frontend.In(affinityName(KindRange, a)),
+			b.byClient(b.f.CTSaddr, a, nft.VerdictGoto, to))
+		for i := range AffinityMaps {
+			last := b.Chain(AffinityMap(to, i))
+			last.Add(b.update(AffinityMap(groupRanges, i), client, a, nft.Concat{b.f.Daddr}))
+			last.Add(b.f.ResetSaddr(), nft.Accept)
+		}
+	}
+	c.Add(b.f.ResetSaddr(), nft.Accept)
+}

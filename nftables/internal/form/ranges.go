@@ -1,0 +1,91 @@
+package form
+
+import (
+	"strconv"
+
+	"github.com/kernlb/kernlb/internal/nft"
+)
+
+// A packet to a range has no frontend of exactly its port. It is asked for only if its address is
+// in a set of addresses with ranges. There is a map for each number of leading bits that some block
+// of a range has. A packet asks them in turn, the most bits first, for the block that its port is
+// in. So it finds the smallest block, and this is one of the narrowest range: a block of a range
+// contains all blocks of narrower ranges in it. If ranges have one block, only the first of them
+// ([servicemodel.Table.RangesAt]) has an element for it. The same holds if two ranges overlap and
+// none contains the other.
+//
+// The data are the first and the last port, in the form of an address. Rules cannot look up the
+// result of a lookup. So the packet's destination keeps the range, until it is translated or made
+// what it was. Conntrack knows what that was: the key of a range is the original destination, the
+// protocol, and the range.
+
+// BlockMap is the name of the map of blocks with so many leading bits.
+func BlockMap(bits uint8) string { return "range-blocks-" + strconv.Itoa(int(bits)) }
+
+// blockBits lists the numbers of leading bits in use, the greatest first.
+func (s *Shape) blockBits() (l []uint8) {
+	for bits := BlockBits; bits >= 0; bits-- {
+		if s.Has(BlocksOf(uint8(bits))) {
+			l = append(l, uint8(bits))
+		}
+	}
+	return l
+}
+
+// rangeSets lists the sets by which packets find ranges.
+func rangeSets(f *nft.Family, s *Shape) (l []*nft.Set) {
+	for _, bits := range s.blockBits() {
+		l = append(l, &nft.Set{Name: BlockMap(bits),
+			Key: []nft.Field{nft.FieldPort, f.Addr, nft.FieldProto}, Data: []nft.Field{f.Addr},
+			Flags: nft.SetMap, Comment: "blocks of ports, and their ranges"})
+	}
+	if l != nil {
+		l = append(l, &nft.Set{Name: SetRangeAddresses, Key: []nft.Field{f.Addr},
+			Comment: "addresses with ranges of ports"})
+	}
+	return l
+}
+
+// The chains of ranges.
+const (
+	chainDispatchRanges = "dispatch-ranges" // finds the range of a packet
+	chainAtRange        = "at-range"        // has found it
+	chainNewRanges      = "new-packets-ranges"
+	chainSourceRanges   = "restricted-ranges"
+	chainSourceRange    = "restricted-range"
+	chainLearnRanges    = "learn-ranges"
+	chainLearnEither    = "learn-ranges-or-node-ports"
+	chainLearnBlocks    = "learn-blocks"
+	chainLearnRange     = "learn-range"
+)
+
+// toRanges sends packets to addresses with ranges to a chain.
+func (b *builder) toRanges(c *nft.ProgramChain, to nft.Rule) {
+	if b.shape.Has(Ranges) {
+		c.Add(b.f.Daddr.In(SetRangeAddresses), to)
+	}
+}
+
+// toBlocks lets a packet find its range, and go on in another chain.
+func (b *builder) toBlocks(c *nft.ProgramChain, to string) {
+	for _, bits := range b.shape.blockBits() {
+		key := nft.Concat{nft.PortPrefix(nft.DPort, bits), b.f.Daddr, nft.L4Proto}
+		c.Add(b.f.SetDaddr(key.Map(BlockMap(bits))), nft.Goto(to))
+	}
+}
+
+// butNodePorts ends a chain for packets to node ports.
+func (b *builder) butNodePorts(c *nft.ProgramChain) {
+	for _, at := range b.nodePorts() {
+		c.Add(b.frontend(KindNodePort).In(KindNodePort.Registry), at, nft.Return)
+	}
+}
+
+// rangeClient selects the key of a client in the maps of ranges. The key of IPv6 would have no room
+// in the registers for the protocol, but there the range has it.
+func (b *builder) rangeClient(client, portRange nft.Selector) nft.Concat {
+	if b.f == nft.IPv6 {
+		return nft.Concat{client, b.f.CTDaddr, portRange}
+	}
+	return nft.Concat{client, b.f.CTDaddr, nft.L4Proto, portRange}
+}

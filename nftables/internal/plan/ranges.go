@@ -1,0 +1,39 @@
+package plan
+
+import (
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// planBlocks plans the blocks of ranges that stay. They change with those of other ranges at the
+// address: of two ranges that have a block in common, only the first one has an element for it. A
+// range that has ports of another one, and comes after it, has one of its ends.
+func (pl *Planner) planBlocks(c *servicemodel.ChangeSet, t *TablePlan) {
+	var stay []servicemodel.FrontendKey
+	note := func(l ...*servicemodel.Frontend) {
+		for _, fe := range l {
+			if fe != nil && c.Old.Frontend(fe.Key) != nil && c.New.Frontend(fe.Key) != nil {
+				stay = form.Insert(stay, fe.Key, servicemodel.FrontendKey.Compare)
+			}
+		}
+	}
+	for _, fc := range c.Frontends {
+		fe := fc.New
+		if fe == nil {
+			fe = fc.Old
+		}
+		k := fe.Key
+		if k.EndPort == 0 || k.Family() != t.Family.Model || fc.Old != nil && fc.New != nil {
+			continue
+		}
+		for _, table := range []*servicemodel.Table{c.Old, c.New} {
+			note(table.RangesAt(k.Addr, k.Protocol, k.Port)...)
+			note(table.RangesAt(k.Addr, k.Protocol, k.EndPort)...)
+			note(table.FirstRange(k.Addr))
+		}
+	}
+	for _, k := range stay {
+		t.differ(func(to form.Sink) { pl.Writer.Blocks(c.Old, c.Old.Frontend(k), to) },
+			func(to form.Sink) { pl.Writer.Blocks(c.New, c.New.Frontend(k), to) })
+	}
+}
