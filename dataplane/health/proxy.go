@@ -119,6 +119,10 @@ type familyHealth struct {
 	Healthy     bool      `json:"healthy"`
 }
 
+// nodeLimit is how long the checks of the node may take, because a prober may wait for a second
+// only.
+const nodeLimit = 500 * time.Millisecond
+
 // answer writes whether the proxy is healthy and, if eligible is not nil, ready and the node
 // eligible.
 func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, eligible *bool) {
@@ -134,7 +138,9 @@ func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, eligible *boo
 		serving = p.serving.Of(s)
 	}
 	if eligible != nil && p.cfg.Node != nil {
-		checked = p.cfg.Node(ctx, s.Held)
+		limited, cancel := context.WithTimeout(ctx, nodeLimit)
+		checked = p.cfg.Node(limited, s.Held)
+		cancel()
 	}
 	h := proxyHealth{LastUpdated: updated, CurrentTime: now, NodeEligible: eligible,
 		Healthy: healthy, Status: map[string]familyHealth{}, Serving: serving, Node: checked,

@@ -5,7 +5,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/netns"
@@ -15,10 +14,8 @@ import (
 const (
 	// fresh is how long a report is given to further callers.
 	fresh = 2 * time.Second
-	// window is how old the numbers may be with which present ones are compared. Without such
-	// numbers, a checker reads twice, a pause apart.
+	// window is how old the numbers may be with which present ones are compared.
 	window = 10 * time.Minute
-	pause  = 500 * time.Millisecond
 )
 
 // Config tunes a [Checker]. A nil *Config is the zero Config.
@@ -32,9 +29,9 @@ type Config struct {
 
 // Checker checks a node. Make it with [NewChecker]. Several goroutines may call its method.
 type Checker struct {
-	cfg Config
+	cfg  Config
+	turn chan struct{} // holds a token while a goroutine uses the fields below
 
-	mu   sync.Mutex
 	last *Report
 	of   *servicemodel.Table // of the last report
 	then counted             // compared with present numbers
@@ -43,7 +40,7 @@ type Checker struct {
 
 // NewChecker returns a checker, which has read nothing yet.
 func NewChecker(cfg *Config) *Checker {
-	c := &Checker{cfg: *cmp.Or(cfg, &Config{})}
+	c := &Checker{cfg: *cmp.Or(cfg, &Config{}), turn: make(chan struct{}, 1)}
 	if c.cfg.Ours == nil {
 		c.cfg.Ours = oursByDefault
 	}
@@ -52,35 +49,40 @@ func NewChecker(cfg *Config) *Checker {
 
 // Report checks the node for the services that the kernel holds; nil means that it holds none. It
 // needs CAP_NET_ADMIN, and CAP_SYS_ADMIN for another network namespace. [Report.Unknown] says what
-// it could not read. The first report takes half a second longer, because what goes wrong now shows
-// in the growth of counters; so does a report ten minutes after the last one. A report younger than
-// two seconds is returned again. The caller must not change the report.
+// it could not read, also because ctx ended. A report younger than two seconds is returned again.
+// The caller must not change the report.
+//
+// Some faults show only in the growth of counters. So the first report does not have them, nor one
+// that comes ten minutes after the last one: its [Report.Since] is zero. Such a report is not
+// returned again.
 func (c *Checker) Report(ctx context.Context, held *servicemodel.Table) *Report {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return &Report{At: time.Now(), Findings: []Finding{}, Unknown: []string{
+			"all: " + context.Cause(ctx).Error()}}
+	}
 	now := time.Now()
 	if c.last != nil && c.of == held && now.Sub(c.last.At) < fresh {
 		return c.last
 	}
-	if c.at.IsZero() || now.Sub(c.at) > window {
-		c.then, c.at = c.cfg.count(ctx), now
-		timer := time.NewTimer(pause)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-	}
 	f := c.cfg.read(ctx)
-	total := f.grown
-	f.grown, f.over = total.since(c.then), time.Since(c.at)
-	r := &Report{At: now, Findings: f.findings(held), Unknown: f.unknown}
-	slices.SortStableFunc(r.Findings, Finding.compare)
-	if ctx.Err() == nil {
-		c.last, c.of = r, held
+	total, since := f.grown, c.at
+	if now.Sub(c.at) > window {
+		f.grown, since = counted{}, time.Time{}
+		c.then, c.at = total, now
+	} else {
+		f.grown, f.over = total.since(c.then), now.Sub(c.at)
 	}
-	if time.Since(c.at) > window/2 {
-		c.then, c.at = total, time.Now()
+	if now.Sub(c.at) > window/2 {
+		c.then, c.at = total, now
+	}
+	r := &Report{At: now, Since: since, Findings: f.findings(held), Unknown: f.unknown}
+	slices.SortStableFunc(r.Findings, Finding.compare)
+	c.last = nil
+	if ctx.Err() == nil && !since.IsZero() {
+		c.last, c.of = r, held
 	}
 	return r
 }

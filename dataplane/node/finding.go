@@ -66,6 +66,9 @@ func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Severity, 
 // Report is the result of all checks.
 type Report struct {
 	At time.Time `json:"at"`
+	// Since is the time of the earlier values with which counters of the kernel were compared. Zero
+	// means that there were none, so faults that only counters show are not reported.
+	Since time.Time `json:"since,omitzero"`
 	// Findings are ordered by severity, and then in the order of [Checks].
 	Findings []Finding `json:"findings"`
 	// Unknown says what could not be read, and so was not checked.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -160,13 +159,14 @@ func TestEachFaultIsReported(t *testing.T) {
 				test.fault(t, c)
 			}
 			checker := NewChecker(&Config{NetNS: c.Node.NS.NetNS()})
-			checker.then, checker.at = checker.cfg.count(t.Context()), time.Now()
+			table := tableOf(t, test.node, "10.244.1.2", "fd00:10:244:1::2")
+			require.Zero(t, checker.Report(t.Context(), table).Since)
 			if test.while != nil {
 				test.while(t, c)
 			}
-			r := checker.Report(t.Context(), tableOf(t, test.node, "10.244.1.2",
-				"fd00:10:244:1::2"))
+			r := checker.Report(t.Context(), table)
 			require.Empty(t, r.Unknown)
+			require.NotZero(t, r.Since)
 			got := reported(r)
 			require.Len(t, got, len(test.want), "%q", got)
 			for i, want := range test.want {
@@ -225,7 +225,9 @@ func TestUnreadableFactsAreNamed(t *testing.T) {
 	cancel()
 	ns := nstest.New(t)
 	checker := NewChecker(&Config{NetNS: ns.NetNS()})
-	require.NotEmpty(t, checker.Report(ctx, nil).Unknown)
+	checker.turn <- struct{}{} // another goroutine checks
+	require.Equal(t, []string{"all: context canceled"}, checker.Report(ctx, nil).Unknown)
+	<-checker.turn
 	require.Empty(t, checker.Report(t.Context(), nil).Unknown, "that report was not kept")
 }
 
@@ -235,6 +237,8 @@ func TestReportsAreShared(t *testing.T) {
 	ns := nstest.New(t)
 	checker := NewChecker(&Config{NetNS: ns.NetNS()})
 	table := tableOf(t, servicemodel.Node{}, "10.244.1.2")
+	require.NotSame(t, checker.Report(t.Context(), table), checker.Report(t.Context(), table),
+		"counters are compared from the second report on")
 	first := checker.Report(t.Context(), table)
 	require.Same(t, first, checker.Report(t.Context(), table))
 	require.NotSame(t, first, checker.Report(t.Context(), nil))

@@ -61,18 +61,6 @@ func (r *reader) try(what string, err error) {
 	}
 }
 
-// count reads only the numbers.
-func (c *Config) count(ctx context.Context) counted {
-	r := reader{cfg: c}
-	if ns, err := threadns.Open(c.NetNS); err == nil {
-		defer ns.Close()
-		r.ns = ns
-		_ = r.conntrack(ctx) // the next reading reports it
-		_ = ns.Do(r.readNetstat)
-	}
-	return r.grown
-}
-
 func (r *reader) conntrack(ctx context.Context) error {
 	table, err := conntrack.Open(&conntrack.Config{NetNS: r.ns.NetNS()})
 	if err != nil {

@@ -11,5 +11,3 @@ import (
 func (*Config) read(context.Context) *facts {
 	return &facts{unknown: []string{errors.ErrUnsupported.Error()}}
 }
-
-func (*Config) count(context.Context) (c counted) { return c }

@@ -60,24 +60,13 @@ var (
 func (p *program) status(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
-		strings.TrimSuffix(p.opts.status, "/")+"/healthz", nil)
+	all, h, err := p.askHealth(ctx)
+	if err == nil && h.Node != nil && h.Node.Since.IsZero() { // until counters can be compared
+		time.Sleep(time.Second / 2)
+		all, h, err = p.askHealth(ctx)
+	}
 	if err != nil {
 		return err
-	}
-	client := http.Client{Transport: &http.Transport{}} // without the environment's proxy
-	a, err := client.Do(req)
-	if err != nil {
-		return fmt.Errorf("no program answers; kernlb watch -listen would: %w", err)
-	}
-	defer a.Body.Close()
-	var all json.RawMessage
-	var h healthJSON
-	if err = json.NewDecoder(io.LimitReader(a.Body, 16<<20)).Decode(&all); err == nil {
-		err = json.Unmarshal(all, &h)
-	}
-	if err != nil || h.LastUpdated.IsZero() {
-		return fmt.Errorf("%s: that is no /healthz of kernlb: %s", p.opts.status, a.Status)
 	}
 	if err := p.print(all, h.text()); err != nil {
 		return err
@@ -92,6 +81,30 @@ func (p *program) status(ctx context.Context) error {
 		return errNode
 	}
 	return nil
+}
+
+// askHealth asks the program for /healthz.
+func (p *program) askHealth(ctx context.Context) (all json.RawMessage, h *healthJSON, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		strings.TrimSuffix(p.opts.status, "/")+"/healthz", nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	client := http.Client{Transport: &http.Transport{}} // without the environment's proxy
+	a, err := client.Do(req)
+	if err != nil {
+		return nil, nil, fmt.Errorf("no program answers; kernlb watch -listen would: %w", err)
+	}
+	defer a.Body.Close()
+	h = &healthJSON{}
+	if err = json.NewDecoder(io.LimitReader(a.Body, 16<<20)).Decode(&all); err == nil {
+		err = json.Unmarshal(all, h)
+	}
+	if err != nil || h.LastUpdated.IsZero() {
+		return nil, nil, fmt.Errorf("%s: that is no /healthz of kernlb: %s", p.opts.status,
+			a.Status)
+	}
+	return all, h, nil
 }
 
 func (h *healthJSON) text() string {
