@@ -209,9 +209,9 @@ func (p *Parts) observeOwners(ctx context.Context, owners []string) (*backends.O
 //
 // Settings that exclude addresses (OnlyFamily, and no LocalhostNodePorts) remove the frontends
 // there, which the result counts. Settings that include these again do not bring them back: the
-// next Apply of the part does. A frontend that owes its masquerading to
-// [servicemodel.Node.MasqueradeAll] keeps it. If no owner holds anything, Configure writes nothing,
-// because the first part brings its own settings.
+// next Apply of the part does, or is refused if the backend cannot express them. A frontend that
+// owes its masquerading to [servicemodel.Node.MasqueradeAll] keeps it. If no owner holds anything,
+// Configure writes nothing, because the first part brings its own settings.
 func (p *Parts) Configure(ctx context.Context, n servicemodel.Node) (*Result, error) {
 	return p.change(ctx, task{doing: "configure parts", compare: func() (*Result, error) {
 		p.engine.enter(PhaseResolve)

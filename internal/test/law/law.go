@@ -58,7 +58,7 @@ type Users interface {
 type Test struct {
 	// Sequences is how many sequences are tried, and a quarter of them with -short, because they
 	// take the race detector minutes. KERNLB_TEST_SEQUENCES overrides it.
-	// KERNLB_TEST_SEED tries the sequence of that number alone.
+	// KERNLB_TEST_SEED is the number of the first one. Alone, it tries only that one.
 	Sequences uint64
 	// Workers is how many sequences happen at the same time. Zero means one.
 	Workers uint64
@@ -91,11 +91,11 @@ func (l Test) run(t *testing.T, begin beginning) {
 	if testing.Short() {
 		n /= 4
 	}
-	if s := os.Getenv("KERNLB_TEST_SEQUENCES"); s != "" {
-		n = must.OK(strconv.ParseUint(s, 10, 32))(t)
-	}
 	if s := os.Getenv("KERNLB_TEST_SEED"); s != "" {
 		from, n, workers = must.OK(strconv.ParseUint(s, 10, 64))(t), 1, 1
+	}
+	if s := os.Getenv("KERNLB_TEST_SEQUENCES"); s != "" {
+		n = must.OK(strconv.ParseUint(s, 10, 32))(t)
 	}
 	for worker := range workers {
 		t.Run(strconv.FormatUint(worker, 10), func(t *testing.T) {

@@ -96,13 +96,16 @@ func (l *parts) step(r *rand.Rand) string {
 	return l.removed("remove "+owner, owner, err)
 }
 
-// removed records that the part of an owner is gone.
+// removed records that the part of an owner is gone, and the instance if it was the last part.
 func (l *parts) removed(name, owner string, err error) string {
 	if err != nil {
 		l.problem = err.Error()
 	}
 	delete(l.holds, owner)
 	delete(l.excluded, owner)
+	if l.empty() { // what another owner holds has no frontends
+		l.fresh()
+	}
 	return name
 }
 
@@ -229,7 +232,13 @@ func (l *parts) harm(ctx context.Context, r *rand.Rand) string {
 		if !holds {
 			continue
 		}
-		if _, err := l.applied(ctx, owners[i], s); err != nil {
+		_, err := l.applied(ctx, owners[i], s)
+		if l.excluded[owners[i]] && errors.Is(err, dataplane.ErrRefused) {
+			// The settings have included frontends again that the backend cannot express.
+			_, err = l.parts.Remove(ctx, owners[i])
+			l.removed("", owners[i], nil)
+		}
+		if err != nil {
 			l.problem = fmt.Sprintf("%s, apply %s: %v", h.Name, owners[i], err)
 		}
 	}
