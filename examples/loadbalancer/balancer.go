@@ -118,7 +118,7 @@ func (b *balancer) take(ctx context.Context, f *config.File,
 		return targets[t]
 	}
 	state, err := f.State(func(s *config.Service, e *config.Backend) bool {
-		return backendState(s, e, verdict) == checks.Up
+		return usable(s, e, verdict)
 	})
 	if err != nil {
 		return err
@@ -210,6 +210,13 @@ func backendState(s *config.Service, e *config.Backend,
 	return checks.All(s.Targets(e), verdict)
 }
 
+// usable reports whether a backend counts as ready. A drained backend does until a check fails: it
+// gets no new connections, and the kernel cannot tell a new program whether it was up.
+func usable(s *config.Service, e *config.Backend, verdict func(checks.Target) checks.State) bool {
+	state := backendState(s, e, verdict)
+	return state == checks.Up || state == checks.Unknown && e.Drained()
+}
+
 // apply gives a state to the engine.
 func (b *balancer) apply(s servicemodel.State) { b.state, b.set = s, b.engine.Set(s) }
 
@@ -229,7 +236,7 @@ func (b *balancer) heard(r checks.Report) {
 	state := b.state
 	for _, s := range users {
 		state = state.WithEndpoints(s.ModelName(), s.Endpoints(func(e *config.Backend) bool {
-			return backendState(s, e, b.monitor.State) == checks.Up
+			return usable(s, e, b.monitor.State)
 		}))
 	}
 	b.apply(state)

@@ -102,6 +102,28 @@ func TestTheKernelSaysWhatWasUp(t *testing.T) {
 	require.Equal(t, checks.Up, b.monitor.State(target), "one failure is not enough")
 }
 
+// A new process does not know whether a drained backend was up. Its connections stay until a check
+// fails.
+func TestADrainedBackendIsReadyUntilACheckFails(t *testing.T) {
+	t.Parallel()
+	b := must.OK(newBalancer(dataplane.New(memory.New(nil), nil),
+		slog.New(slog.DiscardHandler)))(t) // without Run, no check is made
+	f := parse(t, seldom+"  - {address: 10.0.0.4:80, checks: [*c], weight: 0}\n", 1, "1h")
+	require.NoError(t, b.start(t.Context(), f))
+	conditions := func() (l []servicemodel.Condition) {
+		for _, e := range b.state.Endpoints(f.Services[0].ModelName()) {
+			l = append(l, e.Condition)
+		}
+		return l
+	}
+	require.Equal(t, []servicemodel.Condition{servicemodel.NotReady, servicemodel.NotReady,
+		servicemodel.Quiesced}, conditions())
+	drained := &f.Services[0].Backends[2]
+	require.False(t, usable(&f.Services[0], drained, func(checks.Target) checks.State {
+		return checks.Down
+	}))
+}
+
 // A check with changed settings is a new one, and begins with the old verdict. A backend is checked
 // once, however many services use it.
 func TestVerdictsOutliveReloads(t *testing.T) {
