@@ -216,12 +216,12 @@ func applyIfKilled(under Backend, states []servicemodel.State) {
 	check(err)
 	engine := dataplane.New(b, nil)
 	for i := first; ; i++ {
-		fmt.Fprintln(report, "begin")
+		check(errOf(fmt.Fprintln(report, "begin"))) // it fails if the test was killed
 		err := kernelerr.ErrConflict
 		for errors.Is(err, kernelerr.ErrConflict) {
 			_, err = settled(engine.Apply(context.Background(), states[i%len(states)]))
 		}
 		check(err)
-		fmt.Fprintln(report, "done")
+		check(errOf(fmt.Fprintln(report, "done")))
 	}
 }
