@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,17 +27,25 @@ func TestMain(m *testing.M) {
 	netnstest.Main(m)
 }
 
-// launch runs the program in a namespace.
-func launch(t *testing.T, ns *netnstest.NS, text string) *exec.Cmd {
+// launch runs the program in a namespace. log is the name of a file with its output.
+func launch(t *testing.T, ns *netnstest.NS, text string) (program *exec.Cmd, log string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "balancer.json")
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-	program := exec.Command("/proc/self/exe")
+	out, err := os.CreateTemp(t.TempDir(), "log")
+	require.NoError(t, err)
+	defer out.Close()
+	program = exec.Command("/proc/self/exe")
 	program.Env = append(os.Environ(), asProgram+"="+path)
-	program.Stderr = os.Stderr
+	program.Stderr = out
 	require.NoError(t, ns.Do(program.Start))
-	t.Cleanup(func() { _ = program.Process.Kill() })
-	return program
+	t.Cleanup(func() {
+		_ = program.Process.Kill()
+		if text, err := os.ReadFile(out.Name()); t.Failed() {
+			t.Logf("%s %v", text, err)
+		}
+	})
+	return program, out.Name()
 }
 
 // servers returns the servers that answer a client outside.
@@ -64,7 +73,8 @@ func TestBackendsThatFailAreLeftOut(t *testing.T) {
 	}
 	serve(c.Pods[0])
 	second := serve(c.Pods[1])
-	program := launch(t, c.Node.NS, someConfig)
+	program, log := launch(t, c.Node.NS, strings.TrimSuffix(someConfig, "]}")+`, {"name": "idle",
+		"address": "203.0.113.11:80", "backends": [{"address": "10.244.1.1:7"}]}]}`)
 	answer := func(want ...string) {
 		t.Helper()
 		all := map[string]bool{}
@@ -77,6 +87,10 @@ func TestBackendsThatFailAreLeftOut(t *testing.T) {
 		}, 20*time.Second, 20*time.Millisecond)
 	}
 	answer("answered pod1", "answered pod2")
+	require.Eventually(t, func() bool {
+		text, err := os.ReadFile(log)
+		return err == nil && strings.Contains(string(text), "state warning service=balancer/idle ")
+	}, 20*time.Second, 20*time.Millisecond)
 	require.NoError(t, second.Close())
 	answer("answered pod1")
 	second = serve(c.Pods[1])

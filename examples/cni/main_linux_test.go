@@ -16,8 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/must"
+	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -287,6 +289,28 @@ func TestNothingToPublish(t *testing.T) {
 		must.OK(h.try(h.plugin(command, c, request(c.ports, only6))))(t)
 		require.NotContains(t, must.OK(h.try(exec.Command("nft", "list", "tables")))(t), instance)
 	}
+}
+
+// Settings of the instance can leave a mapping without effect.
+func TestWarningsArePrinted(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	add := func(host int) string {
+		var said strings.Builder
+		plugin := h.plugin("ADD", h.newContainer(fmt.Sprint("c", host)),
+			request([]mapping{tcp(host, 80)}, nil))
+		plugin.Stderr = &said
+		require.NoError(t, h.Node.NS.Do(plugin.Run))
+		return said.String()
+	}
+	require.Empty(t, add(8000))
+	backend := must.OK(nftables.New(
+		&nftables.Config{Table: instance, NetNS: h.Node.NS.NetNS()}))(t)
+	defer backend.Close()
+	must.OK(dataplane.NewParts(backend, nil).Configure(t.Context(), servicemodel.Node{
+		OnlyFamily: servicemodel.IPv4, LocalhostNodePorts: true, MasqueradeNeighbours: true}))(t)
+	require.Equal(t, "warning: service net,c8001,eth0/portMappings[0]-IPv6: clusterIPs: the "+
+		"service has no address and no node port that this node serves\n", add(8001))
 }
 
 // The result of the previous plugin is passed on unchanged.

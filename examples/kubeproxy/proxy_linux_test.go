@@ -77,9 +77,12 @@ func TestServicesBecomeConnectionsInEachMode(t *testing.T) {
 				"--bounding-set=-all,+net_admin,+sys_resource", executable(t)}, args...)...)
 			broken := service()
 			broken.Name, broken.Spec.Ports[0].Port = "broken", 0
-			require.NoError(t, p.in.Encode(objects{Services: []*corev1.Service{service(), broken},
+			restricted := service() // at load balancer IPs, of which it has none
+			restricted.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8"}
+			require.NoError(t, p.in.Encode(objects{Services: []*corev1.Service{restricted, broken},
 				Slices: []*discoveryv1.EndpointSlice{slice(c.Pods[0])}}))
 			answers(t, c.Pods[1], "10.96.0.10:80", "answered pod1")
+			p.says(`"state warning" service="default/web" field="loadBalancerSourceRanges"`, 1)
 			answers(t, c.Outside[0], netnstest.Net.NodeIPv4+":30080", "answered pod1")
 			require.Contains(t, get(t, c.Node.NS, netnstest.Net.NodeIPv4+":32000/"), "200 OK")
 			health := get(t, c.Node.NS, "127.0.0.1:10256/healthz")

@@ -37,9 +37,16 @@ func TestBackendsThatFailAreLeftOut(t *testing.T) {
 	first, second := w.serve(0), w.serve(1)
 	w.serve(2)
 	w.write(quick + `  sorry: ["10.244.1.3:8080"]
-  backends: [{address: 10.244.1.1:8080}, {address: 10.244.1.2:8080}]`)
+  backends: [{address: 10.244.1.1:8080}, {address: 10.244.1.2:8080}]
+- name: idle
+  addresses: [203.0.113.11]
+  port: 80
+  checks: [{type: tcp}]
+  backends: [{address: 10.244.1.1:7}]`)
 	w.start()
 	w.answers("pod1 pod2")
+	warning := `msg="state warning" service=loadbalancer/idle `
+	w.soon(func() bool { return strings.Contains(w.log.String(), warning) }, warning)
 	require.NoError(t, second.Close())
 	w.answers("pod1")
 	require.NoError(t, first.Close())

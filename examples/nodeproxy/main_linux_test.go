@@ -99,11 +99,19 @@ func becomeConnections(t *testing.T, backend string) {
 	}
 	proxy := exec.Command("/proc/self/exe")
 	proxy.Env = append(os.Environ(), asProgram+"="+backend)
-	proxy.Stderr = os.Stderr
+	log, err := os.CreateTemp(t.TempDir(), "log")
+	require.NoError(t, err)
+	defer log.Close()
+	proxy.Stderr = log
 	in, err := proxy.StdinPipe()
 	require.NoError(t, err)
 	require.NoError(t, c.Node.NS.Do(proxy.Start))
-	t.Cleanup(func() { _ = proxy.Process.Kill() })
+	t.Cleanup(func() {
+		_ = proxy.Process.Kill()
+		if text, err := os.ReadFile(log.Name()); t.Failed() {
+			t.Logf("%s %v", text, err)
+		}
+	})
 	send := json.NewEncoder(in)
 	answers := func(from *netnstest.Host, to, want string) {
 		t.Helper()
@@ -115,9 +123,16 @@ func becomeConnections(t *testing.T, backend string) {
 		}, 20*time.Second, 20*time.Millisecond, "%s from %s: want %s", to, from.Name, want)
 	}
 
-	require.NoError(t, send.Encode(objects{Services: []*corev1.Service{service()},
+	restricted := service() // at load balancer IPs, of which it has none
+	restricted.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8"}
+	require.NoError(t, send.Encode(objects{Services: []*corev1.Service{restricted},
 		Slices: []*discoveryv1.EndpointSlice{slice(c.Pods[0].IPv4)}}))
 	answers(c.Pods[1], "10.96.0.10:80", "answered pod1")
+	require.Eventually(t, func() bool {
+		text, err := os.ReadFile(log.Name())
+		return err == nil && strings.Contains(string(text),
+			`msg="state warning" service=default/web field=loadBalancerSourceRanges `)
+	}, 20*time.Second, 20*time.Millisecond)
 	answers(c.Outside[0], netnstest.Net.NodeIPv4+":30080", "answered pod1")
 	says(t, c.Node, "32000", "200 OK")
 	says(t, c.Node, "10256/healthz", `"nodeEligible":true`)
