@@ -27,7 +27,8 @@ func cleanupFlags(o *options, fs *flag.FlagSet) {
 func checkCleanup(o *options) error {
 	switch {
 	case o.planOnly && o.of == "":
-		return errors.New("-plan needs -of")
+		return errors.New("-plan needs -of " + ofKubeProxy +
+			": what the instance has, kernlb show prints")
 	case o.of == "" && o.backend == auto:
 		return fmt.Errorf("-backend: name the backend to clean up, not %s", auto)
 	}

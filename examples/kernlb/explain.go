@@ -38,6 +38,9 @@ func checkExplain(o *options) error {
 	switch {
 	case o.object != "" && o.about != "":
 		return fmt.Errorf("explain is about -object, or about the service %s", o.about)
+	case o.object == "" && o.explained.UnmarshalText([]byte("default/"+o.about)) == nil:
+		return fmt.Errorf("explain needs a service: NAMESPACE/NAME, not %q; did you mean "+
+			"default/%s?", o.about, o.about)
 	case o.object == "" && o.explained.UnmarshalText([]byte(o.about)) != nil:
 		return fmt.Errorf("explain needs a service: NAMESPACE/NAME, not %q", o.about)
 	}

@@ -194,6 +194,7 @@ func (w *watcher) follow(ctx context.Context, e *dataplane.Engine) error {
 		case <-alive:
 			notify(daemon.SdNotifyWatchdog)
 		case <-w.hangup:
+			w.log.Info("reads the manifests again, as SIGHUP asks", "directory", w.dir)
 			found[everything] = true
 			read.Reset(0)
 		case c, ok := <-w.files.changes:
