@@ -51,8 +51,8 @@ func TestCommitsAreApproved(t *testing.T) {
 	require.ErrorIs(t, b.engine.Status().Err, dataplane.ErrNotApproved)
 	require.True(t, b.engine.Status().Pending())
 	require.ErrorIs(t, b.engine.Wait(t.Context(), 3), dataplane.ErrNotApproved, "at once")
-	require.Equal(t, 1, b.Calls("commit"))
-	require.Equal(t, 1, b.Calls("observe"), "it is known still what the kernel holds")
+	require.Equal(t, 1, b.Calls(memory.CallCommit))
+	require.Equal(t, 1, b.Calls(memory.CallObserve), "it is known still what the kernel holds")
 
 	b.apply(t, services(4))
 	b.Kernel().Lose(frontendKey(1))
@@ -145,7 +145,7 @@ func TestNeighboursDoNotMakeRunAskAgain(t *testing.T) {
 			r.at(time.Second + time.Duration(i)*100*time.Millisecond)
 		}
 		require.Equal(t, 4, asked)
-		require.Less(t, r.Calls("observe"), 80, "such readings are rationed")
+		require.Less(t, r.Calls(memory.CallObserve), 80, "such readings are rationed")
 	})
 }
 
@@ -174,7 +174,7 @@ func TestSpansOfCallsAndTheirPhases(t *testing.T) {
 		"end /apply/resolve <nil>", "/apply/observe", "end /apply/observe <nil>", "/apply/check",
 		"end /apply/check <nil>", "/apply/commit", "end /apply/commit <nil>", "/apply/settle",
 		"end /apply/settle <nil>", "end /apply <nil>")
-	m.Fail("observe", 1, errTooMuch)
+	m.Fail(memory.CallObserve, 1, errTooMuch)
 	require.ErrorIs(t, errOf(e.Observe(t.Context())), errTooMuch)
 	requireSpans("/observe", "/observe/observe",
 		"end /observe/observe memory: observe: too much at once",

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/stretchr/testify/require"
 )
@@ -19,7 +20,7 @@ func TestConflictsAreReadAndTriedAgain(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(3))
 		others := 3
-		b.Before("commit", func(context.Context) error {
+		b.Before(memory.CallCommit, func(context.Context) error {
 			if others--; others >= 0 {
 				newBench(b.Kernel()).apply(t, services(others))
 			}
@@ -37,7 +38,7 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(1))
-		b.Before("commit", func(context.Context) error {
+		b.Before(memory.CallCommit, func(context.Context) error {
 			return fmt.Errorf("the version is another: %w", kernelerr.ErrConflict)
 		})
 		_, err := b.engine.Apply(t.Context(), services(2))
@@ -46,11 +47,11 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 		b.requireCalls(t, 16, 17)
 		requireHolds(t, b.Kernel(), services(1))
 
-		b.Before("commit", nil)
+		b.Before(memory.CallCommit, nil)
 		require.True(t, b.apply(t, services(2)).Observed)
 
 		ctx, cancel := context.WithCancelCause(t.Context())
-		b.Before("commit", func(context.Context) error {
+		b.Before(memory.CallCommit, func(context.Context) error {
 			time.AfterFunc(time.Microsecond, func() { cancel(errRefused) })
 			return kernelerr.ErrConflict
 		})
@@ -64,7 +65,7 @@ func TestACommitWhoseAnswerWasLostIsAdopted(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
 	b.apply(t, services(1))
-	b.Before("commit", func(context.Context) error {
+	b.Before(memory.CallCommit, func(context.Context) error {
 		newBench(b.Kernel()).apply(t, services(2)) // stands for the part that took effect
 		return errRefused
 	})
@@ -79,16 +80,16 @@ func TestAFailedIntegrityIsAnErrorAndIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
 	b.apply(t, services(1))
-	b.Fail("integrity", 1, errRefused)
+	b.Fail(memory.CallIntegrity, 1, errRefused)
 	require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(2))), errRefused)
 	requireHolds(t, b.Kernel(), services(1))
 	b.apply(t, services(2))
-	require.Equal(t, 2, b.Calls("integrity"))
+	require.Equal(t, 2, b.Calls(memory.CallIntegrity))
 }
 
 // slowReads makes each observation take d.
 func slowReads(b *bench, d time.Duration) {
-	b.Before("observe", func(context.Context) error {
+	b.Before(memory.CallObserve, func(context.Context) error {
 		time.Sleep(d)
 		return nil
 	})

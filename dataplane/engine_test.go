@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -77,7 +78,7 @@ func TestPlanTouchesNothingAndSaysWhatApplyDoes(t *testing.T) {
 func TestAPlanThatFailsIsAnError(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
-	b.Fail("plan", 1, errRefused)
+	b.Fail(memory.CallPlan, 1, errRefused)
 	require.ErrorIs(t, errOf(b.engine.Plan(t.Context(), services(1))), errRefused)
 }
 
@@ -95,7 +96,7 @@ func TestCleanupLeavesNothingAndApplyBeginsAnew(t *testing.T) {
 	require.Equal(t, servicemodel.Counts{Added: 2}, r.Counts)
 
 	failure := errors.New("no memory")
-	b.Fail("cleanup", 1, failure)
+	b.Fail(memory.CallCleanup, 1, failure)
 	require.ErrorIs(t, errOf(b.engine.Cleanup(t.Context())), failure)
 	r = b.apply(t, s)
 	require.True(t, r.Observed)
@@ -154,7 +155,7 @@ func TestRefusedServicesAreKept(t *testing.T) {
 	apply(changed, s, true, true, false)
 
 	broken := endpoints(9)
-	broken[0].Ports[0].Port = 0
+	broken[0].Addr = netip.IPv4Unspecified()
 	apply(changed.WithEndpoints(serviceName(3), broken), s, true, true, false)
 	apply(s.WithEndpoints(serviceName(1), broken), s, true)
 

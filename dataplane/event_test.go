@@ -83,12 +83,12 @@ func TestObserversAreToldWhatAnEngineDoes(t *testing.T) {
 		r.at(time.Second)
 		told("repaired 0 added, 0 changed, 0 removed [a chain of nobody]",
 			"applied 3: 0 added, 0 changed, 0 removed")
-		b.Fail("commit", 2, kernelerr.ErrConflict)
+		b.Fail(memory.CallCommit, 2, kernelerr.ErrConflict)
 		r.set(services(2))
 		r.at(2 * time.Second)
 		told("write conflict apply 1", "write conflict apply 2",
 			"applied 4: 1 added, 0 changed, 0 removed")
-		b.Fail("commit", 1, errRefused)
+		b.Fail(memory.CallCommit, 1, errRefused)
 		r.set(services(1))
 		told("apply 5 failed in commit: memory: commit: " + errRefused.Error())
 		require.NoError(t, b.engine.Wait(t.Context(), 5))
@@ -149,7 +149,7 @@ func TestObserversAreToldOfChangesCleanupsAndTheTimeOfFailures(t *testing.T) {
 		status := e.Status()
 		require.Equal(t, 1, status.Totals.Applies)
 		require.Equal(t, time.Now(), status.Asked)
-		m.Before("commit", func(context.Context) error {
+		m.Before(memory.CallCommit, func(context.Context) error {
 			time.Sleep(time.Second)
 			return errRefused
 		})
@@ -185,8 +185,8 @@ func TestEventsCostNothingIfNobodyListens(t *testing.T) {
 // slow is a backend whose calls take some seconds each.
 func slow() *settling {
 	b := &settling{Backend: memory.New(nil)}
-	for call, d := range map[string]time.Duration{
-		"observe": 2, "check": 3, "commit": 4,
+	for call, d := range map[memory.Call]time.Duration{
+		memory.CallObserve: 2, memory.CallCheck: 3, memory.CallCommit: 4,
 	} {
 		b.Before(call, func(context.Context) error { time.Sleep(d * time.Second); return nil })
 	}
@@ -214,16 +214,16 @@ func partStory(t *testing.T, b *settling, p *dataplane.Parts) (story []func() []
 	do(apply("b", published("b", 8, 81)), false, "PartRefused")
 	do(func() error {
 		b.Kernel().AddDrift("a chain of nobody")
-		b.Fail("commit", 1, kernelerr.ErrConflict)
+		b.Fail(memory.CallCommit, 1, kernelerr.ErrConflict)
 		return apply("b", published("b", 8, 90))()
 	}, true, "WriteConflict", "Repaired", "Applied")
 	do(func() error {
-		b.Fail("commit", 1, errRefused)
+		b.Fail(memory.CallCommit, 1, errRefused)
 		_, err := p.Remove(t.Context(), "a", "b")
 		return err
 	}, false, "Failed")
 	do(func() error {
-		b.Fail("observe", 1, errRefused)
+		b.Fail(memory.CallObserve, 1, errRefused)
 		_, err := p.Keep(t.Context(), func(string) bool { return true })
 		return err
 	}, false, "Failed")
@@ -284,10 +284,10 @@ func TestPartsSayWhereTheirTimeWent(t *testing.T) {
 		require.Equal(t, 9*time.Second, r.Duration)
 		require.Equal(t, []string{"a"}, r.Owners)
 
-		b.Fail("commit", 1, errRefused)
+		b.Fail(memory.CallCommit, 1, errRefused)
 		_, err := p.Remove(t.Context(), "a")
 		requirePhase(t, dataplane.PhaseCommit, err)
-		b.Fail("observe", 1, errRefused)
+		b.Fail(memory.CallObserve, 1, errRefused)
 		_, err = p.Plan(t.Context(), "a", published("a", 8, 80))
 		requirePhase(t, dataplane.PhaseObserve, err)
 	})

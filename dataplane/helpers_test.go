@@ -114,8 +114,8 @@ func missing(k *memory.Kernel, s servicemodel.State) string {
 // requireCalls requires these numbers of readings and commits since the engine was made.
 func (b *bench) requireCalls(t *testing.T, observe, commit int) {
 	t.Helper()
-	require.Equal(t, observe, b.Calls("observe"), "observations")
-	require.Equal(t, commit, b.Calls("commit"), "commits")
+	require.Equal(t, observe, b.Calls(memory.CallObserve), "observations")
+	require.Equal(t, commit, b.Calls(memory.CallCommit), "commits")
 }
 
 func serviceName(i int) servicemodel.Name {

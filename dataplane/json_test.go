@@ -113,9 +113,9 @@ func TestPlannedHealthChecksAreCommitted(t *testing.T) {
 	svc.HealthCheckNodePort++
 	c := planned(t, b, servicemodel.State{}.WithService(svc))
 	require.Len(t, c.Health, 1)
-	commits := b.Calls("commit")
+	commits := b.Calls(memory.CallCommit)
 	ok(b.engine.ApplyChanges(t.Context(), c))(t)
-	require.Equal(t, commits+1, b.Calls("commit"))
+	require.Equal(t, commits+1, b.Calls(memory.CallCommit))
 }
 
 // eventName returns the name of an event in JSON.

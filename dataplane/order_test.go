@@ -35,8 +35,8 @@ func inAnyOrder(t *testing.T, sequence func(*testing.T, *rand.Rand)) {
 
 // fails makes calls of a backend fail now and then, as the kernel or a neighbour would.
 func fails(r *rand.Rand, b *memory.Backend) {
-	call := []string{"check", "observe", "integrity",
-		"plan", "commit", "cleanup"}[r.IntN(6)]
+	call := []memory.Call{memory.CallCheck, memory.CallObserve, memory.CallIntegrity,
+		memory.CallPlan, memory.CallCommit, memory.CallCleanup}[r.IntN(6)]
 	b.Fail(call, 1+r.IntN(3), []error{errRefused, kernelerr.ErrConflict}[r.IntN(2)])
 }
 
@@ -234,8 +234,8 @@ func (o *ordered) check() {
 // end lets everything work, and requires that Run makes the kernel hold exactly the wanted state.
 func (o *ordered) end() {
 	o.flows.failing.Store(false)
-	for _, c := range []string{"check", "observe", "integrity",
-		"plan", "commit", "cleanup"} {
+	for _, c := range []memory.Call{memory.CallCheck, memory.CallObserve, memory.CallIntegrity,
+		memory.CallPlan, memory.CallCommit, memory.CallCleanup} {
 		o.backend.Fail(c, 0, nil)
 	}
 	if o.closed {
@@ -339,9 +339,9 @@ func TestAnEngineIsCalledByManyAtOnce(t *testing.T) {
 						kernels = append(kernels, next)
 						mu.Unlock()
 						b := memory.New(next)
-						b.Before("commit", slowly)
-						b.Fail([]string{"check", "observe",
-							"commit"}[r.IntN(3)], r.IntN(3), kernelerr.ErrConflict)
+						b.Before(memory.CallCommit, slowly)
+						b.Fail([]memory.Call{memory.CallCheck, memory.CallObserve,
+							memory.CallCommit}[r.IntN(3)], r.IntN(3), kernelerr.ErrConflict)
 						_, _ = o.engine.Switch(ctx, b)
 					}
 					cancel()

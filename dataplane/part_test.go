@@ -89,7 +89,7 @@ func (b *partial) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backen
 type inMemory interface {
 	backends.Backend
 	Kernel() *memory.Kernel
-	Calls(name string) int
+	Calls(of memory.Call) int
 }
 
 // onBackends runs a test with each of the two ways in which a backend reads parts.
@@ -160,7 +160,7 @@ func TestAPartComesWhileTheLastOneGoes(t *testing.T) {
 	b, others := memory.New(nil), map[string]servicemodel.State{"b": published("b", 8, 90)}
 	p, q := dataplane.NewParts(b, nil), dataplane.NewParts(memory.New(b.Kernel()), nil)
 	ok(p.Apply(t.Context(), "a", published("a", 7, 80)))(t)
-	for _, call := range []string{"commit", "cleanup"} {
+	for _, call := range []memory.Call{memory.CallCommit, memory.CallCleanup} {
 		b.Before(call, func(ctx context.Context) error {
 			_, err := q.Apply(ctx, "b", others["b"])
 			return err
@@ -185,7 +185,7 @@ func TestAPartIsRefusedAsAWhole(t *testing.T) {
 		require.ErrorAs(t, err, &field)
 		require.ErrorIs(t, err, dataplane.ErrRefused)
 	}
-	require.Zero(t, b.Calls("commit"))
+	require.Zero(t, b.Calls(memory.CallCommit))
 }
 
 // A part whose services claim one key twice is refused, whatever the key is. All others are in the
@@ -263,7 +263,7 @@ func TestWhatAnotherVersionHasMadeIsLeftAlone(t *testing.T) {
 	require.ErrorIs(t, errOf(p.Owners(t.Context())), backends.ErrOtherLayout)
 	nobody := func(string) bool { return false }
 	require.ErrorIs(t, errOf(p.Keep(t.Context(), nobody)), backends.ErrOtherLayout)
-	require.Zero(t, b.Calls("commit"))
+	require.Zero(t, b.Calls(memory.CallCommit))
 }
 
 func TestPartsAdoptTheSettingsOfTheInstance(t *testing.T) {
@@ -377,7 +377,7 @@ func TestWhoWaitsForPartsHeedsItsContext(t *testing.T) {
 	b := newBench(nil)
 	p := dataplane.NewParts(b, nil)
 	inside, leave := make(chan struct{}), make(chan struct{})
-	b.Before("observe", func(context.Context) error {
+	b.Before(memory.CallObserve, func(context.Context) error {
 		close(inside)
 		<-leave
 		return nil
@@ -434,7 +434,7 @@ func TestSettingsOfALiveInstanceAreChanged(t *testing.T) {
 		for range 2 {
 			ok(p.Configure(t.Context(), marked(2)))(t)
 		}
-		require.Equal(t, 3, b.Calls("commit"), "two parts, and one change of settings")
+		require.Equal(t, 3, b.Calls(memory.CallCommit), "two parts, and one change of settings")
 		require.EqualValues(t, 2, k.Table().Rules().MasqueradeMark)
 		for _, owner := range []string{"a", "b"} {
 			require.Equal(t, 1, k.Table().Part(owner).Len())

@@ -137,10 +137,10 @@ func TestTheFirstThatCanIsChosen(t *testing.T) {
 			}
 			for _, f := range tt.list {
 				if f.opened > 0 && f.name != tt.want {
-					require.Equal(t, 1, f.Calls("close"), "%s was closed", f.name)
+					require.Equal(t, 1, f.Calls(memory.CallClose), "%s was closed", f.name)
 				}
-				require.Zero(t, f.Calls("commit")+f.Calls(
-					"observe"))
+				require.Zero(t, f.Calls(memory.CallCommit)+f.Calls(
+					memory.CallObserve))
 			}
 		})
 	}

@@ -42,7 +42,7 @@ func TestANeighbourIsReadForAShareOfTheTime(t *testing.T) {
 		b.apply(t, services(1).WithEndpoints(serviceName(1), endpoints(9)))
 		require.Equal(t, seconds(1, 199, 399, 599, 799, 999), besideANeighbour(t, b,
 			20*time.Minute)[:6], "at once, and then 200 times the reading later")
-		b.requireCalls(t, 1+7, b.Calls("commit"))
+		b.requireCalls(t, 1+7, b.Calls(memory.CallCommit))
 
 		// A reading that finds something does not count.
 		b.Kernel().AddDrift("a chain of nobody")
@@ -73,7 +73,7 @@ func TestASuspicionOutlivesTheRation(t *testing.T) {
 		b := &once{Backend: memory.New(nil)}
 		e := dataplane.New(b, nil)
 		apply := func() *dataplane.Result { return ok(e.Apply(t.Context(), services(1)))(t) }
-		b.Before("observe", func(context.Context) error {
+		b.Before(memory.CallObserve, func(context.Context) error {
 			time.Sleep(time.Second)
 			return nil
 		})
@@ -100,13 +100,13 @@ func TestShortReadingsComeOnceASecond(t *testing.T) {
 			b := newBench(nil)
 			slowReads(b, time.Millisecond)
 			b.apply(t, s)
-			reads := b.Calls("observe")
+			reads := b.Calls(memory.CallObserve)
 			for range 1000 {
 				b.Kernel().Touch()
 				b.apply(t, s)
 				time.Sleep(10 * time.Millisecond)
 			}
-			require.InDelta(t, 3+10, b.Calls("observe")-reads, 1)
+			require.InDelta(t, 3+10, b.Calls(memory.CallObserve)-reads, 1)
 			require.Zero(t, b.status().Totals.Repairs)
 			require.True(t, b.status().Held.Equal(b.Kernel().Table()))
 		})
@@ -119,7 +119,7 @@ func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
 		slowReads(b, time.Second)
 		b.apply(t, services(2))
 		require.True(t, b.Kernel().Lose(frontendKey(2)))
-		b.Before("observe", func(context.Context) error {
+		b.Before(memory.CallObserve, func(context.Context) error {
 			time.Sleep(2 * time.Second)
 			return fmt.Errorf("the table moved: %w", kernelerr.ErrConflict)
 		})
@@ -146,8 +146,8 @@ func TestAReadingThatFailsIsNotPutOffWhereTheKernelMayBeBroken(t *testing.T) {
 		b.apply(t, s)
 		b.Kernel().Touch()
 		time.Sleep(time.Hour)
-		b.Before("observe", func(context.Context) error {
-			b.Before("observe", nil)
+		b.Before(memory.CallObserve, func(context.Context) error {
+			b.Before(memory.CallObserve, nil)
 			newBench(b.Kernel()).apply(t, services(1)) // another writer
 			return kernelerr.ErrConflict
 		})
@@ -157,20 +157,20 @@ func TestAReadingThatFailsIsNotPutOffWhereTheKernelMayBeBroken(t *testing.T) {
 
 		b.Kernel().Touch()
 		time.Sleep(time.Hour)
-		reads := b.Calls("observe")
-		b.Fail("observe", 1, kernelerr.ErrConflict)
-		b.Before("integrity", func(context.Context) error {
-			if b.Calls("observe") == reads {
+		reads := b.Calls(memory.CallObserve)
+		b.Fail(memory.CallObserve, 1, kernelerr.ErrConflict)
+		b.Before(memory.CallIntegrity, func(context.Context) error {
+			if b.Calls(memory.CallObserve) == reads {
 				return nil
 			}
 			return errRefused
 		})
 		require.True(t, b.apply(t, s).Observed, "nor if that cannot be told")
-		b.Before("integrity", nil)
+		b.Before(memory.CallIntegrity, nil)
 
 		b.Kernel().Touch()
 		time.Sleep(time.Hour)
-		b.Fail("observe", 1, errRefused)
+		b.Fail(memory.CallObserve, 1, errRefused)
 		_, err := b.engine.Apply(t.Context(), s)
 		require.ErrorIs(t, err, errRefused, "any other failure is one")
 		require.True(t, b.apply(t, s).Observed)
@@ -239,7 +239,7 @@ func TestWhatIsWantedComesFirst(t *testing.T) {
 	b.engine = dataplane.New(b.Backend, &dataplane.Config{Flows: f})
 	next := services(4).WithoutService(serviceName(1)).WithEndpoints(serviceName(2), endpoints(9))
 	var held []int
-	b.Before("commit", func(context.Context) error {
+	b.Before(memory.CallCommit, func(context.Context) error {
 		held = append(held, b.Kernel().Table().Len())
 		return nil
 	})
@@ -295,7 +295,7 @@ func TestTheRestIsTriedAgainByItself(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newHinted(t, 3)
 		commits := 0
-		b.Before("commit", func(context.Context) error {
+		b.Before(memory.CallCommit, func(context.Context) error {
 			if commits++; commits == 2 || commits == 3 {
 				return kernelerr.ErrConflict
 			}
@@ -304,12 +304,12 @@ func TestTheRestIsTriedAgainByItself(t *testing.T) {
 		r := b.apply(t, services(4).WithoutService(serviceName(1)))
 		require.Equal(t, servicemodel.Counts{Added: 1, Removed: 1}, r.Counts)
 		b.requireCalls(t, 4, 4)
-		require.Equal(t, 1, b.Calls("check"),
+		require.Equal(t, 1, b.Calls(memory.CallCheck),
 			"what is wanted is not compared again")
 
 		b = hinted(b.Kernel())
-		b.Before("commit", func(context.Context) error {
-			if b.Calls("commit") == 2 {
+		b.Before(memory.CallCommit, func(context.Context) error {
+			if b.Calls(memory.CallCommit) == 2 {
 				return errRefused
 			}
 			return nil
@@ -337,8 +337,8 @@ func TestARemovalBesideANeighbourNeedsNoSecondReading(t *testing.T) {
 func TestTheRestThatCannotBeReadIsAnError(t *testing.T) {
 	t.Parallel()
 	b := newHinted(t, 3)
-	b.Before("observe", func(context.Context) error {
-		if b.Calls("observe") == 2 {
+	b.Before(memory.CallObserve, func(context.Context) error {
+		if b.Calls(memory.CallObserve) == 2 {
 			return errRefused
 		}
 		return nil
@@ -350,8 +350,8 @@ func TestTheRestThatCannotBeReadIsAnError(t *testing.T) {
 func TestTheRestPutsRightWhatChangedMeanwhile(t *testing.T) {
 	t.Parallel()
 	b := newHinted(t, 5)
-	b.Before("observe", func(ctx context.Context) error {
-		if b.Calls("observe") == 2 {
+	b.Before(memory.CallObserve, func(ctx context.Context) error {
+		if b.Calls(memory.CallObserve) == 2 {
 			b.Kernel().Lose(frontendKey(2))
 			b.Kernel().Lose(frontendKey(3))
 		}

@@ -343,9 +343,8 @@ func TestWritersTakeTurns(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		l := &turns{settling: &settling{Backend: memory.New(nil)}}
 		e := dataplane.New(l, nil)
-		for _, c := range []string{
-			"observe", "commit", "cleanup",
-		} {
+		for _, c := range []memory.Call{memory.CallObserve, memory.CallCommit,
+			memory.CallCleanup} {
 			l.Before(c, func(context.Context) error {
 				require.Equal(t, 1, l.held, c)
 				return nil
@@ -354,18 +353,18 @@ func TestWritersTakeTurns(t *testing.T) {
 		ok(e.Apply(t.Context(), services(1)))(t)
 		require.Equal(t, 2, l.taken, "one for the apply, one for what the backend settles")
 		ok(e.Cleanup(t.Context()))(t)
-		l.Fail("cleanup", 1, errRefused)
+		l.Fail(memory.CallCleanup, 1, errRefused)
 		require.ErrorIs(t, errOf(e.Cleanup(t.Context())), errRefused)
-		l.Fail("commit", 1, errRefused)
+		l.Fail(memory.CallCommit, 1, errRefused)
 		require.ErrorIs(t, errOf(e.Apply(t.Context(), services(1))), errRefused)
 		require.Zero(t, l.held, "no turn outlives its call")
 
 		l.err = errRefused // such as the context's error
-		commits := l.Calls("commit")
+		commits := l.Calls(memory.CallCommit)
 		require.ErrorIs(t, errOf(e.Apply(t.Context(), services(2))), errRefused)
 		require.ErrorIs(t, errOf(e.Cleanup(t.Context())), errRefused)
 		require.ErrorIs(t, errOf(e.Settle(t.Context())), errRefused)
-		require.Equal(t, commits, l.Calls("commit"))
+		require.Equal(t, commits, l.Calls(memory.CallCommit))
 	})
 }
 

@@ -70,7 +70,7 @@ func TestWhatAFailedApplyLeftIsNoRepair(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
 	b.apply(t, services(1))
-	b.Fail("commit", 1, errRefused)
+	b.Fail(memory.CallCommit, 1, errRefused)
 	require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(3))), errRefused)
 	r := b.apply(t, services(3))
 	require.False(t, r.IsRepair())
@@ -85,12 +85,12 @@ func TestRunLooksWhateverMadeItsKnowledgeVoid(t *testing.T) {
 	for name, forget := range map[string]func(*testing.T, *runner){
 		"a resync": func(_ *testing.T, r *runner) { r.engine.Resync() },
 		"an observation that failed": func(t *testing.T, r *runner) {
-			r.Fail("observe", 1, errRefused)
+			r.Fail(memory.CallObserve, 1, errRefused)
 			require.ErrorIs(t, errOf(r.engine.Observe(t.Context())), errRefused)
 		},
 		"a plan that others interrupted": func(t *testing.T, r *runner) {
 			r.engine.Resync()
-			r.Fail("observe", 16, kernelerr.ErrConflict)
+			r.Fail(memory.CallObserve, 16, kernelerr.ErrConflict)
 			_, err := r.engine.Plan(t.Context(), services(3))
 			require.ErrorIs(t, err, kernelerr.ErrConflict)
 		},
@@ -100,12 +100,12 @@ func TestRunLooksWhateverMadeItsKnowledgeVoid(t *testing.T) {
 		},
 		"changes that failed": func(t *testing.T, r *runner) {
 			c := planned(t, r.bench, services(4))
-			r.Fail("commit", 1, errRefused)
+			r.Fail(memory.CallCommit, 1, errRefused)
 			require.ErrorIs(t, errOf(r.engine.ApplyChanges(t.Context(), c)), errRefused)
 		},
 		"a switch that failed": func(t *testing.T, r *runner) {
 			next := memory.New(nil)
-			next.Fail("commit", 1, errRefused)
+			next.Fail(memory.CallCommit, 1, errRefused)
 			require.ErrorIs(t, errOf(r.engine.Switch(t.Context(), next)), errRefused)
 		},
 	} {
@@ -141,7 +141,7 @@ func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 			r := runOn(t, b, dataplane.RunOptions{Resync: never})
 			r.set(services(1))
 			r.at(0)
-			r.Before("commit", func(ctx context.Context) error {
+			r.Before(memory.CallCommit, func(ctx context.Context) error {
 				time.Sleep(c.takes)
 				return nil
 			})

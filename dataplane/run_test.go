@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -90,7 +91,7 @@ func (r *runner) at(d time.Duration) {
 
 // commitsTake makes every commit take d.
 func (r *runner) commitsTake(d time.Duration) {
-	r.Before("commit", func(context.Context) error {
+	r.Before(memory.CallCommit, func(context.Context) error {
 		time.Sleep(d)
 		return nil
 	})
@@ -193,7 +194,7 @@ func TestRunTriesAgainMoreAndMoreSeldom(t *testing.T) {
 			r := run(t, c.opts)
 			for range 2 { // the second time it begins with the minimum again
 				r.start, r.applies, r.errs = time.Now(), nil, nil
-				r.Fail("commit", 4, errRefused)
+				r.Fail(memory.CallCommit, 4, errRefused)
 				r.set(services(r.Kernel().Table().Len() + 1))
 				r.at(time.Hour)
 				requireTimes(t, c.want, r.applies)
@@ -209,7 +210,7 @@ func TestRunTriesAgainMoreAndMoreSeldom(t *testing.T) {
 func TestRunTriesANewStateAtOnceAfterAFailure(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{RetryMin: 10 * time.Second, Resync: never})
-		r.Fail("commit", 2, errRefused)
+		r.Fail(memory.CallCommit, 2, errRefused)
 		r.set(services(1))
 		r.at(time.Second)
 		r.set(services(2))
@@ -257,7 +258,7 @@ func TestRunRepairsWhatAResyncFindsAndRetriesIt(t *testing.T) {
 		r.set(services(2))
 		r.at(time.Second)
 		r.Kernel().Flush()
-		r.Fail("commit", 1, errRefused)
+		r.Fail(memory.CallCommit, 1, errRefused)
 		r.at(62 * time.Second)
 		requireTimes(t, seconds(0, 60, 61), r.applies)
 		requireHolds(t, r.Kernel(), services(2))
@@ -282,7 +283,7 @@ func TestRunTakesOptionsOfAnySize(t *testing.T) {
 		bubble(t, least.String(), func(t *testing.T) {
 			r := run(t, dataplane.RunOptions{MinInterval: least, Burst: burst,
 				RetryMin: math.MaxInt64, Resync: never, CheckInterval: never})
-			r.Fail("commit", 9, errRefused)
+			r.Fail(memory.CallCommit, 9, errRefused)
 			for n := 1; n <= 4; n++ {
 				r.set(services(n))
 				r.at(0)

@@ -184,7 +184,7 @@ func TestRunLetsEndpointsGrow(t *testing.T) {
 		r.set(growing(takes, 1, 2))
 		synctest.Wait()
 		require.Zero(t, r.status().Settle, "a new service has whole weights")
-		before := r.Calls("commit")
+		before := r.Calls(memory.CallCommit)
 		rev := r.engine.Set(growing(takes, 1, 2, 3))
 		begun := time.Now()
 		for after := time.Duration(0); after < takes; after = time.Since(begun) {
@@ -207,7 +207,7 @@ func TestRunLetsEndpointsGrow(t *testing.T) {
 		require.Zero(t, st.Settle, "nothing is left")
 		require.Equal(t, rev, st.Applied)
 		require.Equal(t, 1, st.Totals.Repairs)
-		require.InDelta(t, 18+3, r.Calls("commit")-before, 1)
+		require.InDelta(t, 18+3, r.Calls(memory.CallCommit)-before, 1)
 		steps := 0
 		for _, res := range r.results {
 			if res.Step {
@@ -280,7 +280,7 @@ func TestStepsThatFail(t *testing.T) {
 		ok(b.engine.Apply(t.Context(), growing(10*time.Second, 1)))(t)
 		r := ok(b.engine.Apply(t.Context(), growing(10*time.Second, 1, 2)))(t)
 		time.Sleep(r.Settle)
-		b.Fail("commit", 1, errors.New("full"))
+		b.Fail(memory.CallCommit, 1, errors.New("full"))
 		_, err := b.engine.Settle(t.Context())
 		require.ErrorContains(t, err, "full")
 		require.Equal(t, err, b.status().Unsettled)

@@ -116,20 +116,20 @@ func TestSettleReadsTheKernelFirst(t *testing.T) {
 	b := &settling{Backend: memory.New(nil)}
 	e := dataplane.New(b, nil)
 	ok(e.Settle(t.Context()))(t)
-	require.Equal(t, 1, b.Calls("observe"))
+	require.Equal(t, 1, b.Calls(memory.CallObserve))
 
 	b.fail(errRefused)
 	_, err := e.Settle(t.Context())
 	requirePhase(t, dataplane.PhaseSettle, err)
 	require.ErrorIs(t, err, errRefused)
 	require.ErrorIs(t, e.Status().Unsettled, errRefused)
-	require.Equal(t, 1, b.Calls("observe"))
+	require.Equal(t, 1, b.Calls(memory.CallObserve))
 	b.fail(nil)
 	ok(e.Apply(t.Context(), services(1)))(t)
-	require.Equal(t, 2, b.Calls("observe"),
+	require.Equal(t, 2, b.Calls(memory.CallObserve),
 		"after an error the kernel is read again")
 
-	b.Fail("observe", 1, errRefused)
+	b.Fail(memory.CallObserve, 1, errRefused)
 	e.Resync()
 	require.ErrorIs(t, errOf(e.Settle(t.Context())), errRefused)
 }
@@ -161,8 +161,8 @@ func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 		"they are told of states that change nothing in the kernel, too")
 
 	// A commit fails half way. A reading finds what it did.
-	b.Before("commit", func(ctx context.Context) error {
-		b.Before("commit", nil)
+	b.Before(memory.CallCommit, func(ctx context.Context) error {
+		b.Before(memory.CallCommit, nil)
 		other := newBench(b.Kernel())
 		_, err := other.engine.Apply(ctx, services(1))
 		return errors.Join(err, errRefused)

@@ -19,7 +19,7 @@ func TestSwitchKeepsServicesInPlace(t *testing.T) {
 	t.Parallel()
 	b, next := newBench(nil), memory.New(nil)
 	b.apply(t, services(3))
-	b.Before("cleanup", func(context.Context) error {
+	b.Before(memory.CallCleanup, func(context.Context) error {
 		requireHolds(t, next.Kernel(), services(3))
 		return nil
 	})
@@ -27,12 +27,12 @@ func TestSwitchKeepsServicesInPlace(t *testing.T) {
 	require.Equal(t, 3, r.Counts.Added)
 	require.False(t, r.IsRepair())
 	require.Zero(t, b.Kernel().Table().Len(), "nothing is left of the old")
-	require.Equal(t, 1, b.Calls("cleanup"))
+	require.Equal(t, 1, b.Calls(memory.CallCleanup))
 
-	commits := b.Calls("commit")
+	commits := b.Calls(memory.CallCommit)
 	ok(b.engine.Apply(t.Context(), services(4)))(t)
 	requireHolds(t, next.Kernel(), services(4))
-	require.Equal(t, commits, b.Calls("commit"))
+	require.Equal(t, commits, b.Calls(memory.CallCommit))
 
 	ok(b.engine.Cleanup(t.Context()))(t)
 	require.Zero(t, next.Kernel().Table().Len())
@@ -45,7 +45,7 @@ func TestSwitchHoldsTheNewestStateThatIsWanted(t *testing.T) {
 	before.apply(t, services(3))
 	b, next := newBench(before.Kernel()), memory.New(nil) // the program was restarted
 	b.engine.Set(services(4))
-	next.Fail("commit", 1, errRefused)
+	next.Fail(memory.CallCommit, 1, errRefused)
 	require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next)), errRefused)
 	requireHolds(t, b.Kernel(), services(3))
 	require.True(t, b.status().Pending())
@@ -68,7 +68,7 @@ func TestSwitchLeavesServicesThatNobodyWants(t *testing.T) {
 	require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next)), dataplane.ErrRefused)
 	requireHolds(t, b.Kernel(), services(2))
 	b.engine.Resync()
-	b.Fail("observe", 1, errRefused)
+	b.Fail(memory.CallObserve, 1, errRefused)
 	_, err := b.engine.Switch(t.Context(), next)
 	require.ErrorIs(t, err, errRefused, "nobody knows whether there are any")
 	ok(b.engine.ForceSwitch(t.Context(), next))(t)
@@ -90,12 +90,12 @@ func TestSwitchWithinAnInstanceKeepsItsServices(t *testing.T) {
 // If the new backend fails, it leaves nothing, and the engine goes on with the old one.
 func TestSwitchThatFailsChangesNothing(t *testing.T) {
 	t.Parallel()
-	for call, cleanups := range map[string]int{"observe": 0, "commit": 1} {
+	for call, cleanups := range map[memory.Call]int{memory.CallObserve: 0, memory.CallCommit: 1} {
 		b, next := newBench(nil), memory.New(nil)
 		b.apply(t, services(3))
 		next.Fail(call, 1, errRefused)
 		require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next)), errRefused)
-		require.Equal(t, cleanups, next.Calls("cleanup"))
+		require.Equal(t, cleanups, next.Calls(memory.CallCleanup))
 		requireHolds(t, b.Kernel(), services(3))
 		require.False(t, b.apply(t, services(4)).Observed, "what it knew is still known")
 	}
@@ -113,7 +113,7 @@ func TestSwitchNamesWhatIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, backends.ErrUnsupported)
 	require.ErrorContains(t, err, "service default/svc-2, which is served, would be lost: ")
 	requireHolds(t, b.Kernel(), odd)
-	require.Zero(t, next.Calls("commit")+next.Calls("cleanup"))
+	require.Zero(t, next.Calls(memory.CallCommit)+next.Calls(memory.CallCleanup))
 	var refused []dataplane.Event
 	b.engine.Subscribe(func(_ context.Context, ev dataplane.Event) {
 		if r, ok := ev.(dataplane.Refused); ok {
@@ -158,7 +158,7 @@ func TestAFormerBackendIsCleanedUpLater(t *testing.T) {
 	} {
 		b, next := newBench(nil), memory.New(nil)
 		b.apply(t, services(1))
-		b.Fail("cleanup", 2, errRefused)
+		b.Fail(memory.CallCleanup, 2, errRefused)
 		var told heard
 		b.engine.Subscribe(told.hear)
 		r := unsettled(b.engine.Switch(t.Context(), next))(t)
@@ -176,7 +176,7 @@ func TestAFormerBackendIsCleanedUpLater(t *testing.T) {
 		require.NoError(t, again(b.engine, t.Context()), name)
 		require.Zero(t, b.Kernel().Table().Len(), name)
 		require.NoError(t, b.status().Unsettled, name)
-		require.Equal(t, 3, b.Calls("cleanup"), name)
+		require.Equal(t, 3, b.Calls(memory.CallCleanup), name)
 	}
 }
 
@@ -186,14 +186,14 @@ func TestRunCleansUpAFormerBackend(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second})
 		r.set(services(1))
 		r.at(time.Second)
-		r.Fail("cleanup", 3, errRefused)
+		r.Fail(memory.CallCleanup, 3, errRefused)
 		var told heard
 		r.engine.Subscribe(told.hear)
 		unsettled(r.engine.Switch(t.Context(), memory.New(nil)))(t)
 		r.at(time.Minute)
 		require.Zero(t, r.Kernel().Table().Len())
 		require.NoError(t, r.engine.Status().Unsettled)
-		require.Equal(t, 4, r.Calls("cleanup"))
+		require.Equal(t, 4, r.Calls(memory.CallCleanup))
 		require.Equal(t, "settled, next 0s", told[len(told)-1])
 	})
 }
@@ -203,14 +203,14 @@ func TestSwitchBackToAFormerBackend(t *testing.T) {
 	t.Parallel()
 	b, next := newBench(nil), memory.New(nil)
 	b.apply(t, services(1))
-	b.Fail("cleanup", 1, errRefused)
+	b.Fail(memory.CallCleanup, 1, errRefused)
 	unsettled(b.engine.Switch(t.Context(), next))(t)
 	ok(b.engine.Switch(t.Context(), b.Backend))(t)
 	requireHolds(t, b.Kernel(), services(1))
 	require.Zero(t, next.Kernel().Table().Len())
-	require.Equal(t, 1, b.Calls("cleanup"))
+	require.Equal(t, 1, b.Calls(memory.CallCleanup))
 	ok(b.engine.Switch(t.Context(), b.Backend))(t)
-	require.Equal(t, 1, b.Calls("cleanup"))
+	require.Equal(t, 1, b.Calls(memory.CallCleanup))
 }
 
 // If the former backend is of the same instance, and the state does not come back after its
@@ -220,9 +220,9 @@ func TestAStateThatWentWithAFormerBackendComesBack(t *testing.T) {
 	b := newBench(nil)
 	b.apply(t, services(2))
 	next := memory.New(b.Kernel())
-	b.Before("cleanup", func(context.Context) error {
-		b.Before("cleanup", nil)
-		next.Fail("commit", 1, errRefused)
+	b.Before(memory.CallCleanup, func(context.Context) error {
+		b.Before(memory.CallCleanup, nil)
+		next.Fail(memory.CallCommit, 1, errRefused)
 		return nil
 	})
 	require.ErrorIs(t, unsettled(b.engine.Switch(t.Context(), next))(t).Unsettled, errRefused)
@@ -263,7 +263,7 @@ func TestSwitchKeepsBothFamilies(t *testing.T) {
 			require.ErrorIs(t, err, dataplane.ErrRefused)
 			require.ErrorContains(t, err, "IPv6, which is served, would be lost: ")
 			requireHolds(t, b.Kernel(), s)
-			require.Zero(t, next.Calls("commit")+next.Calls("cleanup"))
+			require.Zero(t, next.Calls(memory.CallCommit)+next.Calls(memory.CallCleanup))
 		}
 		change := b.engine.Switch
 		if s.Len() > 1 {
@@ -279,7 +279,7 @@ func TestSwitchKeepsBothFamilies(t *testing.T) {
 func TestRunRepairsAfterASwitchFromABackendThatFailed(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r, next := run(t, dataplane.RunOptions{RetryMin: time.Hour, Resync: never}), memory.New(nil)
-		r.Fail("commit", 1, errRefused)
+		r.Fail(memory.CallCommit, 1, errRefused)
 		r.set(services(1))
 		r.at(time.Second)
 		require.True(t, r.status().Pending())

@@ -19,7 +19,7 @@ func TestNothingWaitsForAnApplyLongerThanItsContext(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
 		hang := make(chan struct{})
-		b.Before("commit", func(context.Context) error { <-hang; return nil })
+		b.Before(memory.CallCommit, func(context.Context) error { <-hang; return nil })
 		applied := make(chan error, 1)
 		go func() {
 			_, err := b.engine.Apply(t.Context(), services(1))
@@ -106,7 +106,7 @@ func TestWaitTellsWhyAStateIsNotInTheKernel(t *testing.T) {
 		require.NoError(t, r.engine.Wait(t.Context(), 0))
 		require.ErrorContains(t, r.engine.Wait(t.Context(), 1), "revision 1: there are only 0")
 
-		r.Fail("commit", 2, errRefused)
+		r.Fail(memory.CallCommit, 2, errRefused)
 		first := r.engine.Set(services(1))
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
@@ -114,7 +114,7 @@ func TestWaitTellsWhyAStateIsNotInTheKernel(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, err, errRefused)
 		require.NoError(t, r.engine.Wait(t.Context(), first), "it is tried again")
-		require.Equal(t, 3, r.Calls("commit"))
+		require.Equal(t, 3, r.Calls(memory.CallCommit))
 
 		second := r.engine.Set(services(2).WithService(invalid(1)))
 		err = r.engine.Wait(t.Context(), second)
@@ -144,7 +144,7 @@ func TestStatusTellsWhatBecameOfAState(t *testing.T) {
 		require.Zero(t, s.Failed)
 		require.Equal(t, dataplane.Totals{Applies: 1}, s.Totals)
 
-		r.Fail("commit", 1, errRefused)
+		r.Fail(memory.CallCommit, 1, errRefused)
 		r.set(services(4))
 		r.at(2 * time.Second)
 		s = r.engine.Status()
@@ -170,9 +170,9 @@ func TestErrorsTellThePhase(t *testing.T) {
 	t.Parallel()
 	for phase, prepare := range map[dataplane.Phase]func(*turns){
 		dataplane.PhaseLock:    func(b *turns) { b.err = errRefused },
-		dataplane.PhaseObserve: func(b *turns) { b.Fail("observe", 1, errRefused) },
-		dataplane.PhaseCheck:   func(b *turns) { b.Fail("check", 1, errRefused) },
-		dataplane.PhaseCommit:  func(b *turns) { b.Fail("commit", 1, errRefused) },
+		dataplane.PhaseObserve: func(b *turns) { b.Fail(memory.CallObserve, 1, errRefused) },
+		dataplane.PhaseCheck:   func(b *turns) { b.Fail(memory.CallCheck, 1, errRefused) },
+		dataplane.PhaseCommit:  func(b *turns) { b.Fail(memory.CallCommit, 1, errRefused) },
 	} {
 		b := &turns{settling: &settling{Backend: memory.New(nil)}}
 		prepare(b)

@@ -21,5 +21,12 @@
 // [PartReader] if reading the services of one owner is cheaper than reading all, and [OmitsPools]
 // if the kernel has no place for some pools.
 //
+// A pool says how to choose among its endpoints: [servicemodel.Scheduler.Split] tells its scheduler
+// from the options. Each endpoint has a weight, and [servicemodel.Pool.Shares] has the shares that
+// the suite holds a backend against. The tables of the schedulers that hash the client are made by
+// [servicemodel.Pool.Maglev] and [servicemodel.Pool.UnitsOf]: a backend that uses them moves few
+// clients when endpoints come and go. Refuse all other schedulers, with [FieldScheduler].
+// examples/userspace is a backend without the kernel, in a module of its own.
+//
 // Errors of the kernel match the sentinels of package kernelerr.
 package backends

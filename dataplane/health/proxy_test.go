@@ -47,7 +47,7 @@ func TestHealthIsThatOfKubeProxy(t *testing.T) {
 			"status": {"IPv4": {"lastUpdated": `+midnight+`, "healthy": true}}}`,
 			get("/healthz", http.StatusOK))
 
-		backend.Fail("commit", 2, errors.New("no memory"))
+		backend.Fail(memory.CallCommit, 2, errors.New("no memory"))
 		state := servicemodel.State{}.WithService(&servicemodel.Service{Name: web,
 			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80,
 				NodePort: 80}}})

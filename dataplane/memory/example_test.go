@@ -20,7 +20,7 @@ func Example() {
 		Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}})
 
 	backend := memory.New(kernel)
-	backend.Fail("commit", 1, errors.New("no buffer space available"))
+	backend.Fail(memory.CallCommit, 1, errors.New("no buffer space available"))
 	_, err := dataplane.New(backend, nil).Apply(ctx, state)
 	fmt.Println(err)
 

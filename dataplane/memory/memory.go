@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -23,15 +24,14 @@ import (
 // [kernelerr.ErrConflict] if another backend on the same kernel committed first, or if it changes
 // objects that a foreign commit has changed.
 //
-// A test counts calls and makes them fail or wait by their names: "check", "observe", "integrity",
-// "plan", "commit", "cleanup" and "close". After any other name, all calls fail.
+// A test counts calls of a method ([Call]), and makes them fail or wait.
 //
 // Many goroutines may call its methods. It must be made by [New].
 type Backend struct {
 	kernel *Kernel
 
 	mu      sync.Mutex
-	calls   map[string]*call
+	calls   [numCalls]call
 	refuse  func(*servicemodel.ChangeSet) error
 	held    *servicemodel.Table // the kernel's content after the last Observe or Commit
 	drift   []string            // lines of the last Observe, until a commit
@@ -40,10 +40,36 @@ type Backend struct {
 	known   bool                // there was an Observe, and no failed Commit since
 	hints   bool                // Observe heeds its hint
 	closed  bool
-	unknown error // a call was named that does not exist
+	unknown error // a Call was given that does not exist
 }
 
 var _ backends.Backend = (*Backend)(nil)
+
+// Call is a method of a [Backend] that a test counts, or makes fail or wait.
+type Call int
+
+// The methods of [backends.Backend] that can fail.
+const (
+	CallCheck Call = iota
+	CallObserve
+	CallIntegrity
+	CallPlan
+	CallCommit
+	CallCleanup
+	CallClose
+	numCalls
+)
+
+var callNames = [numCalls]string{"check", "observe", "integrity", "plan", "commit", "cleanup",
+	"close"}
+
+// String returns "check", "observe", "integrity", "plan", "commit", "cleanup" or "close".
+func (c Call) String() string {
+	if c < 0 || c >= numCalls {
+		return "call " + strconv.Itoa(int(c))
+	}
+	return callNames[c]
+}
 
 // call is what a test knows and wants of the calls of a method.
 type call struct {
@@ -59,46 +85,44 @@ func New(k *Kernel) *Backend {
 	if k == nil {
 		k = &Kernel{}
 	}
-	return &Backend{kernel: k, calls: map[string]*call{"check": {}, "observe": {}, "integrity": {},
-		"plan": {}, "commit": {}, "cleanup": {}, "close": {}}}
+	return &Backend{kernel: k}
 }
 
 // Kernel returns the kernel that the backend writes to.
 func (m *Backend) Kernel() *Kernel { return m.kernel }
 
 // Calls returns how often a method was called, failed calls included.
-func (m *Backend) Calls(name string) int {
+func (m *Backend) Calls(of Call) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.named(name).count
+	return m.named(of).count
 }
 
 // Fail makes the next n calls of a method return err, without any effect on the kernel.
-func (m *Backend) Fail(name string, n int, err error) {
+func (m *Backend) Fail(of Call, n int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := m.named(name)
+	c := m.named(of)
 	c.fails, c.err = n, err
 }
 
 // Before makes f run at the beginning of each call of a method: to delay it, to change the kernel
 // just then, or to refuse. If f returns an error, the call returns it and has no effect. A nil f
-// ends this. "check", "plan" and "close" have no context; f gets [context.Background] there.
-func (m *Backend) Before(name string, f func(context.Context) error) {
+// ends this. Check, Plan and Close have no context; f gets [context.Background] there.
+func (m *Backend) Before(of Call, f func(context.Context) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.named(name).before = f
+	m.named(of).before = f
 }
 
-// named returns the calls of that name. If there is none, all calls fail from then on. The lock is
-// held.
-func (m *Backend) named(name string) *call {
-	c := m.calls[name]
-	if c == nil {
-		m.unknown = fmt.Errorf("there is no call %q", name)
+// named returns the calls of a method. If there is no such method, all calls fail from then on. The
+// lock is held.
+func (m *Backend) named(of Call) *call {
+	if of < 0 || of >= numCalls {
+		m.unknown = fmt.Errorf("there is no %v", of)
 		return &call{}
 	}
-	return c
+	return &m.calls[of]
 }
 
 // Refuse makes Check return the result of f for a change set: nil, or [backends.UnsupportedError]
@@ -118,9 +142,9 @@ func (m *Backend) HeedHints(on bool) {
 }
 
 // enter counts a call and returns the error with which it must fail, if any.
-func (m *Backend) enter(ctx context.Context, name string) error {
+func (m *Backend) enter(ctx context.Context, of Call) error {
 	m.mu.Lock()
-	c := m.calls[name]
+	c := &m.calls[of]
 	c.count++
 	f := c.before
 	var err error
@@ -128,18 +152,18 @@ func (m *Backend) enter(ctx context.Context, name string) error {
 		c.fails--
 		err = c.err
 	}
-	if m.closed && name != "close" {
+	if m.closed && of != CallClose {
 		err = kernelerr.ErrClosed
 	}
 	err = cmp.Or(m.unknown, err)
 	m.mu.Unlock()
 	if f != nil {
 		if err := f(ctx); err != nil {
-			return fmt.Errorf("memory: %s: %w", name, err)
+			return fmt.Errorf("memory: %v: %w", of, err)
 		}
 	}
 	if err = cmp.Or(wait.Ended(ctx), err); err != nil {
-		return fmt.Errorf("memory: %s: %w", name, err)
+		return fmt.Errorf("memory: %v: %w", of, err)
 	}
 	return nil
 }
@@ -149,7 +173,7 @@ func (m *Backend) Name() string { return "memory" }
 
 // Check returns the result of the function given to [Backend.Refuse].
 func (m *Backend) Check(c *servicemodel.ChangeSet) error {
-	if err := m.enter(context.Background(), "check"); err != nil {
+	if err := m.enter(context.Background(), CallCheck); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -166,7 +190,7 @@ func (m *Backend) Check(c *servicemodel.ChangeSet) error {
 func (m *Backend) Observe(
 	ctx context.Context, want *servicemodel.Table,
 ) (*backends.Observation, error) {
-	if err := m.enter(ctx, "observe"); err != nil {
+	if err := m.enter(ctx, CallObserve); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
@@ -194,7 +218,7 @@ func (m *Backend) Observe(
 // Commit. It does not report a failed commit: the caller must observe after one, and another commit
 // before that is an error.
 func (m *Backend) Integrity(ctx context.Context) (backends.Integrity, error) {
-	if err := m.enter(ctx, "integrity"); err != nil {
+	if err := m.enter(ctx, CallIntegrity); err != nil {
 		return backends.Broken, err
 	}
 	m.mu.Lock()
@@ -212,7 +236,7 @@ func (m *Backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 
 // Plan renders the change set as text, followed by a line "repair ..." for each line of drift.
 func (m *Backend) Plan(c *servicemodel.ChangeSet) (backends.Plan, error) {
-	if err := m.enter(context.Background(), "plan"); err != nil {
+	if err := m.enter(context.Background(), CallPlan); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
@@ -233,7 +257,7 @@ func (m *Backend) render(c *servicemodel.ChangeSet) plan {
 // Commit writes the change set and repairs the drift that the last Observe reported.
 func (m *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	start := time.Now()
-	err := m.enter(ctx, "commit")
+	err := m.enter(ctx, CallCommit)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.kernel.mu.Lock()
@@ -280,7 +304,7 @@ func (m *Backend) write(c *servicemodel.ChangeSet) error {
 
 // Cleanup empties the kernel.
 func (m *Backend) Cleanup(ctx context.Context) (backends.Stats, error) {
-	if err := m.enter(ctx, "cleanup"); err != nil {
+	if err := m.enter(ctx, CallCleanup); err != nil {
 		return backends.Stats{}, err
 	}
 	m.mu.Lock()
@@ -300,7 +324,7 @@ func (m *Backend) Cleanup(ctx context.Context) (backends.Stats, error) {
 
 // Close makes all later calls fail with [kernelerr.ErrClosed], except Close.
 func (m *Backend) Close() error {
-	err := m.enter(context.Background(), "close")
+	err := m.enter(context.Background(), CallClose)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = m.closed || err == nil

@@ -76,10 +76,10 @@ func TestMemoryHoldsWhatWasCommitted(t *testing.T) {
 	_, err := m.Commit(t.Context(),
 		servicemodel.Diff(want, memoryTable(t, "10.244.1.1", "10.244.1.3")))
 	require.NoError(t, err, "the table of the last commit, too, is one to begin from")
-	require.Equal(t, 2, m.Calls("commit"))
-	require.Equal(t, 1, m.Calls("observe"))
-	require.Equal(t, 1, m.Calls("plan"))
-	require.Zero(t, m.Calls("cleanup"))
+	require.Equal(t, 2, m.Calls(CallCommit))
+	require.Equal(t, 1, m.Calls(CallObserve))
+	require.Equal(t, 1, m.Calls(CallPlan))
+	require.Zero(t, m.Calls(CallCleanup))
 }
 
 func TestMemoryRefusesWhatDoesNotBeginFromWhatItHolds(t *testing.T) {
@@ -182,50 +182,52 @@ func TestMemoryFailsOnDemand(t *testing.T) {
 	t.Parallel()
 	m, empty := observed(t, nil)
 	c := servicemodel.Diff(empty, memoryTable(t, "10.244.1.1"))
-	calls := map[string]func(context.Context) error{
-		"check": func(context.Context) error { return m.Check(c) },
-		"observe": func(ctx context.Context) error {
+	calls := map[Call]func(context.Context) error{
+		CallCheck: func(context.Context) error { return m.Check(c) },
+		CallObserve: func(ctx context.Context) error {
 			_, err := m.Observe(ctx, nil)
 			return err
 		},
-		"integrity": func(ctx context.Context) error { _, err := m.Integrity(ctx); return err },
-		"plan":      func(context.Context) error { _, err := m.Plan(c); return err },
-		"commit": func(ctx context.Context) error {
+		CallIntegrity: func(ctx context.Context) error { _, err := m.Integrity(ctx); return err },
+		CallPlan:      func(context.Context) error { _, err := m.Plan(c); return err },
+		CallCommit: func(ctx context.Context) error {
 			if _, err := m.Observe(ctx, nil); err != nil {
 				return err
 			}
 			_, err := m.Commit(ctx, servicemodel.Diff(m.Kernel().Table(), m.Kernel().Table()))
 			return err
 		},
-		"cleanup": func(ctx context.Context) error { _, err := m.Cleanup(ctx); return err },
+		CallCleanup: func(ctx context.Context) error { _, err := m.Cleanup(ctx); return err },
 	}
-	fails := func(name string, call func(context.Context) error) {
-		m.Fail(name, 2, errMemory)
+	fails := func(of Call, call func(context.Context) error) {
+		m.Fail(of, 2, errMemory)
 		for range 2 {
 			err := call(t.Context())
 			require.ErrorIs(t, err, errMemory)
-			require.ErrorContains(t, err, "memory: "+name+": ")
+			require.ErrorContains(t, err, "memory: "+of.String()+": ")
 		}
 		require.NoError(t, call(t.Context()))
-		m.Before(name, func(context.Context) error { return errMemory })
+		m.Before(of, func(context.Context) error { return errMemory })
 		require.ErrorIs(t, call(t.Context()), errMemory)
-		m.Before(name, nil)
+		m.Before(of, nil)
 		require.NoError(t, call(t.Context()))
-		require.GreaterOrEqual(t, m.Calls(name), 5)
+		require.GreaterOrEqual(t, m.Calls(of), 5)
 	}
-	for name, call := range calls {
-		fails(name, call)
+	for of, call := range calls {
+		fails(of, call)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("terminated"))
-	for _, name := range []string{"observe", "integrity", "commit", "cleanup"} {
-		require.ErrorIs(t, calls[name](ctx), context.Canceled)
+	for _, of := range []Call{CallObserve, CallIntegrity, CallCommit, CallCleanup} {
+		require.ErrorIs(t, calls[of](ctx), context.Canceled)
 	}
-	fails("close", func(context.Context) error { return m.Close() })
+	fails(CallClose, func(context.Context) error { return m.Close() })
 
-	m = New(nil)
-	m.Fail("comit", 1, errMemory)
-	require.ErrorContains(t, calls["check"](t.Context()), `there is no call "comit"`)
+	for _, none := range []Call{-1, CallClose + 1} {
+		m = New(nil)
+		m.Fail(none, 1, errMemory)
+		require.ErrorContains(t, calls[CallCheck](t.Context()), "there is no "+none.String())
+	}
 }
 
 func TestMemoryReadsWhatItIsAskedFor(t *testing.T) {

@@ -42,7 +42,7 @@ func TestAppliesAreCountedAsKubeProxyCountsSyncs(t *testing.T) {
 			"kernlb_last_success_timestamp_seconds":                                      none,
 			"kernlb_info{backend=nftables}":                                              1,
 		})
-		f.backend.Before("commit", func(context.Context) error {
+		f.backend.Before(memory.CallCommit, func(context.Context) error {
 			time.Sleep(2 * time.Second)
 			return nil
 		})
@@ -75,10 +75,10 @@ func TestFailuresRetriesAndRepairsAreCounted(t *testing.T) {
 	t.Parallel()
 	telling(t, "iptables", func(f *fixture) {
 		state := with(onNode(), 1, 2)
-		f.backend.Fail("commit", 1, errBroken)
+		f.backend.Fail(memory.CallCommit, 1, errBroken)
 		_, err := f.engine.Apply(f.t.Context(), state)
 		require.Error(f.t, err)
-		f.backend.Fail("commit", 2, kernelerr.ErrConflict)
+		f.backend.Fail(memory.CallCommit, 2, kernelerr.ErrConflict)
 		f.apply(state)
 		f.tells("a failure, and two conflicts")
 		f.backend.Kernel().Flush()
@@ -86,7 +86,7 @@ func TestFailuresRetriesAndRepairsAreCounted(t *testing.T) {
 		f.apply(state)
 		f.tells("a flush and a foreign object")
 		ctx, cancel := context.WithCancel(f.t.Context())
-		f.backend.Before("commit", func(context.Context) error {
+		f.backend.Before(memory.CallCommit, func(context.Context) error {
 			cancel()
 			return ctx.Err()
 		})
@@ -227,7 +227,7 @@ func TestTheTimeFromTriggerToKernel(t *testing.T) {
 		f.collector.Triggered(r+1, start) // for a state that is not applied yet
 		programmed(0, 0)
 		time.Sleep(time.Second)
-		f.backend.Fail("commit", 1, errBroken)
+		f.backend.Fail(memory.CallCommit, 1, errBroken)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {

@@ -21,6 +21,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/internal/test/golden"
@@ -39,10 +40,10 @@ func everything(t *testing.T, name string) *fixture {
 	f.backend.left = time.Hour
 	f.flows.done.Deleted, f.flows.done.Duration = 1, 1
 	state := with(with(onNode(), 1, 2), 2, 1, localOnly)
-	f.backend.Fail("commit", 1, errBroken)
+	f.backend.Fail(memory.CallCommit, 1, errBroken)
 	_, err := f.engine.Apply(t.Context(), state)
 	require.Error(t, err)
-	f.backend.Fail("commit", 1, kernelerr.ErrConflict)
+	f.backend.Fail(memory.CallCommit, 1, kernelerr.ErrConflict)
 	f.apply(state)
 	f.collector.Triggered(2, f.engine.Status().Asked)
 	h := f.collector.CountProbes(http.NotFoundHandler())

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -84,11 +85,11 @@ func (s *settling) Settle(context.Context) (time.Duration, error) {
 var faults = map[string]func(p *patient){
 	"KernlbNotRunning": func(p *patient) { p.stop() },
 	"KernlbPending": func(p *patient) {
-		p.backend.Fail("commit", 1000, errBroken)
+		p.backend.Fail(memory.CallCommit, 1000, errBroken)
 		p.want()
 	},
 	"KernlbFailing": func(p *patient) {
-		p.backend.Fail("commit", 1000, errBroken)
+		p.backend.Fail(memory.CallCommit, 1000, errBroken)
 		p.want()
 	},
 	"KernlbServiceRefused":      func(p *patient) { p.want(adding(2, 1, invalid)) },
@@ -110,7 +111,7 @@ var faults = map[string]func(p *patient){
 		p.want()
 	},
 	"KernlbSlowApplies": func(p *patient) {
-		p.backend.Before("commit", func(context.Context) error {
+		p.backend.Before(memory.CallCommit, func(context.Context) error {
 			time.Sleep(5 * time.Second)
 			return nil
 		})

@@ -284,7 +284,7 @@ func TestRecentIsBoundedAndTellsWhatWasDone(t *testing.T) {
 	require.NotZero(t, got.Events[0].Rest, "not all changes are kept")
 	require.Contains(t, got.Events[1].Changes, "+ frontend 10.96.0.3:80/tcp team-2/app-2:http "+
 		"cluster-ip -> cluster; masquerade host,outside")
-	s.backend.Fail("observe", 1, errors.New("no luck"))
+	s.backend.Fail(memory.CallObserve, 1, errors.New("no luck"))
 	s.engine.Resync()
 	_, err = s.engine.Apply(t.Context(), many(1, 1))
 	require.Error(t, err)

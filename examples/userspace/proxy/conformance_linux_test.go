@@ -62,10 +62,10 @@ func haveServiceAddresses() error {
 		return err
 	}
 	for cidr, src := range map[string]string{
-		netnstest.Net.ServiceCIDRv4: netnstest.Net.NodeIPv4,
-		"203.0.113.0/24":            netnstest.Net.NodeIPv4,
-		netnstest.Net.ServiceCIDRv6: netnstest.Net.NodeIPv6,
-		"2001:db8:113::/64":         netnstest.Net.NodeIPv6,
+		netnstest.Net.ServiceCIDRv4:      netnstest.Net.NodeIPv4,
+		netnstest.Net.LoadBalancerCIDRv4: netnstest.Net.NodeIPv4,
+		netnstest.Net.ServiceCIDRv6:      netnstest.Net.NodeIPv6,
+		netnstest.Net.LoadBalancerCIDRv6: netnstest.Net.NodeIPv6,
 	} {
 		p := netip.MustParsePrefix(cidr)
 		dst := &net.IPNet{IP: p.Addr().AsSlice(),

@@ -108,7 +108,7 @@ func kernelSays(err error) func(t *testing.T) error {
 	}
 	return func(t *testing.T) error {
 		m := memory.New(nil)
-		m.Fail("commit", 100, err)
+		m.Fail(memory.CallCommit, 100, err)
 		_, err := dataplane.New(m, nil).Apply(t.Context(), web("a"))
 		return err
 	}

@@ -66,9 +66,9 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 	m.Kernel().Flush()
 	m.Kernel().AddDrift("a chain of nobody")
 	apply(state)
-	m.Fail("commit", 1, kernelerr.ErrConflict)
+	m.Fail(memory.CallCommit, 1, kernelerr.ErrConflict)
 	apply(servicemodel.State{})
-	m.Fail("commit", 1, errors.New("no memory"))
+	m.Fail(memory.CallCommit, 1, errors.New("no memory"))
 	apply(state)
 	must.OK(e.Settle(t.Context()))(t)
 	must.OK(e.Switch(t.Context(), memory.New(nil)))(t)
@@ -109,7 +109,7 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 	for _, owner := range []string{"default", "other"} { // the second is not the service's
 		_, _ = p.Apply(t.Context(), owner, part)
 	}
-	m.Fail("commit", 1, errors.New("no memory"))
+	m.Fail(memory.CallCommit, 1, errors.New("no memory"))
 	_, err = p.Remove(t.Context(), "default")
 	require.Error(t, err)
 
