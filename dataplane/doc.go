@@ -17,9 +17,7 @@
 //
 // One bad service does not hold back the others. A service that is invalid, that the backend cannot
 // express, or that collides with a foreign object in the kernel is left out, and the [Result] names
-// it; see [Engine.Apply]. A neighbour that commits to the same kernel all the time does not hold
-// back services either; see [backends.Integrity]. Writers of one instance take turns if the backend
-// is a [backends.Locker].
+// it; see [Engine.Apply].
 //
 // There are two ways to use an engine, and they can be combined. [Engine.Apply] makes the kernel
 // hold a state, and returns when it does. A program that runs for long calls [Engine.Run] in a

@@ -10,7 +10,7 @@ import (
 
 // Protocol is a transport protocol, numbered as in the IP header
 // (IANA protocol numbers; IPPROTO_* in include/uapi/linux/in.h).
-// The zero value is not a protocol.
+// The zero value is not a protocol. UnmarshalText reads names such as "tcp".
 type Protocol uint8
 
 // The protocols a service can balance, with their numbers in the IP header.

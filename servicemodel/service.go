@@ -113,7 +113,7 @@ type Service struct {
 // ServicePort is one port of a [Service].
 type ServicePort struct {
 	// Name tells the ports of a service apart, and selects the endpoints' port. It may be empty if
-	// the service has only one port.
+	// the service has only one port. It consists of the same characters as a [Name].
 	Name string `json:"name,omitzero"`
 	// Protocol is TCP, UDP or SCTP.
 	Protocol Protocol `json:"protocol"`
