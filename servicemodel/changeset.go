@@ -12,6 +12,9 @@ import (
 // ChangeSet is the difference between two tables: a value that can be printed, counted and applied.
 // Its size depends on the difference, never on the size of the tables. Every list is sorted by key.
 // The nil *ChangeSet changes nothing.
+//
+// The frontends, pools and health checks are those of the tables, which share them. They must not
+// be modified, see [Table].
 type ChangeSet struct {
 	// Old and New are the tables compared.
 	Old, New *Table `json:"-"`
@@ -178,49 +181,22 @@ func Diff(old, new *Table) *ChangeSet {
 		was, is := a.rules.clone(), b.rules.clone()
 		c.Rules = &Change[Rules]{&was, &is}
 	}
-	c.Frontends = changes(a.frontends, b.frontends, (*Frontend).Equal, func(f *Frontend) {
-		f.Sources = slices.Clone(f.Sources)
-	})
-	var slots []Slot // room for the slots of several pools
-	c.Pools = changes(a.pools, b.pools, (*Pool).Equal, func(p *Pool) {
-		if cap(slots)-len(slots) < len(p.Slots) {
-			slots = make([]Slot, 0, max(2*len(p.Slots), min(2*cap(slots), 4096)))
-		}
-		from := len(slots)
-		slots = append(slots, p.Slots...)
-		p.Slots = slots[from:len(slots):len(slots)]
-	})
-	c.Health = changes(a.health, b.health, sameHealth, func(*HealthCheck) {})
+	c.Frontends = changes(a.frontends, b.frontends, (*Frontend).Equal)
+	c.Pools = changes(a.pools, b.pools, (*Pool).Equal)
+	c.Health = changes(a.health, b.health, sameHealth)
 	c.ClusterIPs = diffAddrs(a.clusterIPs, b.clusterIPs)
 	c.Hairpins = diffAddrs(a.hairpins, b.hairpins)
 	return c
 }
 
-// changes returns the differences between two maps of a table, with copies of the objects, because
-// tables share these. The copies lie in one array, because a change set is dropped as a whole. own
-// replaces what a copy still shares with its original.
+// changes returns the differences between two maps of a table.
 func changes[K pmap.Key[K], T any, O pmap.Hasher[K]](a, b pmap.Map[K, *T, O],
-	same func(a, b *T) bool, own func(*T)) (list []Change[T]) {
+	same func(a, b *T) bool) (list []Change[T]) {
 	if a.Len() == 0 {
 		list = make([]Change[T], 0, b.Len())
 	}
-	n := 0
 	for d := range pmap.Diff(a, b, same) {
-		list = append(list, Change[T]{d.Old, d.New})
-		if n++; d.InOld && d.InNew {
-			n++
-		}
-	}
-
-	copies := make([]T, 0, n)
-	for i := range list {
-		for _, x := range [...]**T{&list[i].Old, &list[i].New} {
-			if *x != nil {
-				copies = append(copies, **x)
-				*x = &copies[len(copies)-1]
-				own(*x)
-			}
-		}
+		list = append(list, Change[T]{lend(d.Old), lend(d.New)})
 	}
 	return list
 }
@@ -245,8 +221,8 @@ func always[V any](V, V) bool { return true }
 // count, because a table that was read from a kernel lacks them.
 func (t *Table) Equal(o *Table) bool { return Diff(t, o).Empty() }
 
-// Apply returns the table that results from making the changes to t. Applying Diff(a, b) to a gives
-// a table equal to b. The result knows neither the state that b was resolved from nor conflicts.
+// Apply returns the table that results from making the changes to t, whose objects it shares.
+// Applying Diff(a, b) to a gives a table equal to b. The result knows neither the state that b was resolved from nor conflicts.
 func (t *Table) Apply(c *ChangeSet) *Table {
 	n := *t.orEmpty()
 	c = c.orEmpty()
@@ -259,26 +235,23 @@ func (t *Table) Apply(c *ChangeSet) *Table {
 			n.disown(f.Old)
 		}
 		if f.New != nil {
-			n.own(f.New.clone())
+			n.own(f.New)
 		}
 	}
-	n.pools = applied(n.pools, c.Pools, poolKey, (*Pool).clone)
-	n.health = applied(n.health, c.Health, healthKey, func(h *HealthCheck) *HealthCheck {
-		own := *h
-		return &own
-	})
+	n.pools = applied(n.pools, c.Pools, poolKey)
+	n.health = applied(n.health, c.Health, healthKey)
 	n.clusterIPs = applyAddrs(n.clusterIPs, c.ClusterIPs)
 	n.hairpins = applyAddrs(n.hairpins, c.Hairpins)
 	return &n
 }
 
 func applied[K pmap.Key[K], T any, O pmap.Hasher[K]](to pmap.Map[K, *T, O], changes []Change[T],
-	key func(*T) K, clone func(*T) *T) pmap.Map[K, *T, O] {
+	key func(*T) K) pmap.Map[K, *T, O] {
 	for _, c := range changes {
 		if c.New == nil {
 			to = to.Delete(key(c.Old))
 		} else {
-			to = to.Set(key(c.New), clone(c.New))
+			to = to.Set(key(c.New), c.New)
 		}
 	}
 	return to
