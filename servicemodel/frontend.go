@@ -136,16 +136,16 @@ type Frontend struct {
 	// Masquerade is the set of origins whose source address the node replaces with its own. Hairpin
 	// connections are always masqueraded, see [Table.Hairpins].
 	Masquerade Origins `json:"masquerade,omitzero"`
-	// MasqueradePolicy is the policy that the service has for this kind of address
-	// ([Service.Masquerade]). It and the settings of the node decide about Masquerade. Empty means
-	// the default.
-	MasqueradePolicy MasqueradePolicy `json:"masqueradePolicy,omitzero"`
-
 	// AffinityBits is how many leading bits of an address identify a client with affinity; zero
 	// means the whole address. AffinityService says that the client gets the same endpoint address
 	// at all ports of the service whose frontends say so.
 	AffinityBits    uint8 `json:"affinityBits,omitzero"`
 	AffinityService bool  `json:"affinityService,omitzero"`
+
+	// MasqueradePolicy is the policy that the service has for this kind of address
+	// ([Service.Masquerade]). It and the settings of the node decide about Masquerade. Empty means
+	// the default.
+	MasqueradePolicy MasqueradePolicy `json:"masqueradePolicy,omitzero"`
 
 	// Affinity is how long a client stays with its endpoint after its last new
 	// connection, in whole seconds; zero means no affinity.

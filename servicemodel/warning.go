@@ -225,6 +225,9 @@ func (w *warner) addresses() {
 // sourceRanges warns about source ranges of a family without a load balancer IP, unless they are
 // only in the list beside ranges that count.
 func (w *warner) sourceRanges() {
+	if len(w.svc.LoadBalancerSourceRanges) == 0 {
+		return
+	}
 	lb := &w.kinds[LoadBalancer]
 	var ranges perFamily[bool]
 	for _, p := range w.svc.LoadBalancerSourceRanges {

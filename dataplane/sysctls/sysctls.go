@@ -137,7 +137,7 @@ func (s *State) Committed(c Change) { *s = State{Now: c.want, Records: c.Records
 // recorded, it also asks what others know.
 func (o *Owner) Look(ctx context.Context, s *State, want map[string]string) (err error) {
 	now, asked := make(map[string]string, len(want)), false
-	for _, name := range slices.Sorted(maps.Keys(want)) {
+	for _, name := range sorted(want) {
 		if now[name], err = o.Values.Read(ctx, name); err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (o *Owner) Look(ctx context.Context, s *State, want map[string]string) (err
 func (o *Owner) Drift(ctx context.Context, s *State, want map[string]string) (l []string,
 	err error) {
 	err = o.Look(ctx, s, want)
-	for _, name := range slices.Sorted(maps.Keys(want)) {
+	for _, name := range sorted(want) {
 		if now := s.Now[name]; now != want[name] && err == nil {
 			l = append(l, fmt.Sprintf("sysctl %s is %s", dotted(name), now))
 		}
@@ -164,7 +164,7 @@ func (o *Owner) Drift(ctx context.Context, s *State, want map[string]string) (l 
 
 // Hold reports whether the present values are the wanted ones.
 func (o *Owner) Hold(ctx context.Context, want map[string]string) (bool, error) {
-	for _, name := range slices.Sorted(maps.Keys(want)) {
+	for _, name := range sorted(want) {
 		if now, err := o.Values.Read(ctx, name); err != nil || now != want[name] {
 			return false, err
 		}
@@ -186,7 +186,7 @@ func (o *Owner) Around(ctx context.Context, c Change, transaction func() error) 
 
 // Set sets the values of a change.
 func (o *Owner) Set(ctx context.Context, c Change) error {
-	for _, name := range slices.Sorted(maps.Keys(c.Set)) {
+	for _, name := range sorted(c.Set) {
 		if err := o.Values.Write(ctx, name, c.Set[name]); err != nil {
 			return err
 		}
@@ -196,8 +196,11 @@ func (o *Owner) Set(ctx context.Context, c Change) error {
 
 // Restore restores the values of a change, unless others set them since, or may rely on them.
 func (o *Owner) Restore(ctx context.Context, c Change) error {
+	if len(c.Restore) == 0 {
+		return nil
+	}
 	now := map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(c.Restore)) {
+	for _, name := range sorted(c.Restore) {
 		is, err := o.Values.Read(ctx, name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -210,7 +213,7 @@ func (o *Owner) Restore(ctx context.Context, c Change) error {
 		return nil
 	}
 
-	names := slices.Sorted(maps.Keys(now))
+	names := sorted(now)
 	relied, log := map[string]string{}, o.Logger
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -293,7 +296,7 @@ func ParseRecords(lines []string) map[string]string {
 // Lines returns what the change sets and restores, as sysctl(8) prints it.
 func (c Change) Lines() (l []string) {
 	for _, values := range []map[string]string{c.Restore, c.Set} {
-		for _, name := range slices.Sorted(maps.Keys(values)) {
+		for _, name := range sorted(values) {
 			l = append(l, dotted(name)+"="+values[name])
 		}
 	}
@@ -302,3 +305,11 @@ func (c Change) Lines() (l []string) {
 
 // dotted is the name of a sysctl as sysctl(8) writes it.
 func dotted(name string) string { return strings.ReplaceAll(name, "/", ".") }
+
+// sorted returns the names of values. Most commits have none, and then it allocates nothing.
+func sorted(values map[string]string) []string {
+	if len(values) == 0 {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(values))
+}

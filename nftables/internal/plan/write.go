@@ -49,9 +49,19 @@ func (p *Plan) Encode(b *rawnl.Batch) {
 	}
 	to := Writers{}
 	for _, f := range nft.Families {
-		to[f] = nft.NewEncoder(b, f, p.Table)
+		if p.writes(f) {
+			to[f] = nft.NewEncoder(b, f, p.Table)
+		}
 	}
 	p.Write(to)
+}
+
+// writes reports whether the plan has messages for the table of a family.
+func (p *Plan) writes(f *nft.Family) bool {
+	return f == p.Have.Home || f == p.Next.Home ||
+		slices.ContainsFunc(p.Tables, func(t *TablePlan) bool {
+			return t.Family == f && (!t.Empty() || len(t.flushed) > 0)
+		})
 }
 
 // String is the plan in nft's language, in the order in which it is sent.
