@@ -26,6 +26,11 @@ import (
 //  8. The elements of that dump, too, may be about service ports that seem whole.
 func (k *Reader) Elements(ctx context.Context, r *Reading, want *servicemodel.Table) error {
 	r.want = want
+	defer func() { // readings are rare, and the questions of a whole instance large
+		for _, a := range k.Queriers {
+			a.asked = questions{}
+		}
+	}()
 	if err := k.queryWanted(ctx, r); err != nil {
 		return fmt.Errorf("ask for what is wanted: %w", err)
 	}
@@ -58,7 +63,7 @@ func (k *Reader) queryWanted(ctx context.Context, r *Reading) error {
 	var group sync.WaitGroup
 	for _, a := range k.Queriers {
 		group.Go(func() {
-			q, w := newQuestions(), form.NewWriter()
+			q, w := a.questions(), form.NewWriter()
 			for objects := range jobs {
 				q.reset()
 				for _, o := range objects {
@@ -79,13 +84,13 @@ func (k *Reader) queryWanted(ctx context.Context, r *Reading) error {
 			}
 		})
 	}
-	var objects []object
+	objects := make([]object, 0, chunkObjects)
 	send := func() {
 		select {
 		case jobs <- objects:
 		case <-ctx.Done():
 		}
-		objects = nil
+		objects = make([]object, 0, chunkObjects)
 	}
 	for o := range objectsOf(r.Family, r.want) {
 		if objects = append(objects, o); len(objects) == chunkObjects {

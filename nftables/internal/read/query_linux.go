@@ -10,7 +10,7 @@ import (
 // into the reading: they are not as wanted.
 func (k *Reader) querying(which func(queryFunc)) func(context.Context, *Reading) error {
 	return func(ctx context.Context, r *Reading) error {
-		q, err := newQuestions(), error(nil)
+		q, err := k.Queriers[0].questions(), error(nil)
 		send := func() {
 			if err == nil {
 				err = k.Queriers[0].query(ctx, r, q)

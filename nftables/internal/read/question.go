@@ -53,8 +53,6 @@ type objectRun struct {
 	to int // among all questions
 }
 
-func newQuestions() *questions { return &questions{of: map[string][]int{}} }
-
 func (q *questions) reset() {
 	q.all, q.objects, q.bytes = q.all[:0], q.objects[:0], q.bytes[:0]
 	for set := range q.of {
@@ -74,6 +72,9 @@ func (q *questions) keep(b []byte) []byte {
 
 // add asks for an element of a set.
 func (q *questions) add(set string, e nft.Elem) {
+	if q.of == nil {
+		q.of = map[string][]int{}
+	}
 	q.of[set] = append(q.of[set], len(q.all))
 	q.all = append(q.all, question{set: set, want: nft.Elem{Key: q.keep(e.Key),
 		KeyEnd: q.keep(e.KeyEnd), Data: q.keep(e.Data), UserData: q.keep(e.UserData),

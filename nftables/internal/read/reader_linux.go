@@ -28,8 +28,8 @@ type Reader struct {
 
 // How many elements are asked for at once. A larger number takes more memory.
 const (
-	Chunk        = 2048
-	chunkObjects = 256 // wanted objects, each with all of its elements
+	Chunk        = 512
+	chunkObjects = 64 // wanted objects, each with all of its elements
 	// queryEntries is how many elements one message asks for. The kernel stops at the first element
 	// that is missing. With short messages, one datagram finds many missing elements. Longer
 	// messages are not faster.
@@ -61,6 +61,13 @@ type querier struct {
 	req     rawnl.Batch
 	list    nft.ElemList
 	queried [][]int // by message, the questions that it asks
+	asked   questions
+}
+
+// questions returns an empty list of questions, with the memory of the last one.
+func (a *querier) questions() *questions {
+	a.asked.reset()
+	return &a.asked
 }
 
 // query asks the kernel the questions and notes the answers in them.
