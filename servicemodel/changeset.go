@@ -222,7 +222,8 @@ func always[V any](V, V) bool { return true }
 func (t *Table) Equal(o *Table) bool { return Diff(t, o).Empty() }
 
 // Apply returns the table that results from making the changes to t, whose objects it shares.
-// Applying Diff(a, b) to a gives a table equal to b. The result knows neither the state that b was resolved from nor conflicts.
+// Applying Diff(a, b) to a gives a table equal to b. The result knows neither the state that b was
+// resolved from nor conflicts.
 func (t *Table) Apply(c *ChangeSet) *Table {
 	n := *t.orEmpty()
 	c = c.orEmpty()
