@@ -220,16 +220,15 @@ func (pl *planner) change(p *plan, have, want *server) *server {
 	} else if have.svc != want.svc {
 		p.up = append(p.up, ipvsnl.SetService(want.svc))
 	}
-	for _, k := range sortedDests(want.dests) {
-		d := want.dests[k]
-		if was, ok := have.dests[k]; !ok {
-			p.up = append(p.up, ipvsnl.NewDestination(of, d))
-		} else if was != d {
-			p.up = append(p.up, ipvsnl.SetDestination(of, d))
+	for _, k := range otherDests(want.dests, have.dests) {
+		if _, ok := have.dests[k]; !ok {
+			p.up = append(p.up, ipvsnl.NewDestination(of, want.dests[k]))
+		} else {
+			p.up = append(p.up, ipvsnl.SetDestination(of, want.dests[k]))
 		}
 	}
 	drains, shared := want.proto == servicemodel.TCP && pl.cfg.DrainLimit > 0, true
-	for _, k := range sortedDests(have.dests) {
+	for _, k := range otherDests(have.dests, want.dests) {
 		d := have.dests[k]
 		if _, stays := want.dests[k]; stays {
 			continue

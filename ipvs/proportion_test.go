@@ -29,9 +29,8 @@ func TestWorkIsProportionalInEachConfiguration(t *testing.T) {
 // lawOf is the law of a planner with a configuration.
 func lawOf(cfg Config) *proportion.Law {
 	return &proportion.Law{
-		// The destinations of each virtual server are compared in their order.
-		Limits: proportion.Limits{Endpoint: proportion.Cost{Bytes: 600},
-			Pair: proportion.Cost{Bytes: 200}},
+		// The destinations of a pool are a map, which its virtual servers share.
+		Limits: proportion.Limits{Endpoint: proportion.Cost{Bytes: 700}},
 		Exceptions: []proportion.Exception{{Fields: []string{"service.Prefer"},
 			Because: "the weights of all endpoints change",
 			Limits: proportion.Limits{Pair: proportion.Cost{Elements: 1, Messages: 1, Sent: 120,

@@ -225,6 +225,18 @@ func sortedDests(m destinations) []ipvsnl.DestinationKey {
 	return slices.SortedFunc(maps.Keys(m), ipvsnl.DestinationKey.Compare)
 }
 
+// otherDests returns the keys of the destinations in m that than lacks, or that differ there, in
+// their order.
+func otherDests(m, than destinations) (keys []ipvsnl.DestinationKey) {
+	for k, d := range m {
+		if other, ok := than[k]; !ok || other != d {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, ipvsnl.DestinationKey.Compare)
+	return keys
+}
+
 // holds reports whether s agrees with want as far as the model goes. Draining destinations do not
 // count, nor do settings from the configuration.
 func (s *server) holds(want *server) bool {
