@@ -172,6 +172,10 @@ func (l *parts) applied(ctx context.Context, owner string, s servicemodel.State)
 	if none {
 		l.fresh()
 	}
+	if l.empty() { // the last part has no frontends with these settings, so the instance went
+		l.fresh()
+		return r, nil
+	}
 	l.holds[owner] = s
 	delete(l.excluded, owner)
 	return r, nil
