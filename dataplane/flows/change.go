@@ -1,6 +1,7 @@
 package flows
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -45,7 +46,7 @@ func (k *Keeper) change() (conntrack.Change, error) {
 		return conntrack.Change{}, err
 	}
 	c := changeMaker{Keeper: k, own: own, node: within(own, k.rules.NodePorts),
-		endpoints: map[pools][]netip.AddrPort{}}
+		endpoints: map[pools][]netip.AddrPort{}, added: map[conntrack.FrontendKey]bool{}}
 	c.former = slices.DeleteFunc(within(own, k.former), func(a netip.Addr) bool {
 		return a == localhost || slices.Contains(c.node, a)
 	})
@@ -54,7 +55,11 @@ func (k *Keeper) change() (conntrack.Change, error) {
 	}
 	c.index = NewIndex(k.services, c.node)
 	for _, key := range slices.SortedFunc(maps.Keys(k.due), servicemodel.FrontendKey.Compare) {
-		c.add(key, k.due[key])
+		if key.EndPort != 0 && k.services.Frontend(key) == nil {
+			c.addPieces(key, k.due[key])
+		} else {
+			c.add(key, c.index.at(key), key, k.due[key])
+		}
 		if key.NodePort() {
 			c.protect(key)
 		}
@@ -88,6 +93,7 @@ type changeMaker struct {
 	node      []netip.Addr // those that take node ports
 	former    []netip.Addr // those that no longer take node ports
 	list      []conntrack.Frontend
+	added     map[conntrack.FrontendKey]bool // those in list
 }
 
 // endpointsOf returns the endpoints of a frontend, and whether packets are translated on their way
@@ -106,17 +112,70 @@ func (c *changeMaker) endpointsOf(f *servicemodel.Frontend) (list []netip.AddrPo
 	return list, translated
 }
 
-func (c *changeMaker) add(key servicemodel.FrontendKey, s *search) {
-	may, translated := c.endpointsOf(c.index.at(key))
-	may = append(slices.Clip(may), slices.SortedFunc(maps.Keys(c.departed[key]),
+// add adds a key whose packets the frontend f gets now, if it is not nil. The search is about the
+// flows of the frontend was.
+func (c *changeMaker) add(key servicemodel.FrontendKey, f *servicemodel.Frontend,
+	was servicemodel.FrontendKey, s *search) {
+	may, translated := c.endpointsOf(f)
+	may = append(slices.Clip(may), slices.SortedFunc(maps.Keys(c.departed[was]),
 		netip.AddrPort.Compare)...)
-	f := conntrack.Frontend{Key: flowKey(key), Endpoints: may,
-		Untranslated: translated && key.Protocol == servicemodel.UDP}
-	f.Backwards = f.Untranslated && (s.fresh || s.echo) && !slices.Contains(c.own, key.Addr)
-	if !s.all {
-		f.Removed = append([]netip.AddrPort{}, s.gone...)
+	for i, e := range may {
+		if e.Port() == 0 && key.EndPort == 0 { // endpoints of a range keep the port
+			may = slices.Clone(may)
+			may[i] = netip.AddrPortFrom(e.Addr(), key.Port)
+		}
 	}
-	c.list = append(c.list, f)
+	due := conntrack.Frontend{Key: flowKey(key), Endpoints: may,
+		Untranslated: translated && key.Protocol == servicemodel.UDP}
+	due.Backwards = due.Untranslated && (s.fresh || s.echo) && !slices.Contains(c.own, key.Addr)
+	if !s.all {
+		due.Removed = append([]netip.AddrPort{}, s.gone...)
+	}
+	c.append(due)
+}
+
+// append adds a frontend, unless its key has one.
+func (c *changeMaker) append(f conntrack.Frontend) {
+	if !c.added[f.Key] {
+		c.added[f.Key] = true
+		c.list = append(c.list, f)
+	}
+}
+
+// addPieces adds a range that is gone, in pieces that each belong to at most one of the present
+// ranges. Pieces of narrower ranges are left out: they had these ports before, or are due.
+func (c *changeMaker) addPieces(gone servicemodel.FrontendKey, s *search) {
+	ends := []int{int(gone.Port), int(gone.EndPort) + 1}
+	for f := range c.services.Frontends() {
+		if k := f.Key; k.EndPort != 0 && k.Addr == gone.Addr && k.Protocol == gone.Protocol {
+			for _, end := range []int{int(k.Port), int(k.EndPort) + 1} {
+				if end > int(gone.Port) && end <= int(gone.EndPort) {
+					ends = append(ends, end)
+				}
+			}
+		}
+	}
+	slices.Sort(ends)
+	ends = slices.Compact(ends)
+	for i, end := range ends[1:] {
+		key := gone
+		if key.Port, key.EndPort = uint16(ends[i]), uint16(end-1); key.Port == key.EndPort {
+			key.EndPort = 0
+		}
+		f := c.index.rangeAt(key)
+		if f != nil && narrower(f.Key, gone) || c.services.Frontend(key) != nil {
+			continue
+		}
+		if key == gone || c.due[key] == nil {
+			c.add(key, f, gone, s)
+		}
+	}
+}
+
+// narrower reports whether packets for both ranges go to a.
+func narrower(a, b servicemodel.FrontendKey) bool {
+	wa, wb := int(a.EndPort)-int(a.Port), int(b.EndPort)-int(b.Port)
+	return cmp.Or(cmp.Compare(wa, wb), a.Compare(b)) < 0
 }
 
 // protect adds, beside a node port, the addresses of the node at which the number of the port means
@@ -133,7 +192,7 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 	for _, a := range c.node {
 		if k, fe, ok := other(a); ok && fe != nil {
 			may, _ := c.endpointsOf(fe)
-			c.list = append(c.list, conntrack.Frontend{Key: flowKey(k), Endpoints: may,
+			c.append(conntrack.Frontend{Key: flowKey(k), Endpoints: may,
 				Removed: []netip.AddrPort{}})
 		}
 	}
@@ -143,11 +202,11 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 	loopback := key.Addr.Is4() && c.rules.LocalhostNodePorts
 	if _, fe, ok := other(localhost); loopback && ok && fe == nil {
 		own.Key.Addr, own.Untranslated, own.Backwards = localhost, false, false
-		c.list = append(c.list, own)
+		c.append(own)
 	}
 	for _, a := range c.former {
 		if k, fe, ok := other(a); ok && fe == nil && !(loopback && a == localhost) {
-			c.list = append(c.list, conntrack.Frontend{Key: flowKey(k)})
+			c.append(conntrack.Frontend{Key: flowKey(k)})
 		}
 	}
 }
@@ -163,12 +222,8 @@ func (c *changeMaker) protectWithin(key servicemodel.FrontendKey) {
 			k.Port > key.EndPort || k.LastPort() < key.Port || c.due[k] != nil {
 			continue
 		}
-		at := flowKey(k)
-		if !slices.ContainsFunc(c.list, func(o conntrack.Frontend) bool { return o.Key == at }) {
-			may, _ := c.endpointsOf(f)
-			c.list = append(c.list, conntrack.Frontend{Key: at, Endpoints: may,
-				Removed: []netip.AddrPort{}})
-		}
+		may, _ := c.endpointsOf(f)
+		c.append(conntrack.Frontend{Key: flowKey(k), Endpoints: may, Removed: []netip.AddrPort{}})
 	}
 }
 

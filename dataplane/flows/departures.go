@@ -126,9 +126,20 @@ func (in *inspection) inspect(key servicemodel.FrontendKey) {
 		s := in.find(key, new.Service)
 		s.all, s.fresh = true, true
 	}
+	if key.Protocol == servicemodel.UDP && old == nil && new != nil && in.fromRange(key) {
+		in.find(key, new.Service).all = true
+	}
 	for _, e := range in.leftOf(was, is) {
 		in.removed(key, old.Service, e, new != nil && in.lingeringOf(old.Service)[e])
 	}
+}
+
+// fromRange reports whether a new frontend takes ports from a range. A range within its ports is
+// gone or still gets its packets.
+func (in *inspection) fromRange(key servicemodel.FrontendKey) bool {
+	was := in.change.Old
+	return len(was.RangesAt(key.Addr, key.Protocol, key.Port)) > 0 ||
+		len(was.RangesAt(key.Addr, key.Protocol, key.LastPort())) > 0
 }
 
 // leftOf returns the endpoints that the change took from a frontend. Frontends with the same pools

@@ -40,12 +40,18 @@ func (x *Index) at(key servicemodel.FrontendKey) *servicemodel.Frontend {
 	if _, node := x.node[key.Addr]; f == nil && node {
 		f = x.services.Frontend(anywhere(key))
 	}
-	if f == nil {
-		for _, f := range x.services.RangesAt(key.Addr, key.Protocol, key.Port) {
-			return f
-		}
+	if f == nil && key.EndPort == 0 {
+		return x.rangeAt(key)
 	}
 	return f
+}
+
+// rangeAt returns the range that gets the packets for the first port of a key, or nil.
+func (x *Index) rangeAt(key servicemodel.FrontendKey) *servicemodel.Frontend {
+	for _, f := range x.services.RangesAt(key.Addr, key.Protocol, key.Port) {
+		return f
+	}
+	return nil
 }
 
 // endpointOf returns the endpoint that answers a flow to a frontend. It has no port if the frontend
