@@ -103,7 +103,7 @@ func (r *runner) followOne(ctx context.Context, endpoint netip.AddrPort) (*livet
 // begin checks a configuration, and opens what a run needs.
 func begin(cfg *Config) (*runner, error) {
 	if cfg == nil || cfg.Table == nil || !cfg.To.Protocol.Valid() || cfg.To.NodePort() {
-		return nil, errors.New("To and Table are required; To has an address")
+		return nil, errors.New("fields To and Table are required, and To has an address")
 	}
 	r := &runner{Config: cfg, report: &Report{To: cfg.To, Client: cfg.Source, Steps: []string{}},
 		used: map[uint16]bool{}}

@@ -208,7 +208,7 @@ func illness(t *testing.T, fault func(p *patient)) scraped {
 			p.want()
 		}
 		synctest.Wait()
-		time.Sleep(start.Add(time.Duration(minute+1) * time.Minute).Sub(time.Now()))
+		time.Sleep(time.Until(start.Add(time.Duration(minute+1) * time.Minute)))
 		if minute >= healthyFor && fault == nil {
 			continue
 		}
