@@ -108,6 +108,9 @@ func load(path string) (*config, error) {
 	for _, s := range c.Services {
 		for _, b := range s.Backends {
 			seen[b.Address] = true
+			if err == nil && b.Address.Port() == 0 {
+				err = fmt.Errorf("service %q: backend %q has no port", s.Name, b.Address)
+			}
 		}
 	}
 	for _, s := range c.Services {

@@ -183,6 +183,9 @@ func (r *request) state(owner string) (servicemodel.State, error) {
 	protocols := map[string]servicemodel.Protocol{"": servicemodel.TCP, "tcp": servicemodel.TCP,
 		"udp": servicemodel.UDP, "sctp": servicemodel.SCTP} // other values are refused as invalid
 	for i, m := range conf.PortMappings {
+		if m.ContainerPort == 0 {
+			return state, fmt.Errorf("portMappings[%d].containerPort: is missing", i)
+		}
 		protocol := protocols[strings.ToLower(m.Protocol)]
 		svc := &servicemodel.Service{
 			Name:       servicemodel.Name{Namespace: owner, Name: fmt.Sprint("port-", i)},

@@ -200,6 +200,7 @@ func (svc *Service) validate(s *source, path string, taken frontends) {
 
 // validateAddress finds the faults of the address of a backend or a sorry server.
 func (svc *Service) validateAddress(s *source, at string, a netip.AddrPort) {
+	s.must(a.Port() != 0 || !a.IsValid(), at, "%s has no port", a)
 	s.must(a.Port() != svc.Port || !slices.Contains(svc.Addresses, a.Addr()), at,
 		"%s is where the service itself answers", a)
 	unchanged := []servicemodel.Forwarding{servicemodel.ForwardDirect, servicemodel.ForwardTunnel}
