@@ -59,23 +59,30 @@ func TestEveryProgramHasHelpAndAVersion(t *testing.T) {
 	t.Run("counts", func(t *testing.T) { counts.Compare(t, "start", rows) })
 }
 
-// initialized returns what a program allocates before it begins.
-func initialized(t *testing.T, path string) (c counts.Cost) {
+// initialized returns what a program allocates before it begins: the least of ten starts, because
+// maps grow at random.
+func initialized(t *testing.T, path string) (least counts.Cost) {
 	t.Helper()
-	var trace bytes.Buffer
-	cmd := exec.Command(path, "-h")
-	cmd.Env, cmd.Stderr = []string{"PATH=" + os.Getenv("PATH"), "GODEBUG=inittrace=1"}, &trace
-	require.NoError(t, cmd.Run(), "%s", &trace)
-	for line := range strings.Lines(trace.String()) {
-		var name string
-		var at, took, size, objects float64
-		if n, _ := fmt.Sscanf(line, "init %s @%f ms, %f ms clock, %f bytes, %f allocs", &name, &at,
-			&took, &size, &objects); n == 5 {
-			c.Bytes, c.Allocations = c.Bytes+size, c.Allocations+objects
+	for range 10 {
+		var trace bytes.Buffer
+		cmd := exec.Command(path, "-h")
+		cmd.Env, cmd.Stderr = []string{"PATH=" + os.Getenv("PATH"), "GODEBUG=inittrace=1"}, &trace
+		require.NoError(t, cmd.Run(), "%s", &trace)
+		var c counts.Cost
+		for line := range strings.Lines(trace.String()) {
+			var name string
+			var at, took, size, objects float64
+			if n, _ := fmt.Sscanf(line, "init %s @%f ms, %f ms clock, %f bytes, %f allocs", &name,
+				&at, &took, &size, &objects); n == 5 {
+				c.Bytes, c.Allocations = c.Bytes+size, c.Allocations+objects
+			}
+		}
+		require.NotZero(t, c, "%s", &trace)
+		if least == (counts.Cost{}) || c.Bytes < least.Bytes {
+			least = c
 		}
 	}
-	require.NotZero(t, c, "%s", &trace)
-	return c
+	return least
 }
 
 // refusesArguments requires that a program does not run with an argument that it does not know.
