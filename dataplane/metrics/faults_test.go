@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,13 +30,13 @@ import (
 // patient is an engine that runs, with what its faults need.
 type patient struct {
 	*fixture
-	stop     func() // of Run
-	problems []string
-	findings []node.Finding
-	settles  error // why later work fails
-	watches  error // why the addresses of the node are not followed
-	slow     time.Duration
-	n        int // of states
+	stop      func() // of Run
+	problems  []string
+	findings  []node.Finding
+	settles   error       // why later work fails
+	unwatched atomic.Bool // the addresses of the node are not followed
+	slow      time.Duration
+	n         int // of states
 }
 
 // want makes the engine want another state: service 1, and what the edits add.
@@ -64,7 +65,10 @@ func (p *patient) Watch(ctx context.Context, _ func()) error {
 	case <-ctx.Done():
 		return nil
 	case <-time.After(time.Minute):
-		return p.watches
+		if p.unwatched.Load() {
+			return errBroken
+		}
+		return nil
 	}
 }
 
@@ -121,7 +125,7 @@ var faults = map[string]func(p *patient){
 		p.slow = time.Minute
 		p.want()
 	},
-	"KernlbNodeNotFollowed":     func(p *patient) { p.watches = errBroken },
+	"KernlbNodeNotFollowed":     func(p *patient) { p.unwatched.Store(true) },
 	"KernlbConntrackNearlyFull": func(p *patient) { p.conntrack.usage.Count = 95 },
 	"KernlbConntrackDrops":      func(p *patient) { p.conntrack.usage.Stats.EarlyDropped++ },
 	"KernlbScrapeIncomplete":    func(p *patient) { p.conntrack.err = errBroken },

@@ -17,6 +17,9 @@ import (
 // the packets, or where they are sent.
 func TestTraceFollowsSeveralPackets(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short: on a busy machine a trace can begin behind the translation")
+	}
 	n := newNight(t, netnstest.Options{}, nightManifest("", ""))
 	const good, silent = "10.244.1.2:8080", "10.244.1.3:8080"
 	const send = "trace -send -from 192.0.2.10 -to 10.96.0.10:80/tcp"
