@@ -13,8 +13,8 @@ import (
 // Its size depends on the difference, never on the size of the tables. Every list is sorted by key.
 // The nil *ChangeSet changes nothing.
 //
-// The frontends, pools and health checks are those of the tables, which share them. They must not
-// be modified, see [Table].
+// A change set shares its frontends, pools and health checks with the tables. They must not be
+// modified, see [Table].
 type ChangeSet struct {
 	// Old and New are the tables compared.
 	Old, New *Table `json:"-"`

@@ -26,12 +26,15 @@ func (k FrontendKey) ports() string {
 	return uitoa(k.Port) + "-" + uitoa(k.EndPort)
 }
 
-// compareRanges orders the ranges that have a port in common: the first one gets its packets. A
-// narrower range comes before a wider one, then the one that begins earlier.
-func compareRanges(a, b *Frontend) int {
+// CompareRange orders the ranges that have a port in common: the first one gets its packets. A
+// narrower range comes before a wider one, then the one that begins earlier. An exact port is the
+// narrowest range.
+func (k FrontendKey) CompareRange(o FrontendKey) int {
 	width := func(k FrontendKey) int { return int(k.LastPort()) - int(k.Port) }
-	return cmp.Or(cmp.Compare(width(a.Key), width(b.Key)), a.Key.Compare(b.Key))
+	return cmp.Or(cmp.Compare(width(k), width(o)), k.Compare(o))
 }
+
+func compareRanges(a, b *Frontend) int { return a.Key.CompareRange(b.Key) }
 
 // PortBlock is all ports whose leading bits are equal.
 type PortBlock struct {

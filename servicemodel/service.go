@@ -440,6 +440,21 @@ type EndpointPort struct {
 	Port uint16 `json:"port,omitzero"`
 }
 
+// TargetPort returns the port to which packets for the service ports of p's name and protocol are
+// sent at an endpoint with the port p: p.Port, or the service's own port if that is zero. The
+// result is zero if packets keep their ports, or if the service has no such port.
+func (s *Service) TargetPort(p EndpointPort) uint16 {
+	if s == nil || p.Port != 0 {
+		return p.Port
+	}
+	for i := range s.Ports {
+		if port := &s.Ports[i]; port.Name == p.Name && port.Protocol == p.Protocol {
+			return port.target(0)
+		}
+	}
+	return 0
+}
+
 // target returns the port of an endpoint, given as p, to which packets for s are sent. Zero means
 // that they keep their ports.
 func (s *ServicePort) target(p uint16) uint16 {

@@ -68,7 +68,7 @@ func (f *Follower) Set(s servicemodel.State, checks map[servicemodel.Name][]Chec
 	before, used := map[Target]State{}, balanced(held)
 	var faults []*servicemodel.FieldError
 	for name, list := range checks {
-		svc, wrong := newChecked(name, s.Endpoints(name), list)
+		svc, wrong := newChecked(name, named(s, name), list)
 		services[name], faults = svc, append(faults, wrong...)
 		known := f.services[name].states(f.monitor.State)
 		for i, ep := range svc.endpoints {
@@ -117,6 +117,19 @@ func (f *Follower) heard(r Report) {
 	}
 	f.mu.Unlock()
 	f.changed(r)
+}
+
+// named returns the endpoints of a service, with the ports that packets are sent to.
+func named(s servicemodel.State, name servicemodel.Name) []servicemodel.Endpoint {
+	svc, _ := s.Peek(name)
+	eps := s.Endpoints(name)
+	for i := range eps {
+		for j := range eps[i].Ports {
+			p := &eps[i].Ports[j]
+			p.Port = svc.TargetPort(*p)
+		}
+	}
+	return eps
 }
 
 // checked is a service with checks.

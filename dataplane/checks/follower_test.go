@@ -220,6 +220,26 @@ func TestSharedTargetsAreAskedOnce(t *testing.T) {
 	})
 }
 
+// An endpoint without a port is asked at the port of its service, to which packets are sent.
+func TestAnEndpointWithoutAPortIsAskedAtThePortOfItsService(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		asked := make(chan string, 100)
+		f := ok(checks.NewFollower(func(servicemodel.State) {}, &checks.Config{
+			Ask: func(_ context.Context, to checks.Target) error {
+				asked <- to.Addr().String()
+				return nil
+			}}))(t)
+		state := service(servicemodel.State{}, web, 1, endpoints(0, "10.0.0.1"))
+		require.NoError(t, f.Set(state, map[servicemodel.Name][]checks.Check{
+			web: {{Type: checks.TCP}}}, nil))
+		ctx, stop := context.WithCancel(t.Context())
+		go f.Run(ctx)
+		require.Equal(t, "10.0.0.1:80", <-asked)
+		stop()
+	})
+}
+
 func TestWrongChecksOfServicesAreNamed(t *testing.T) {
 	t.Parallel()
 	f := ok(checks.NewFollower(func(servicemodel.State) { t.Error("nothing changes") }, nil))(t)

@@ -22,8 +22,8 @@ func (c *Config) judgeModel(p servicemodel.Packet, pod bool) (servicemodel.Decis
 	switch {
 	case c.Wanted != nil && (want.Outcome != d.Outcome ||
 		!slices.Equal(want.Candidates, d.Candidates)):
-		return d, &Fault{NotProgrammed, fmt.Sprintf("the kernel does not hold what is wanted: a "+
-			"connection is %v, and should be %v", brief(d), brief(want)),
+		return d, &Fault{NotProgrammed, fmt.Sprintf("the kernel does not match the desired state: "+
+			"a connection is %v, and should be %v", brief(d), brief(want)),
 			"kernlb status and its log say why; kernlb show -diff shows the difference"}
 	case d.Frontend == nil && d.Outcome == servicemodel.Untouched:
 		return d, &Fault{NoService, fmt.Sprintf("no service answers at %v: the packet goes where "+

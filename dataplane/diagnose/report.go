@@ -42,7 +42,7 @@ type Kind string
 // The kinds of faults, in the order in which a connection meets them.
 const (
 	NoService      Kind = "no-service"      // nothing answers at the address
-	NotProgrammed  Kind = "not-programmed"  // the kernel does not hold what is wanted
+	NotProgrammed  Kind = "not-programmed"  // the kernel does not match the desired state
 	WrongPods      Kind = "pod-network"     // the client is a pod, and does not count as one
 	Refused        Kind = "refuses"         // the service rejects or drops connections
 	ClientRoute    Kind = "client-route"    // the packets do not reach this node

@@ -1,7 +1,6 @@
 package flows
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -54,7 +53,9 @@ func (k *Keeper) change() (conntrack.Change, error) {
 		c.former = append(c.former, localhost)
 	}
 	c.index = NewIndex(k.services, c.node)
-	for _, key := range slices.SortedFunc(maps.Keys(k.due), servicemodel.FrontendKey.Compare) {
+	// A piece of two ranges that are gone is one of the narrower.
+	due := slices.SortedFunc(maps.Keys(k.due), servicemodel.FrontendKey.CompareRange)
+	for _, key := range due {
 		if key.EndPort != 0 && k.services.Frontend(key) == nil {
 			c.addPieces(key, k.due[key])
 		} else {
@@ -94,6 +95,7 @@ type changeMaker struct {
 	former    []netip.Addr // those that no longer take node ports
 	list      []conntrack.Frontend
 	added     map[conntrack.FrontendKey]bool // those in list
+	byAddr    map[place][]servicemodel.FrontendKey
 }
 
 // endpointsOf returns the endpoints of a frontend, and whether packets are translated on their way
@@ -146,12 +148,10 @@ func (c *changeMaker) append(f conntrack.Frontend) {
 // ranges. Pieces of narrower ranges are left out: they had these ports before, or are due.
 func (c *changeMaker) addPieces(gone servicemodel.FrontendKey, s *search) {
 	ends := []int{int(gone.Port), int(gone.EndPort) + 1}
-	for f := range c.services.Frontends() {
-		if k := f.Key; k.EndPort != 0 && k.Addr == gone.Addr && k.Protocol == gone.Protocol {
-			for _, end := range []int{int(k.Port), int(k.EndPort) + 1} {
-				if end > int(gone.Port) && end <= int(gone.EndPort) {
-					ends = append(ends, end)
-				}
+	for _, k := range c.at(gone.Addr, gone.Protocol) {
+		for _, end := range []int{int(k.Port), int(k.EndPort) + 1} {
+			if k.EndPort != 0 && end > int(gone.Port) && end <= int(gone.EndPort) {
+				ends = append(ends, end)
 			}
 		}
 	}
@@ -163,7 +163,7 @@ func (c *changeMaker) addPieces(gone servicemodel.FrontendKey, s *search) {
 			key.EndPort = 0
 		}
 		f := c.index.rangeAt(key)
-		if f != nil && narrower(f.Key, gone) || c.services.Frontend(key) != nil {
+		if f != nil && f.Key.CompareRange(gone) < 0 || c.services.Frontend(key) != nil {
 			continue
 		}
 		if key == gone || c.due[key] == nil {
@@ -172,10 +172,23 @@ func (c *changeMaker) addPieces(gone servicemodel.FrontendKey, s *search) {
 	}
 }
 
-// narrower reports whether packets for both ranges go to a.
-func narrower(a, b servicemodel.FrontendKey) bool {
-	wa, wb := int(a.EndPort)-int(a.Port), int(b.EndPort)-int(b.Port)
-	return cmp.Or(cmp.Compare(wa, wb), a.Compare(b)) < 0
+// at returns the keys of the frontends at an address, or of node ports if it is unspecified. The
+// first call walks all frontends.
+func (c *changeMaker) at(a netip.Addr, p servicemodel.Protocol) []servicemodel.FrontendKey {
+	if c.byAddr == nil {
+		c.byAddr = map[place][]servicemodel.FrontendKey{}
+		for f := range c.services.Frontends() {
+			at := place{f.Key.Addr, f.Key.Protocol}
+			c.byAddr[at] = append(c.byAddr[at], f.Key)
+		}
+	}
+	return c.byAddr[place{a, p}]
+}
+
+// place is an address and a protocol.
+type place struct {
+	addr     netip.Addr
+	protocol servicemodel.Protocol
 }
 
 // protect adds, beside a node port, the addresses of the node at which the number of the port means
@@ -214,15 +227,15 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 // protectWithin adds, beside a range, the frontends that may come before it: those at ports of the
 // range, node ports of these numbers, and other ranges that overlap. Each is added once.
 func (c *changeMaker) protectWithin(key servicemodel.FrontendKey) {
-	node := slices.Contains(c.node, key.Addr)
-	for f := range c.services.Frontends() {
-		k := f.Key
-		nodePort := node && k.NodePort() && k.Family() == key.Family()
-		if k.Protocol != key.Protocol || k.Addr != key.Addr && !nodePort ||
-			k.Port > key.EndPort || k.LastPort() < key.Port || c.due[k] != nil {
+	near := c.at(key.Addr, key.Protocol)
+	if slices.Contains(c.node, key.Addr) {
+		near = append(slices.Clip(near), c.at(anywhere(key).Addr, key.Protocol)...)
+	}
+	for _, k := range near {
+		if k.Port > key.EndPort || k.LastPort() < key.Port || c.due[k] != nil {
 			continue
 		}
-		may, _ := c.endpointsOf(f)
+		may, _ := c.endpointsOf(c.services.Frontend(k))
 		c.append(conntrack.Frontend{Key: flowKey(k), Endpoints: may, Removed: []netip.AddrPort{}})
 	}
 }

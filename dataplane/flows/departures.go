@@ -52,7 +52,7 @@ func (in *inspection) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bo
 			continue
 		}
 		for _, p := range e.Ports {
-			at := netip.AddrPortFrom(e.Addr, cmp.Or(p.Port, usualPort(svc, p)))
+			at := netip.AddrPortFrom(e.Addr, svc.TargetPort(p))
 			if p.Port = 0; found[p] == nil {
 				found[p] = map[netip.AddrPort]bool{}
 			}
@@ -61,19 +61,6 @@ func (in *inspection) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bo
 	}
 	in.lingering[n.Name] = found
 	return found[port]
-}
-
-// usualPort returns the port of endpoints that name none: the port of the service, or zero if that
-// is a range.
-func usualPort(svc *servicemodel.Service, ep servicemodel.EndpointPort) uint16 {
-	if svc != nil {
-		for _, p := range svc.Ports {
-			if p.Name == ep.Name && p.Protocol == ep.Protocol && p.EndPort == 0 {
-				return p.Port
-			}
-		}
-	}
-	return 0
 }
 
 // inspectAll handles every frontend that the change touches.

@@ -136,7 +136,7 @@ func at(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, 80) }
 
 // A trace names the fate of a packet to kernlb's services, and the rule. It agrees with what the
 // client sees.
-func TestWhatBecomesOfPackets(t *testing.T) {
+func TestKernelWhatBecomesOfPackets(t *testing.T) {
 	t.Parallel()
 	for backend, rules := range map[string][3]string{
 		nftables.Name: {"ip kernlb no-endpoints, rule", "ip kernlb sources-prerouting, rule",
@@ -167,7 +167,7 @@ func TestWhatBecomesOfPackets(t *testing.T) {
 }
 
 // A packet that IPVS handles is followed through it.
-func TestBesideIPVS(t *testing.T) {
+func TestKernelBesideIPVS(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, ipvs.Name)
 	for _, w := range []told{

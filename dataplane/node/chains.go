@@ -63,7 +63,7 @@ func dropsAll(c hooks.Chain) (rule string, ok bool) {
 	return ", its policy", c.DropsByDefault
 }
 
-// dropped returns the first endpoint of which a rule drops all connections.
+// dropped returns the first endpoint whose connections a rule drops, all of them.
 func dropped(r hooks.Rule, c hooks.Chain, targets []target) (at netip.AddrPort, ok bool) {
 	m, known := parseRule(r.Text)
 	if !known || m == (matches{}) || c.Hook != hooks.Forward && c.Hook != hooks.Postrouting {

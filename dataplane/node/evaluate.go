@@ -153,7 +153,7 @@ func (f *facts) conntrack(add adder) {
 	}
 	if c.InsertFailed > 0 {
 		add(MasqueradePorts, Warning, "give masqueraded clients more addresses, or spread them "+
-			"over more endpoints; kernlb flows shows who has many connections to one endpoint",
+			"over more endpoints; kernlb flows shows the clients with many connections to one",
 			"the kernel lost %s because another connection had the same addresses and ports: the "+
 				"ports of masquerade to an endpoint are exhausted, or a client sent two packets "+
 				"at once",

@@ -115,7 +115,7 @@ func troubles() map[string]trouble {
 	}
 }
 
-// moreTroubles are those of other nights.
+// moreTroubles are faults that the document does not show.
 func moreTroubles() map[string]trouble {
 	return map[string]trouble{
 		"a duplicated address": {options: netnstest.Options{Bridge: "cni0"}, make: func(n *night) {

@@ -10,7 +10,7 @@
 // the program has printed every problem, and has not touched the kernel. With -keep-going, apply
 // and plan leave out services that are invalid or that the backend refuses. They print these
 // services, do everything else, and exit with code 1. Warnings are printed last. Code 3 is for
-// status alone: the kernel holds what is wanted, and clients cannot use some of the services. So is
+// status alone: the kernel is in sync, and clients cannot use some of the services. So is
 // code 4: the services are as they should be, and this node loses connections of clients.
 package main
 

@@ -383,7 +383,7 @@ func (l *listing) extension(kind string, f fields) {
 
 // stateMatch writes xt_conntrack: as nft would if it matches the state of the connection alone. The
 // sixteen addresses and eleven numbers before are for other matches (struct xt_conntrack_mtinfo3,
-// include/uapi/linux/netfilter/xt_conntrack.h). The bits of the first four states are those of nft.
+// include/uapi/linux/netfilter/xt_conntrack.h). nft has the same bits for the first four states.
 func stateMatch(revision uint32, info []byte) string {
 	const flags, inverted, states, onlyState, common = 146, 148, 150, 1, 0xf
 	if revision != 3 || len(info) < states+2 ||

@@ -50,9 +50,9 @@ type value struct {
 	several bool
 }
 
-// reader reads the lines of a configuration as keepalived does (read_line in lib/parser.c): with
-// those of the files that it includes, without those whose condition does not hold, and with the
-// values of parameters.
+// reader reads the lines of a configuration as keepalived does (read_line in lib/parser.c). It adds
+// the lines of included files, drops lines whose condition is false, and replaces parameters by
+// their values.
 type reader struct {
 	Config
 	values map[string]*value // by the names of parameters

@@ -48,7 +48,7 @@ func (c *counted) Receive(p []byte, sizes []int) (n int, err error) {
 	return n, err
 }
 
-// apart calls the socket. What a fake allocates does not count.
+// apart calls the socket. Allocations of a fake do not count.
 func (c *counted) apart(call func()) {
 	if !c.fake {
 		call()

@@ -23,9 +23,9 @@ var (
 	row    = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([^|]*) \\|")
 )
 
-// Check requires that a program serves the metrics that the document promises for it, and none
-// of those that the document says it lacks. The root is the directory of the repository, and text
-// the answer of /metrics.
+// Check requires that a program serves the metrics that the document promises for it, and lacks
+// the metrics that the document says it lacks. The root is the directory of the repository, and
+// text the answer of /metrics.
 func Check(t testing.TB, root, program, text string) {
 	t.Helper()
 	read := func(name string) string {

@@ -29,9 +29,8 @@ func (b *builder) ranges() {
 	}
 }
 
-// learnRanges makes the chains that remember clients of ranges. The packet's source keeps the range
-// for a moment. If the number of the port is also that of a node port, the original destination
-// decides.
+// learnRanges makes the chains that remember clients of ranges. While they work, the packet's
+// source holds the range. If a node port has the same number, the original destination decides.
 func (b *builder) learnRanges() {
 	_, nodePort := b.original()
 	c := b.Chain(chainLearnRanges)

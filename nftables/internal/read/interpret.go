@@ -211,7 +211,7 @@ func (r *Reading) view(views map[servicemodel.PoolID][]*poolView,
 	views[id] = append(views[id], &poolView{p, 1})
 }
 
-// faultyRanges returns the addresses of ranges of which some element is wrong. Ranges at an address
+// faultyRanges returns the addresses of ranges that have a wrong element. Ranges at an address
 // share elements.
 func (r *Reading) faultyRanges(t *servicemodel.Table) map[netip.Addr]bool {
 	var faulty map[netip.Addr]bool
