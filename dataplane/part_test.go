@@ -185,6 +185,16 @@ func TestAPartIsRefusedAsAWhole(t *testing.T) {
 		require.ErrorAs(t, err, &field)
 		require.ErrorIs(t, err, dataplane.ErrRefused)
 	}
+
+	two := published("a", 7, 80)
+	for svc := range two.Services() {
+		svc.Name.Name = "other"
+		two = two.WithService(svc)
+	}
+	_, err = p.Apply(t.Context(), "a", two)
+	var taken *servicemodel.TakenError
+	require.ErrorAs(t, err, &taken, "two services for one port")
+	require.ErrorIs(t, err, dataplane.ErrRefused)
 	require.Zero(t, b.Calls(memory.CallCommit))
 }
 

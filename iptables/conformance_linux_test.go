@@ -37,7 +37,7 @@ func TestConformance(t *testing.T) {
 
 func TestRandomPackets(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Random(t, underTest, dataplanetest.RandomOptions{})
+	dataplanetest.Random(t, underTest, 0)
 }
 
 func TestEveryField(t *testing.T) {

@@ -85,7 +85,7 @@ func TestConformance(t *testing.T) {
 
 func TestRandomPackets(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Random(t, underTest, dataplanetest.RandomOptions{Packets: 2000})
+	dataplanetest.Random(t, underTest, 2000)
 }
 
 // One value for each field, because all of them would take minutes in an emulated machine. The test

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
@@ -215,14 +216,14 @@ func TestKernelServicesWithDevice(t *testing.T) {
 	under.Open = func(ns netns.Namespace) (backends.Backend, error) {
 		return ipvs.New(&ipvs.Config{NetNS: ns, Device: testDevice})
 	}
-	var scenarios []dataplanetest.Scenario
+	var scenarios []scenario.Scenario
 	for _, s := range dataplanetest.Scenarios() {
 		if !slices.Contains(deviceScenarios, s.Name) {
 			continue
 		}
 		if strings.Contains(s.Name, "Local") {
 			s.Steps[0].Checks = slices.DeleteFunc(s.Steps[0].Checks,
-				func(c dataplanetest.Check) bool { return c.From == "node" })
+				func(c scenario.Check) bool { return c.From == "node" })
 		}
 		scenarios = append(scenarios, s)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
@@ -22,7 +23,7 @@ import (
 // A sample of the scenarios pass at the lowest and at the highest priorities.
 func TestPrioritiesAtTheirLimits(t *testing.T) {
 	t.Parallel()
-	var some []dataplanetest.Scenario
+	var some []scenario.Scenario
 	for i, s := range dataplanetest.Scenarios() {
 		if i%12 == 0 || s.Line == "answers" || s.Line == "2.4" {
 			some = append(some, s)

@@ -2,16 +2,16 @@
 //
 // Every backend must pass the suite unchanged. Call [Run] in a test:
 //
-//	func TestConformance(t *testing.T) { dataplanetest.Run(t, dataplanetest.Backend{Open: open}) }
+//	func TestConformance(t *testing.T) { dataplanetest.Run(t, scenario.Backend{Open: open}) }
 //
 // The suite builds networks out of namespaces (pods on the node, pods on another node, clients
 // outside, the node itself), applies states through an engine on the backend, and sends TCP
 // connections, UDP datagrams and SCTP chunks from everywhere to everywhere. It compares the fate of
 // each packet with the right one, which comes from two sides:
 //
-//   - [Scenario] values say it in so many words. Most of them are made from a matrix that restates
-//     the behaviour of kube-proxy's nftables mode, row by row; see behaviour.md beside this
-//     file.
+//   - each [scenario.Scenario] says it in so many words. Most of them are made from a matrix that
+//     restates the behaviour of kube-proxy's nftables mode, row by row; see behaviour.md beside
+//     this file.
 //   - the oracle, [servicemodel.Table.Decide], says what the resolved table means. It is asked
 //     about every packet of every scenario, and about the packets of random states ([Random]).
 //

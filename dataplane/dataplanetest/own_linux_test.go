@@ -6,6 +6,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/nftables"
@@ -27,26 +28,26 @@ func TestAScenarioOfOnesOwn(t *testing.T) {
 		WithEndpoints(name, []servicemodel.Endpoint{{
 			Addr: netip.MustParseAddr("10.244.1.2"), Node: "this",
 			Ports: []servicemodel.EndpointPort{
-				{Protocol: servicemodel.TCP, Port: dataplanetest.PortA}},
+				{Protocol: servicemodel.TCP, Port: scenario.PortA}},
 		}})
 	to := netip.MustParseAddrPort("10.96.0.30:80")
-	dataplanetest.RunScenarios(t, dataplanetest.Backend{
+	dataplanetest.RunScenarios(t, scenario.Backend{
 		Open: func(ns netns.Namespace) (backends.Backend, error) {
 			return nftables.New(&nftables.Config{NetNS: ns})
 		},
-	}, dataplanetest.Scenario{
+	}, scenario.Scenario{
 		Name: "pods reach the cart, nobody reaches it without endpoints",
-		Steps: []dataplanetest.Step{
-			{State: state, Checks: []dataplanetest.Check{
-				{From: "pod1", Proto: servicemodel.TCP, To: to, Want: dataplanetest.Want{
+		Steps: []scenario.Step{
+			{State: state, Checks: []scenario.Check{
+				{From: "pod1", Proto: servicemodel.TCP, To: to, Want: scenario.Want{
 					Outcome: servicemodel.Balanced, Servers: []string{"pod2/8080"}}},
-				{From: "pod2", Proto: servicemodel.TCP, To: to, Want: dataplanetest.Want{
+				{From: "pod2", Proto: servicemodel.TCP, To: to, Want: scenario.Want{
 					Outcome: servicemodel.Balanced, Servers: []string{"pod2/8080"},
-					Masquerade: dataplanetest.NodeSource}}, // to itself, and back through the node
+					Masquerade: scenario.NodeSource}}, // to itself, and back through the node
 			}},
-			{State: state.WithEndpoints(name, nil), Checks: []dataplanetest.Check{
+			{State: state.WithEndpoints(name, nil), Checks: []scenario.Check{
 				{From: "pod1", Proto: servicemodel.TCP, To: to,
-					Want: dataplanetest.Want{Outcome: servicemodel.Rejected}},
+					Want: scenario.Want{Outcome: servicemodel.Rejected}},
 			}},
 		},
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/examples/userspace/proxy"
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) { netnstest.Main(m) }
 // TestConformance runs what of the suite makes sense for a proxy, with real packets.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Run(t, dataplanetest.Backend{Open: openIn, Proxy: true})
+	dataplanetest.Run(t, scenario.Backend{Open: openIn, Proxy: true})
 }
 
 // within is a proxy in another network namespace.

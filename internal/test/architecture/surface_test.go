@@ -8,6 +8,7 @@ import (
 	"go/doc"
 	"go/parser"
 	"go/token"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/test/golden"
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 // surface is the page that lists the exported identifiers by task.
@@ -55,7 +57,8 @@ var tasks = []task{
 			"dataplane/counters", "dataplane/graph", "dataplane/hooks", "dataplane/livetrace"}},
 	{"Take over from kube-proxy", "", []string{"dataplane/kubeproxy"}},
 	{"Test with it", "With packets, or without a kernel.",
-		[]string{"dataplane/memory", "dataplane/netnstest", "dataplane/dataplanetest"}},
+		[]string{"dataplane/memory", "dataplane/netnstest", "dataplane/dataplanetest",
+			"dataplane/dataplanetest/scenario"}},
 	{"Write a backend", "Tables, change sets, and what an engine asks of a backend.",
 		[]string{"dataplane/backends", "dataplane/sysctls",
 			"servicemodel"}},
@@ -150,6 +153,16 @@ func TestTheSurfaceIsListed(t *testing.T) {
 		page.WriteString(sections[i].String())
 	}
 	golden.File(t, surface, page.String())
+}
+
+// What a user of engines reads first, "go doc dataplane", fits on two screens.
+func TestTheFirstPageOfTheEngineIsShort(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), "go", "doc", "./dataplane")
+	cmd.Dir = root
+	page := string(must.OK(cmd.Output())(t))
+	require.Contains(t, page, "type Engine struct")
+	require.LessOrEqual(t, strings.Count(page, "\n"), 100)
 }
 
 // list writes the table of a package's identifiers, sorted by name: methods stand below types.

@@ -47,7 +47,11 @@ func run(roads bool) error {
 	}
 	lines(files)
 	functions(files)
-	hidden(files)
+	found := hidden(files)
+	fmt.Printf("hidden types in exported declarations: %d\n", len(found))
+	for _, line := range found {
+		fmt.Println("  " + line)
+	}
 	if roads {
 		return walks(files)
 	}
@@ -197,10 +201,9 @@ func complexity(body ast.Node) int {
 	return n
 }
 
-// hidden prints the exported identifiers of public packages whose declarations name a type that is
+// hidden returns the exported identifiers of public packages whose declarations name a type that is
 // not exported, or that only this module can import.
-func hidden(files []*file) {
-	var found []string
+func hidden(files []*file) (found []string) {
 	for _, f := range files {
 		if f.floor() != "library" || strings.Contains("/"+f.name, "/internal/") ||
 			f.ast.Name.Name == "main" {
@@ -226,10 +229,7 @@ func hidden(files []*file) {
 			declaration(d, see)
 		}
 	}
-	fmt.Printf("hidden types in exported declarations: %d\n", len(found))
-	for _, line := range found {
-		fmt.Println("  " + line)
-	}
+	return found
 }
 
 // declaration calls see with each exported declaration and the types that its reader must name.
@@ -271,8 +271,16 @@ func declaration(d ast.Decl, see func(owner string, nodes ...ast.Node)) {
 					see(s.Name.Name, s.Type)
 				}
 			case *ast.ValueSpec:
-				if s.Type != nil && s.Names[0].IsExported() {
+				if !s.Names[0].IsExported() {
+					continue
+				}
+				if s.Type != nil {
 					see(s.Names[0].Name, s.Type)
+				}
+				for _, v := range s.Values {
+					if of, ok := v.(*ast.SelectorExpr); ok && s.Type == nil {
+						see(s.Names[0].Name, of) // it has the type of another package's value
+					}
 				}
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -103,7 +104,7 @@ func eps(hosts ...string) []servicemodel.Endpoint {
 			e := servicemodel.Endpoint{Addr: a, Node: nodeOf(h)}
 			for _, p := range protocols {
 				e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: p.String(), Protocol: p,
-					Port: PortA})
+					Port: scenario.PortA})
 			}
 			l = append(l, e)
 		}
@@ -164,11 +165,11 @@ func and(s servicemodel.State, svc *servicemodel.Service,
 }
 
 // to makes a Want: these hosts may answer, on PortA, or these servers.
-func to(m Masquerade, hosts ...string) Want {
-	w := Want{Outcome: servicemodel.Balanced, Masquerade: m}
+func to(m scenario.Masquerade, hosts ...string) scenario.Want {
+	w := scenario.Want{Outcome: servicemodel.Balanced, Masquerade: m}
 	for _, h := range hosts {
 		if !strings.Contains(h, "/") {
-			h = serverName(h, PortA)
+			h = serverName(h, scenario.PortA)
 		}
 		w.Servers = append(w.Servers, h)
 	}
@@ -176,15 +177,15 @@ func to(m Masquerade, hosts ...string) Want {
 }
 
 // reaches wants an answer of these hosts, which see the client's own address.
-func reaches(hosts ...string) Want { return to(OwnSource, hosts...) }
+func reaches(hosts ...string) scenario.Want { return to(scenario.OwnSource, hosts...) }
 
 // masqueraded wants an answer of these hosts, which see the node's address.
-func masqueraded(hosts ...string) Want { return to(NodeSource, hosts...) }
+func masqueraded(hosts ...string) scenario.Want { return to(scenario.NodeSource, hosts...) }
 
 var (
-	rejected  = Want{Outcome: servicemodel.Rejected}
-	dropped   = Want{Outcome: servicemodel.Dropped}
-	untouched = Want{Outcome: servicemodel.Untouched}
+	rejected  = scenario.Want{Outcome: servicemodel.Rejected}
+	dropped   = scenario.Want{Outcome: servicemodel.Dropped}
+	untouched = scenario.Want{Outcome: servicemodel.Untouched}
 )
 
 // target is an address of each family, and a port.
@@ -250,11 +251,11 @@ func (w *world) probe(y way) netnstest.Probe {
 }
 
 // ask makes the same check for all protocols and families.
-func ask(from string, t target, want Want) []Check {
-	var l []Check
+func ask(from string, t target, want scenario.Want) []scenario.Check {
+	var l []scenario.Check
 	for _, addr := range t.addrs {
 		for _, p := range protocols {
-			l = append(l, Check{From: from, Proto: p, To: netip.AddrPortFrom(addr, t.port),
+			l = append(l, scenario.Check{From: from, Proto: p, To: netip.AddrPortFrom(addr, t.port),
 				Want: want})
 		}
 	}

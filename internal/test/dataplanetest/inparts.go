@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -90,5 +91,5 @@ func manyName(i int) servicemodel.Name {
 func nowhere(i int) servicemodel.Endpoint {
 	return servicemodel.Endpoint{
 		Addr:  netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}),
-		Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: PortA}}}
+		Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: scenario.PortA}}}
 }

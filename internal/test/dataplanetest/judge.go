@@ -6,50 +6,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Want is the fate that a packet must have.
-type Want struct {
-	// Outcome says whether the packet is balanced, rejected, dropped or left alone.
-	Outcome servicemodel.Outcome
-	// Servers are the servers that may answer, such as "pod1/8080", if the packet is balanced.
-	Servers []string
-	// Reset says that a rejected client of TCP gets a reset, and not ICMP port unreachable.
-	Reset bool
-	// Masquerade says whether the server sees an address of the node instead of the client's.
-	// AnySource allows both.
-	Masquerade Masquerade
-}
-
-// Masquerade says which source a server must see.
-type Masquerade uint8
-
-const (
-	OwnSource  Masquerade = iota // the client's own address
-	NodeSource                   // an address of the node
-	AnySource                    // either
-)
-
-// String returns the text of the Want, such as "pod1/8080 or pod2/8080 seeing a node address".
-func (w Want) String() string {
-	if w.Outcome != servicemodel.Balanced {
-		return string(w.Outcome)
-	}
-	s := strings.Join(w.Servers, " or ")
-	switch w.Masquerade {
-	case OwnSource:
-		s += " seeing the client's address"
-	case NodeSource:
-		s += " seeing a node address"
-	}
-	return s
-}
-
 // judge compares the outcome of a probe with the wanted one. It returns the complaint, empty if
 // there is none.
-func (w *world) judge(p netnstest.Probe, want Want, got netnstest.Outcome) string {
+func (w *world) judge(p netnstest.Probe, want scenario.Want, got netnstest.Outcome) string {
 	ok := false
 	switch outcome := want.Outcome; {
 	case w.under.Proxy:
@@ -57,8 +21,8 @@ func (w *world) judge(p netnstest.Probe, want Want, got netnstest.Outcome) strin
 	case outcome == servicemodel.Balanced:
 		own := got.Source.Addr() == got.Local.Addr()
 		ok = got.Kind == netnstest.Answered && slices.Contains(want.Servers, got.Server) &&
-			(want.Masquerade != OwnSource || own) &&
-			(want.Masquerade != NodeSource || w.IsNodeAddr(got.Source.Addr()))
+			(want.Masquerade != scenario.OwnSource || own) &&
+			(want.Masquerade != scenario.NodeSource || w.IsNodeAddr(got.Source.Addr()))
 	case outcome == servicemodel.Rejected && want.Reset && p.Proto == servicemodel.TCP:
 		ok = got.Kind == netnstest.Refused && got.ICMP == nil
 	case outcome == servicemodel.Rejected:
@@ -95,23 +59,23 @@ func (w *world) untouched(p netnstest.Probe, got netnstest.Outcome) bool {
 
 // oracle returns the outcome that the table demands for a probe. src is the source of the probe's
 // packets.
-func (w *world) oracle(t *servicemodel.Table, p netnstest.Probe, src netip.AddrPort) (Want,
+func (w *world) oracle(t *servicemodel.Table, p netnstest.Probe, src netip.AddrPort) (scenario.Want,
 	servicemodel.Trace) {
 	trace := t.Trace(w.packet(p, src), servicemodel.Locality(w.NodeAddrs()))
 	d := &trace.Decision
-	want, answer := Want{Outcome: d.Outcome}, t.Rules().NoEndpoints
+	want, answer := scenario.Want{Outcome: d.Outcome}, t.Rules().NoEndpoints
 	if d.Cause.Kind == "source" {
 		answer = t.Rules().Forbidden
 	}
 	want.Reset = answer == "reset" && d.Cause.Kind != "other-port"
 	for i, c := range d.Candidates {
 		want.Servers = append(want.Servers, w.serverOf(c.Endpoint))
-		m := OwnSource
+		m := scenario.OwnSource
 		if c.Masquerade {
-			m = NodeSource
+			m = scenario.NodeSource
 		}
 		if i > 0 && m != want.Masquerade {
-			m = AnySource
+			m = scenario.AnySource
 		}
 		want.Masquerade = m
 	}
@@ -163,13 +127,13 @@ func (w *world) judgeOracle(t *servicemodel.Table, p netnstest.Probe,
 	for _, c := range trace.Decision.Candidates {
 		switch isServer := w.serverOf(c.Endpoint) == got.Server; {
 		case isServer && !c.Masquerade:
-			want.Masquerade = OwnSource
+			want.Masquerade = scenario.OwnSource
 		case isServer && w.IsNodeAddr(c.Endpoint.Addr()):
 			// packets from outside to the host's network do not pass the postrouting hook, which
 			// masquerades
-			want.Masquerade = AnySource
+			want.Masquerade = scenario.AnySource
 		case isServer:
-			want.Masquerade = NodeSource
+			want.Masquerade = scenario.NodeSource
 		}
 	}
 	s := w.judge(p, want, got)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -60,7 +61,7 @@ func (b *Backend) namespace(t *testing.T) *netnstest.NS {
 func (b *Backend) network(t *testing.T) *world {
 	t.Helper()
 	b.need(t)
-	w := newWorld(t, *b, Options{})
+	w := newWorld(t, *b, scenario.Options{})
 	t.Cleanup(w.close)
 	return w
 }

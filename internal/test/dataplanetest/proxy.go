@@ -5,6 +5,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -20,7 +21,7 @@ func (b *Backend) protocols() []servicemodel.Protocol {
 // asks reports whether the backend can pass a scenario: a process does not see the interface by
 // which a connection came in, IPVS knows no loopback addresses, and only nftables knows
 // neighbours, other answers and ranges of ports.
-func (b *Backend) asks(s *Scenario) bool {
+func (b *Backend) asks(s *scenario.Scenario) bool {
 	for _, step := range s.Steps {
 		if n := step.State.Node(); n.LocalhostNodePorts && !b.Loopback ||
 			n.MasqueradeNeighbours && !b.Neighbours ||
@@ -29,7 +30,7 @@ func (b *Backend) asks(s *Scenario) bool {
 			return false
 		}
 	}
-	return !b.Proxy || s.Options == Options{}
+	return !b.Proxy || s.Options == scenario.Options{}
 }
 
 // hasRanges reports whether a service of a state has a range of ports.
@@ -66,7 +67,7 @@ func (b *Backend) expressible(s servicemodel.State) servicemodel.State {
 
 // proxyDid reports whether a proxy did what want says, as far as a test can see it: see
 // behaviour.md.
-func (w *world) proxyDid(p netnstest.Probe, want Want, got netnstest.Outcome) bool {
+func (w *world) proxyDid(p netnstest.Probe, want scenario.Want, got netnstest.Outcome) bool {
 	refused := got.Kind == netnstest.Refused || errors.Is(got.Err, syscall.ECONNRESET)
 	switch want.Outcome {
 	case servicemodel.Balanced:

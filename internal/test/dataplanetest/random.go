@@ -10,18 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// RandomOptions tunes [Random]. The environment variable KERNLB_RANDOM_PACKETS
-// overrides its number, as for a long run (1000000). The first network draws from the seed
-// KERNLB_RANDOM_SEED, by default 0, and each other one from the next number.
-type RandomOptions struct {
-	// Packets is the number of packets of all networks together. Zero means 10,000.
-	Packets int
-}
 
 // packetsPerState is how many packets are sent after each change.
 const packetsPerState = 50
@@ -29,9 +22,12 @@ const packetsPerState = 50
 // Random applies random states, one random change after the other, and sends random packets. It
 // compares the fate of each packet with the oracle, and with the words of its trace. If they
 // differ, it makes the state as small as it can while they still differ, and reports that state.
-func Random(t *testing.T, under Backend, o RandomOptions) {
+// Packets is the number of packets of all networks together; 0 means 10,000. The environment
+// variable KERNLB_RANDOM_PACKETS overrides it, as for a long run (1000000). The first network draws
+// from the seed KERNLB_RANDOM_SEED, by default 0, and each other one from the next number.
+func Random(t *testing.T, under Backend, packets int) {
 	first := fromEnv(t, "KERNLB_RANDOM_SEED", 0, strconv.Atoi)
-	packets := fromEnv(t, "KERNLB_RANDOM_PACKETS", cmp.Or(o.Packets, 10000), strconv.Atoi)
+	packets = fromEnv(t, "KERNLB_RANDOM_PACKETS", cmp.Or(packets, 10000), strconv.Atoi)
 	// Networks work side by side, because a test mostly waits for packets that must not come.
 	networks := min(max(4, packets/2500), 48)
 	for i := range networks {
@@ -96,8 +92,9 @@ func affinityOfIPVS(svc *servicemodel.Service) {
 
 // config makes states of the hosts of the network.
 func (r *random) config() randstate.Config {
-	c := randstate.Config{Services: 10, EndpointPorts: []uint16{PortA, PortB}, Weights: true,
-		Ranges: r.w.under.Ranges}
+	c := randstate.Config{Services: 10, Weights: true,
+		EndpointPorts: []uint16{scenario.PortA, scenario.PortB},
+		Ranges:        r.w.under.Ranges}
 	switch {
 	case r.w.under.OwnConnections:
 		c.Edit = affinityOfIPVS
@@ -148,12 +145,12 @@ func (r *random) probe(t *servicemodel.Table) netnstest.Probe {
 		p.To = netip.AddrPortFrom(unusedIP[family], servicePort)
 	default: // past kernlb, straight to a server
 		h := r.w.Pods[r.rng.IntN(len(r.w.Pods))]
-		p.To = netip.AddrPortFrom([]netip.Addr{h.IPv4, h.IPv6}[family], PortA)
+		p.To = netip.AddrPortFrom([]netip.Addr{h.IPv4, h.IPv6}[family], scenario.PortA)
 	}
 	if at := p.To; len(t.RangesAt(at.Addr(), p.Proto, at.Port())) > 0 &&
 		t.Frontend(servicemodel.FrontendKey{Addr: at.Addr(), Protocol: p.Proto,
 			Port: at.Port()}) == nil { // endpoints answer only at these ports
-		p.To = netip.AddrPortFrom(at.Addr(), []uint16{PortA, PortB}[r.rng.IntN(2)])
+		p.To = netip.AddrPortFrom(at.Addr(), []uint16{scenario.PortA, scenario.PortB}[r.rng.IntN(2)])
 	}
 	p.From = r.from(p.To.Addr())
 	return p

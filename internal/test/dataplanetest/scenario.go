@@ -7,39 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Scenario is one story: states that are applied one after the other, and packets after each.
-type Scenario struct {
-	// Name says in words what the scenario shows. Line is its row in behaviour.md.
-	Name, Line string
-	// Options shape the network.
-	Options Options
-	Steps   []Step
-}
-
-// Step is a state, and the fate of packets once it is applied.
-type Step struct {
-	State  servicemodel.State
-	Checks []Check
-}
-
-// Check is one question: packets from here to there.
-type Check struct {
-	// From is the name of a host: "pod1" to "pod3", "remote1", "remote2", "node", "outside1",
-	// "outside2".
-	From  string
-	Proto servicemodel.Protocol
-	To    netip.AddrPort
-	Want  Want
-	// Times is how many packets are sent; 0 means 3.
-	Times int
-}
-
 // run runs a scenario in a network.
-func (s *Scenario) run(t *testing.T, ws *worlds) {
+func (ws *worlds) run(t *testing.T, s *scenario.Scenario) {
 	w := ws.take(t, s.Options)
 	defer ws.give(s.Options, w)
 	for i, step := range s.Steps {
@@ -57,10 +31,10 @@ func (s *Scenario) run(t *testing.T, ws *worlds) {
 }
 
 // check sends the packets of all checks at once, and returns the complaints.
-func (w *world) check(t *testing.T, table *servicemodel.Table, checks []Check) []string {
+func (w *world) check(t *testing.T, table *servicemodel.Table, checks []scenario.Check) []string {
 	t.Helper()
 	var probes []netnstest.Probe
-	var wants []Want
+	var wants []scenario.Want
 	for _, c := range checks {
 		if !slices.Contains(w.under.protocols(), c.Proto) {
 			continue
@@ -71,7 +45,7 @@ func (w *world) check(t *testing.T, table *servicemodel.Table, checks []Check) [
 		}
 		times := cmp.Or(c.Times, 3)
 		probes = append(probes, slices.Repeat([]netnstest.Probe{p}, times)...)
-		wants = append(wants, slices.Repeat([]Want{c.Want}, times)...)
+		wants = append(wants, slices.Repeat([]scenario.Want{c.Want}, times)...)
 	}
 	var complaints []string
 	for i, got := range netnstest.SendAll(t.Context(), probes) {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -64,19 +65,21 @@ var targets = map[string][]target{
 }
 
 // outcomes are the outcomes of scenarios.txt, before the hosts that may answer.
-var outcomes = map[string]func(hosts ...string) Want{
+var outcomes = map[string]func(hosts ...string) scenario.Want{
 	"reaches": reaches, "masqueraded": masqueraded,
-	"reaches-or-masqueraded": func(hosts ...string) Want { return to(AnySource, hosts...) },
-	"rejected":               func(...string) Want { return rejected },
-	"reset": func(...string) Want {
-		return Want{Outcome: servicemodel.Rejected, Reset: true}
+	"reaches-or-masqueraded": func(hosts ...string) scenario.Want {
+		return to(scenario.AnySource, hosts...)
 	},
-	"dropped":   func(...string) Want { return dropped },
-	"untouched": func(...string) Want { return untouched },
+	"rejected": func(...string) scenario.Want { return rejected },
+	"reset": func(...string) scenario.Want {
+		return scenario.Want{Outcome: servicemodel.Rejected, Reset: true}
+	},
+	"dropped":   func(...string) scenario.Want { return dropped },
+	"untouched": func(...string) scenario.Want { return untouched },
 }
 
 // Scenarios returns all scenarios of the suite: those of scenarios.txt, and the matrix.
-func Scenarios() (l []Scenario) {
+func Scenarios() (l []scenario.Scenario) {
 	defined, text := options{}, strings.Replace(scenarioText, "\nmatrix\n", "\n"+matrix(), 1)
 	for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", "")) {
 		if option, found := strings.CutPrefix(line, "option "); found {
@@ -90,7 +93,7 @@ func Scenarios() (l []Scenario) {
 		}
 		if line[0] == '[' {
 			row, name, _ := strings.Cut(strings.TrimSpace(line[1:]), "] ")
-			l = append(l, Scenario{Name: name, Line: row})
+			l = append(l, scenario.Scenario{Name: name, Line: row})
 			continue
 		}
 		s := &l[len(l)-1]
@@ -110,7 +113,7 @@ func Scenarios() (l []Scenario) {
 			s.Options.PodInterfacePrefix = words[1]
 		case words[0] == "node":
 			n := set(defined, "node", thisNode(), words[1:])
-			s.Steps = append(s.Steps, Step{State: servicemodel.State{}.WithNode(n)})
+			s.Steps = append(s.Steps, scenario.Step{State: servicemodel.State{}.WithNode(n)})
 		case words[0] == "service":
 			svc := set(defined, "service", web(), words[1:])
 			s.Steps[step].State = and(s.Steps[step].State, svc, writtenEndpoints(defined, after))
@@ -142,12 +145,12 @@ func writtenEndpoints(defined options, words []string) (l []servicemodel.Endpoin
 }
 
 // writtenChecks are the checks from a host to a target such as "cluster:81/ipv4/tcp".
-func writtenChecks(from, to string, want Want) (checks []Check) {
+func writtenChecks(from, to string, want scenario.Want) (checks []scenario.Check) {
 	part := strings.Split(to, "/")
 	name, port, _ := strings.Cut(part[0], ":")
 	l := targets[name]
 	if l == nil {
-		l = []target{{hostAddrs(name), PortA}}
+		l = []target{{hostAddrs(name), scenario.PortA}}
 	}
 	for _, t := range l {
 		if port != "" {
@@ -155,7 +158,7 @@ func writtenChecks(from, to string, want Want) (checks []Check) {
 		}
 		checks = append(checks, ask(from, t, want)...)
 	}
-	return slices.DeleteFunc(checks, func(c Check) bool {
+	return slices.DeleteFunc(checks, func(c scenario.Check) bool {
 		is := []string{c.Proto.String(), servicemodel.FamilyOf(c.To.Addr()).String()}
 		return slices.ContainsFunc(part[1:], func(p string) bool {
 			return !slices.ContainsFunc(is, func(s string) bool { return strings.EqualFold(s, p) })

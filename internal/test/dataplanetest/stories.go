@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -38,7 +39,7 @@ func (w *world) shares(t *testing.T, y way, n int) map[string]int {
 // requireHost requires that a host answers each of n packets.
 func (w *world) requireHost(t *testing.T, y way, n int, host string) {
 	t.Helper()
-	if count := w.shares(t, y, n); count[serverName(host, PortA)] != n {
+	if count := w.shares(t, y, n); count[serverName(host, scenario.PortA)] != n {
 		t.Errorf("%s: wanted answers of %s only, got %v", y, host, count)
 	}
 }
@@ -56,7 +57,7 @@ func requireShares(t *testing.T, what string, count map[string]int, shares map[s
 		total += c
 	}
 	for host, share := range shares {
-		got, want := count[serverName(host, PortA)], share*float64(total)
+		got, want := count[serverName(host, scenario.PortA)], share*float64(total)
 		known += got
 		chi += (float64(got) - want) * (float64(got) - want) / want
 	}

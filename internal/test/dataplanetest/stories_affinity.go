@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -145,7 +146,7 @@ func neverBack(timeout time.Duration, apply func(ctx context.Context, t *testing
 						continue
 					}
 					checked.Add(1)
-					host, isA := strings.CutSuffix(got.Server, serverName("", PortA))
+					host, isA := strings.CutSuffix(got.Server, serverName("", scenario.PortA))
 					if !isA || !slices.Contains(*before, host) {
 						t.Errorf("%s: only %v are left, got %s", y, *before, got)
 						return

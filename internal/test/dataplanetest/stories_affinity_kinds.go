@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -160,7 +161,7 @@ func portsTwice(s *servicemodel.Service) {
 // withPortB has endpoints serve the second port.
 func withPortB(e *servicemodel.Endpoint) {
 	for _, p := range e.Ports {
-		p.Name, p.Port = p.Name+"-b", PortB
+		p.Name, p.Port = p.Name+"-b", scenario.PortB
 		e.Ports = append(e.Ports, p)
 	}
 }
@@ -216,7 +217,7 @@ func partlyServing(t *testing.T, w *world) {
 		for range 4 {
 			w.shares(t, overTCP(cluster, f), 3)
 			b := overTCP(cluster.on(servicePort+1), f)
-			if count := w.shares(t, b, 5); count[serverName("pod2", PortB)] != 5 {
+			if count := w.shares(t, b, 5); count[serverName("pod2", scenario.PortB)] != 5 {
 				t.Errorf("%s: only pod2 serves it: %v", b, count)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -47,7 +48,7 @@ func (w *world) applyPart(t *testing.T, owner string, s servicemodel.State) *ser
 	})
 }
 
-func (w *world) requireChecks(t *testing.T, table *servicemodel.Table, checks ...[]Check) {
+func (w *world) requireChecks(t *testing.T, table *servicemodel.Table, checks ...[]scenario.Check) {
 	t.Helper()
 	for _, l := range checks {
 		for _, c := range w.check(t, table, l) {
@@ -203,7 +204,7 @@ func sharedFlows(t *testing.T, w *world) {
 		To: netip.AddrPortFrom(clusterIP[0], servicePort), SourcePort: 40000}
 	for _, host := range []string{"pod2", "pod3"} {
 		w.applyPart(t, "one", part("one", clusterIP, host))
-		if got := client.Send(t.Context()); got.Server != serverName(host, PortA) {
+		if got := client.Send(t.Context()); got.Server != serverName(host, scenario.PortA) {
 			t.Errorf("published for %s: %s", host, got)
 		}
 		w.parts(t, func(p *dataplane.Parts) error {

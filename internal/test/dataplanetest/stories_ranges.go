@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -35,11 +36,11 @@ func rangeStays(t *testing.T, w *world) {
 	}
 	had := map[way]string{}
 	stays := func() {
-		for _, y := range w.ways([]string{"pod1", "outside1", "node"}, cluster.on(PortA)) {
+		for _, y := range w.ways([]string{"pod1", "outside1", "node"}, cluster.on(scenario.PortA)) {
 			other := y
-			other.to = w.ways([]string{y.from}, cluster.on(PortB))[0].to
+			other.to = w.ways([]string{y.from}, cluster.on(scenario.PortB))[0].to
 			if y.to.Addr().Is6() {
-				other.to = w.ways([]string{y.from}, cluster.on(PortB))[len(w.under.protocols())].to
+				other.to = w.ways([]string{y.from}, cluster.on(scenario.PortB))[len(w.under.protocols())].to
 			}
 			w.shares(t, y, 1) // first packets of several connections may race with one another
 			hosts := map[string]bool{}

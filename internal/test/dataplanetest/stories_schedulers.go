@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -109,7 +110,7 @@ func hashedClientsStay(t *testing.T, w *world) {
 			continue // IPVS moves more clients, and refuses those of an endpoint that drains
 		}
 		w.apply(t, with("pod2", "pod3", "remote1", "remote2"))
-		w.requireGiven(t, given, serverName("remote2", PortA))
+		w.requireGiven(t, given, serverName("remote2", scenario.PortA))
 		w.apply(t, with("pod2", "pod3", "remote1"))
 		w.requireGiven(t, given)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -105,9 +106,9 @@ func Run(t *testing.T, under Backend) {
 
 // RunScenarios runs scenarios of the suite or of a test on a backend, each in a parallel subtest of
 // its name. Every packet must meet the scenario's want, and also the oracle. Package netnstest
-// makes the networks. Every host serves on ports [PortA] and [PortB], over TCP, UDP and SCTP, and
+// makes the networks. Every host serves on ports [scenario.PortA] and [scenario.PortB], over TCP, UDP and SCTP, and
 // answers as "pod1/8080".
-func RunScenarios(t *testing.T, under Backend, scenarios ...Scenario) {
+func RunScenarios(t *testing.T, under Backend, scenarios ...scenario.Scenario) {
 	under.need(t)
 	ws := newWorlds(t, under)
 	for _, s := range scenarios {
@@ -116,7 +117,7 @@ func RunScenarios(t *testing.T, under Backend, scenarios ...Scenario) {
 		}
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
-			s.run(t, ws)
+			ws.run(t, &s)
 		})
 	}
 }

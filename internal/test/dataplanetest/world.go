@@ -8,15 +8,9 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest/scenario"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
-)
-
-// Ports on which every host serves every protocol. A server's name is its host's and the port:
-// "pod1/8080".
-const (
-	PortA uint16 = 8080
-	PortB uint16 = 8081
 )
 
 // world is a network with servers everywhere and an engine on the backend under test.
@@ -28,15 +22,8 @@ type world struct {
 	hosts   map[string]*netnstest.Host
 }
 
-// Options shape the network of a scenario. The zero value is the usual network: three pods, two on
-// another node, two clients outside.
-type Options struct {
-	Bridge             string // the pods hang on this bridge
-	PodInterfacePrefix string // their interfaces' names begin so
-}
-
 // newWorld builds a network. The caller must close it.
-func newWorld(t *testing.T, under Backend, o Options) *world {
+func newWorld(t *testing.T, under Backend, o scenario.Options) *world {
 	t.Helper()
 	c := ok(netnstest.New(t.Context(), netnstest.Options{Bridge: o.Bridge,
 		PodInterfacePrefix: o.PodInterfacePrefix}))(t)
@@ -44,8 +31,8 @@ func newWorld(t *testing.T, under Backend, o Options) *world {
 	for _, h := range c.Hosts() {
 		w.hosts[h.Name] = h
 		for _, proto := range netnstest.Protocols() {
-			w.serve(t, h.Name, proto, PortA)
-			w.serve(t, h.Name, proto, PortB)
+			w.serve(t, h.Name, proto, scenario.PortA)
+			w.serve(t, h.Name, proto, scenario.PortB)
 		}
 	}
 	w.backend = ok(under.Open(c.Node.NS.NetNS()))(t)
@@ -119,11 +106,11 @@ func (w *world) link(to *netnstest.Host) (l []netip.Prefix) {
 type worlds struct {
 	under Backend
 	mu    sync.Mutex
-	free  map[Options][]*world
+	free  map[scenario.Options][]*world
 }
 
 func newWorlds(t *testing.T, under Backend) *worlds {
-	ws := &worlds{under: under, free: map[Options][]*world{}}
+	ws := &worlds{under: under, free: map[scenario.Options][]*world{}}
 	t.Cleanup(func() {
 		for _, free := range ws.free {
 			for _, w := range free {
@@ -135,7 +122,7 @@ func newWorlds(t *testing.T, under Backend) *worlds {
 }
 
 // take returns a network that is not in use. The caller has it until give.
-func (ws *worlds) take(t *testing.T, o Options) *world {
+func (ws *worlds) take(t *testing.T, o scenario.Options) *world {
 	t.Helper()
 	ws.mu.Lock()
 	if l := ws.free[o]; len(l) > 0 {
@@ -148,7 +135,7 @@ func (ws *worlds) take(t *testing.T, o Options) *world {
 	return newWorld(t, ws.under, o)
 }
 
-func (ws *worlds) give(o Options, w *world) {
+func (ws *worlds) give(o scenario.Options, w *world) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.free[o] = append(ws.free[o], w)
