@@ -32,7 +32,7 @@ type running struct {
 	stop   func()
 }
 
-func startOn(t *testing.T, k *memory.Kernel, o options) *running {
+func startOn(t *testing.T, k *memory.Kernel, file string, removes int) *running {
 	t.Helper()
 	b := memory.New(k)
 	b.Refuse(func(c *servicemodel.ChangeSet) error {
@@ -44,7 +44,7 @@ func startOn(t *testing.T, k *memory.Kernel, o options) *running {
 		}
 		return nil
 	})
-	c, err := newController(o, b, nil)
+	c, err := open(file, removes, b, nil)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -75,17 +75,17 @@ func (r *running) ask(t *testing.T, method, path, body string) (code int, text s
 func TestServicesAreDeclared(t *testing.T) {
 	t.Parallel()
 	k := &memory.Kernel{}
-	o := options{file: filepath.Join(t.TempDir(), "state.json")}
-	c := startOn(t, k, o)
+	file := filepath.Join(t.TempDir(), "state.json")
+	c := startOn(t, k, file, 9)
 	for _, step := range []struct{ method, path, body, want string }{
-		{"PUT", "/services/default/web?plan", web, `"added":1`},
-		{"PUT", "/services/default/web", web, `{"pending":false,"warnings":null}`},
+		{"PUT", "/services/default/web", web, `{"pending":false,"refused":null,"warnings":null}`},
 		{"PUT", "/services/default/web", strings.Replace(web, ": 80}", ": 81}", 1),
-			"ports[0].port"},
+			`"field":"ports[0].port"`},
 		{"PUT", "/services/default/web", strings.Replace(web, `"ready"`, `"not-ready"`, 1),
 			"none ready"},
 		{"PUT", "/services/default/web", strings.Replace(web, "port", "prot", 1), "unknown field"},
 		{"PUT", "/services/default/other", web, "is not that of the URL"},
+		{"PUT", "/services/default/web", "{}", "is not that of the URL"},
 		{"PUT", "/services/default/web", strings.Replace(web, "10.96.0.10", "10.96.0", 1),
 			"10.96.0"},
 		{"GET", "/services", "", "10.96.0.10"},
@@ -100,7 +100,7 @@ func TestServicesAreDeclared(t *testing.T) {
 	want := c.state
 	c.stop()
 	k = &memory.Kernel{}
-	c = startOn(t, k, o)
+	c = startOn(t, k, file, 9)
 	require.Equal(t, want, c.state)
 	code, _ := c.ask(t, "DELETE", "/services/default/nosuch", "")
 	require.Equal(t, http.StatusOK, code)
@@ -108,6 +108,27 @@ func TestServicesAreDeclared(t *testing.T) {
 	code, _ = c.ask(t, "DELETE", "/services/default/web", "")
 	require.Equal(t, http.StatusOK, code)
 	require.Zero(t, k.Table().Len())
+}
+
+// A new definition that is refused leaves the last good one in the kernel, also after a restart.
+func TestARefusedDefinitionOutlivesTheProgram(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "state.json")
+	k := &memory.Kernel{}
+	c := startOn(t, k, file, 9)
+	_, text := c.ask(t, "PUT", "/services/default/web", web)
+	require.Contains(t, text, `"refused":null`)
+	_, text = c.ask(t, "PUT", "/services/default/web", strings.Replace(web, ": 80}", ": 81}", 1))
+	require.Contains(t, text, `"field":"ports[0].port"`)
+	c.stop()
+
+	k = &memory.Kernel{}
+	c = startOn(t, k, file, 9)
+	require.NoError(t, c.engine.Wait(t.Context(), c.engine.Status().Wanted))
+	for f := range k.Table().Frontends() {
+		require.EqualValues(t, 80, f.Key.Port)
+	}
+	require.Equal(t, 1, k.Table().Len())
 }
 
 // The program serves the metrics that docs/metrics.md promises.
@@ -119,8 +140,9 @@ func TestMetrics(t *testing.T) {
 	at := l.Addr().String()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	o := options{listen: at, file: filepath.Join(t.TempDir(), "state.json")}
-	go func() { ended <- run(ctx, o, memory.New(nil), nil) }()
+	c, err := open(filepath.Join(t.TempDir(), "state.json"), 9, memory.New(nil), nil)
+	require.NoError(t, err)
+	go func() { ended <- c.run(ctx, at) }()
 	get := func(path string) string {
 		answer, err := http.Get("http://" + at + path)
 		if err != nil {
@@ -149,7 +171,7 @@ func TestMetrics(t *testing.T) {
 func TestLargeRemovalsAreNotApproved(t *testing.T) {
 	t.Parallel()
 	k := &memory.Kernel{}
-	c := startOn(t, k, options{removes: 1, file: filepath.Join(t.TempDir(), "state.json")})
+	c := startOn(t, k, filepath.Join(t.TempDir(), "state.json"), 1)
 	two := strings.Replace(web, `"10.96.0.10"`, `"10.96.0.10", "fd00::10"`, 1)
 	code, text := c.ask(t, "PUT", "/services/default/web", two)
 	require.Equal(t, http.StatusOK, code, text)
@@ -163,7 +185,7 @@ func TestLargeRemovalsAreNotApproved(t *testing.T) {
 
 func TestAWrongFileIsAnError(t *testing.T) {
 	t.Parallel()
-	_, err := newController(options{file: t.TempDir()}, memory.New(nil), nil)
+	_, err := open(t.TempDir(), 9, memory.New(nil), nil)
 	require.Error(t, err)
 	require.True(t, json.Valid([]byte(web)))
 }

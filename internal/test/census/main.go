@@ -271,20 +271,26 @@ func declaration(d ast.Decl, see func(owner string, nodes ...ast.Node)) {
 					see(s.Name.Name, s.Type)
 				}
 			case *ast.ValueSpec:
-				if !s.Names[0].IsExported() {
-					continue
-				}
-				if s.Type != nil {
-					see(s.Names[0].Name, s.Type)
-				}
-				for _, v := range s.Values {
-					if of, ok := v.(*ast.SelectorExpr); ok && s.Type == nil {
-						see(s.Names[0].Name, of) // it has the type of another package's value
-					}
+				if s.Names[0].IsExported() {
+					see(s.Names[0].Name, typed(s)...)
 				}
 			}
 		}
 	}
+}
+
+// typed returns the type of a constant or variable: if it is not declared, the values of other
+// packages that have it.
+func typed(s *ast.ValueSpec) (nodes []ast.Node) {
+	if s.Type != nil {
+		return []ast.Node{s.Type}
+	}
+	for _, v := range s.Values {
+		if _, ok := v.(*ast.SelectorExpr); ok {
+			nodes = append(nodes, v)
+		}
+	}
+	return nodes
 }
 
 // unnamed returns the types in nodes that a reader outside of the module cannot name.

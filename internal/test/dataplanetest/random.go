@@ -150,7 +150,8 @@ func (r *random) probe(t *servicemodel.Table) netnstest.Probe {
 	if at := p.To; len(t.RangesAt(at.Addr(), p.Proto, at.Port())) > 0 &&
 		t.Frontend(servicemodel.FrontendKey{Addr: at.Addr(), Protocol: p.Proto,
 			Port: at.Port()}) == nil { // endpoints answer only at these ports
-		p.To = netip.AddrPortFrom(at.Addr(), []uint16{scenario.PortA, scenario.PortB}[r.rng.IntN(2)])
+		ports := []uint16{scenario.PortA, scenario.PortB}
+		p.To = netip.AddrPortFrom(at.Addr(), ports[r.rng.IntN(2)])
 	}
 	p.From = r.from(p.To.Addr())
 	return p

@@ -2,7 +2,6 @@ package dataplanetest
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"

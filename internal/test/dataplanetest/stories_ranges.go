@@ -37,10 +37,10 @@ func rangeStays(t *testing.T, w *world) {
 	had := map[way]string{}
 	stays := func() {
 		for _, y := range w.ways([]string{"pod1", "outside1", "node"}, cluster.on(scenario.PortA)) {
-			other := y
-			other.to = w.ways([]string{y.from}, cluster.on(scenario.PortB))[0].to
+			other, at := y, w.ways([]string{y.from}, cluster.on(scenario.PortB))
+			other.to = at[0].to
 			if y.to.Addr().Is6() {
-				other.to = w.ways([]string{y.from}, cluster.on(scenario.PortB))[len(w.under.protocols())].to
+				other.to = at[len(w.under.protocols())].to
 			}
 			w.shares(t, y, 1) // first packets of several connections may race with one another
 			hosts := map[string]bool{}

@@ -106,8 +106,8 @@ func Run(t *testing.T, under Backend) {
 
 // RunScenarios runs scenarios of the suite or of a test on a backend, each in a parallel subtest of
 // its name. Every packet must meet the scenario's want, and also the oracle. Package netnstest
-// makes the networks. Every host serves on ports [scenario.PortA] and [scenario.PortB], over TCP, UDP and SCTP, and
-// answers as "pod1/8080".
+// makes the networks. Every host serves on ports [scenario.PortA] and [scenario.PortB], over TCP,
+// UDP and SCTP, and answers as "pod1/8080".
 func RunScenarios(t *testing.T, under Backend, scenarios ...scenario.Scenario) {
 	under.need(t)
 	ws := newWorlds(t, under)
