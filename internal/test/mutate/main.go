@@ -9,9 +9,9 @@
 // an error is left out. It compiles all drawn mutants into the tests, and an environment variable
 // selects one at a time. First, each test runs alone, without a mutant, to learn how long the test
 // takes and which mutants it reaches. A mutant meets the tests of its package and of the holders
-// that reach it, the fastest first: slow tests run only for mutants that the others let survive. A
-// test kills the mutant if it fails or hangs. Holders are other packages whose tests check the
-// behaviour of the package.
+// that reach it. Fast tests run together, until one fails. Slow tests run only for mutants that
+// the fast ones let survive. A test kills the mutant if it fails or hangs. Holders are other
+// packages whose tests check the behaviour of the package.
 //
 // Each survivor is printed, and makes the command fail. Mutants that change nothing that a caller
 // or the kernel can see are listed with the reason in equivalent.txt, and are not drawn.

@@ -98,13 +98,13 @@ type test struct {
 	dir, program, names string
 	env                 []string
 	took                time.Duration // without a mutant; 0 before it has run
+	longer              time.Duration // it did not end in this time
 	reached             map[int]bool  // mutants
 }
 
-// Limits of the time of a test without a mutant: that of tests that run in one process with others,
-// that of the first round, and the most. Each round has a limit that is eight times higher.
+// Limits of the time of a test without a mutant: that of the first round, and the most. Each round
+// has a limit that is eight times higher.
 const (
-	quick = 200 * time.Millisecond
 	first = 2 * time.Second
 	most  = time.Hour
 )
@@ -133,8 +133,8 @@ func (s *suites) in(dir string) ([]*test, error) {
 
 // measure runs a test without a mutant, unless it has run, and reports whether it ended in time.
 func (t *test) measure(tmp string, limit time.Duration) (ended bool, err error) {
-	if t.took > 0 {
-		return true, nil
+	if t.took > 0 || limit <= t.longer {
+		return t.took > 0, nil
 	}
 	reached, began := filepath.Join(tmp, "reached"), time.Now()
 	if err := os.WriteFile(reached, nil, 0o600); err != nil {
@@ -142,6 +142,7 @@ func (t *test) measure(tmp string, limit time.Duration) (ended bool, err error) 
 	}
 	out, err := t.run(0, limit, "KERNLB_REACHED="+reached)
 	if errors.Is(err, context.DeadlineExceeded) && limit < most {
+		t.longer = limit
 		return false, nil
 	}
 	if err != nil {
@@ -156,23 +157,23 @@ func (t *test) measure(tmp string, limit time.Duration) (ended bool, err error) 
 	return true, err
 }
 
-// reaching returns those of the tests that reach a mutant: the quick ones of each package together,
-// then the others, the fastest first.
+// reaching returns those of the tests that reach a mutant, of each package together.
 func reaching(m *mutant, tests []*test) (out []*test) {
 	together := map[string]*test{}
 	for _, t := range slices.SortedStableFunc(slices.Values(tests), func(a, b *test) int {
 		return cmp.Compare(a.took, b.took)
 	}) {
-		if t.reached[m.number] {
-			if first := together[t.dir]; first != nil && t.took <= quick {
-				first.names += "|" + t.names
-				first.took += t.took
-				continue
-			}
-			t := *t
-			together[t.dir] = &t
-			out = append(out, &t)
+		if !t.reached[m.number] {
+			continue
 		}
+		if first := together[t.dir]; first != nil {
+			first.names += "|" + t.names
+			first.took += t.took
+			continue
+		}
+		t := *t
+		together[t.dir] = &t
+		out = append(out, &t)
 	}
 	return out
 }
@@ -217,8 +218,8 @@ func (s *suites) try(mutants []*mutant, dirs []string, report func(*mutant, stri
 func (m *mutant) killer(tests []*test) string {
 	for _, t := range reaching(m, tests) {
 		m.reached = true
-		if out, err := t.run(m.number, 5*t.took+20*time.Second); err != nil {
-			_, name, _ := strings.Cut(out, "--- FAIL: ")
+		if out, err := t.run(m.number, 2*t.took+time.Minute); err != nil {
+			_, name, _ := strings.Cut(out, failLine)
 			name, _, _ = strings.Cut(name, "\n")
 			return cmp.Or(name, t.names+": "+err.Error())
 		}
@@ -226,25 +227,41 @@ func (m *mutant) killer(tests []*test) string {
 	return ""
 }
 
-// run runs a test with a mutant.
-func (t *test) run(mutant int, limit time.Duration, env ...string) (output string, err error) {
+// output is what a test prints. It calls failed when a test has failed.
+type output struct {
+	all    bytes.Buffer // not embedded, because its ReadFrom does without Write
+	failed func()
+}
+
+const failLine = "--- FAIL: "
+
+func (o *output) Write(p []byte) (n int, err error) {
+	n, err = o.all.Write(p)
+	if bytes.Contains(o.all.Bytes()[max(0, o.all.Len()-n-len(failLine)):], []byte(failLine)) {
+		o.failed()
+	}
+	return n, err
+}
+
+// run runs tests with a mutant until one of them fails.
+func (t *test) run(mutant int, limit time.Duration, env ...string) (printed string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, t.program, "-test.run", "^("+t.names+")$", "-test.short",
-		"-test.failfast", "-test.timeout=2h")
+		"-test.failfast", "-test.v", "-test.timeout=2h")
 	cmd.Dir = t.dir
 	cmd.Env = slices.Concat(t.env, env, []string{"KERNLB_MUTANT=" + strconv.Itoa(mutant)})
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	kill := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr, cmd.Cancel, cmd.WaitDelay = &out, &out, kill, time.Second
+	out := &output{failed: cancel}
+	cmd.Stdout, cmd.Stderr, cmd.Cancel, cmd.WaitDelay = out, out, kill, time.Second
 	if err = cmd.Run(); errors.Is(err, exec.ErrWaitDelay) {
 		err = nil
 	}
 	if cmd.Process != nil {
 		_ = kill() // what the test started and left
 	}
-	return out.String(), cmp.Or(ctx.Err(), err)
+	return out.all.String(), cmp.Or(ctx.Err(), err)
 }
 
 // command runs a program, and returns its output.
