@@ -66,9 +66,6 @@ func lawOf(t *testing.T, cfg *Config) *proportion.Law {
 				"is as large as a multiple of the number of endpoints",
 				Limits: proportion.Limits{Pair: proportion.Cost{Elements: 50, Messages: 1,
 					Sent: 2500, Objects: 10, Bytes: 12000}}},
-			{Fields: []string{"service.SessionAffinity.WholeService"},
-				Because: "the addresses of both pools are compared, to find what changed",
-				Limits:  proportion.Limits{Pair: proportion.Cost{Objects: 10, Bytes: 1500}}},
 		},
 		Hold: func(_ testing.TB, s servicemodel.State) proportion.Subject {
 			base, err := servicemodel.Resolve(nil, s)
