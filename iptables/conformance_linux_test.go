@@ -25,7 +25,7 @@ import (
 )
 
 // underTest is the backend for the tests of package dataplanetest.
-var underTest = dataplanetest.Backend{Loopback: true, Open: func(ns netns.Namespace) (
+var underTest = dataplanetest.Backend{Loopback: true, Ranges: true, Open: func(ns netns.Namespace) (
 	backends.Backend, error) {
 	return openBackend(&Config{NetNS: ns})
 }}
@@ -43,6 +43,7 @@ func TestRandomPackets(t *testing.T) {
 func TestEveryField(t *testing.T) {
 	t.Parallel()
 	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{
+		Ranges: true,
 		Refused: []string{"node.Forbidden", "node.MasqueradeNeighbours", "node.NoEndpoints",
 			"service.Forwarding", "service.Scheduler"},
 		Second: func(ns netns.Namespace) (backends.Backend, error) {

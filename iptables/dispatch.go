@@ -46,6 +46,7 @@ const (
 	stepClusterIP = "CI"
 
 	stepHealthCheck = "HC"
+	stepRange       = "PR"
 )
 
 // dispatch describes a tree: its chains and its sort of keys.
@@ -63,17 +64,25 @@ type dispatch struct {
 
 // key returns the key of a frontend.
 func (d *dispatch) key(k servicemodel.FrontendKey) string {
-	b := make([]byte, 0, 19)
+	b := make([]byte, 0, 21)
 	if d.addr > 0 {
 		b = append(b, k.Addr.AsSlice()...)
 	}
-	return string(append(b, byte(k.Protocol), byte(k.Port>>8), byte(k.Port)))
+	b = append(b, byte(k.Protocol))
+	if d.step == stepRange {
+		b = appendWidth(b, k)
+	}
+	return string(append(b, byte(k.Port>>8), byte(k.Port)))
 }
 
 // matchBits returns how many of the first n bits of a key an iptables match can express.
 func (d *dispatch) matchBits(n int) int {
-	if a := d.addr * 8; n > a && n < a+8 { // within the protocol
+	a := d.addr * 8
+	switch {
+	case n > a && n < a+8: // within the protocol
 		return a
+	case d.step == stepRange: // the order of ranges is not that of ports
+		return min(n, a+8)
 	}
 	return n
 }
@@ -88,12 +97,12 @@ func (d *dispatch) parts(t tree) (l []tree) {
 	var divide func(p tree, above int)
 	divide = func(p tree, above int) {
 		switch common := p.bits(); {
-		case len(t) <= stepSize, len(p) < stepMin:
+		case len(t) <= stepSize, len(p) < stepMin, d.alike(t):
 			for i := range p {
 				l = append(l, p[i:i+1])
 			}
 		// only if a match can distinguish it from its sibling
-		case len(p) <= size && d.matchBits(common) > above:
+		case (len(p) <= size || d.alike(p)) && d.matchBits(common) > above:
 			l = append(l, p)
 		default:
 			i := sort.Search(len(p), func(i int) bool { return bitAt(p[i].key, common) })

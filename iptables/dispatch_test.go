@@ -65,6 +65,23 @@ func keyMakers() []keyMaker {
 	}
 }
 
+// rangeMakers draw keys of ranges that overlap, at a few addresses or at many.
+func rangeMakers() []keyMaker {
+	of := func(m keyMaker) keyMaker {
+		key := m.key
+		m.key = func(r *rand.Rand) sm.FrontendKey {
+			k := key(r)
+			k.Port = min(k.Port, 65000)
+			k.EndPort = k.Port + 1 + uint16(r.IntN(1<<r.IntN(10)))
+			return k
+		}
+		m.name, m.id = "ranges at "+m.name, natRanges
+		return m
+	}
+	m := keyMakers()
+	return []keyMaker{of(m[0]), of(m[1]), of(m[3]), of(m[4])}
+}
+
 func leafRule(k sm.FrontendKey) []rule {
 	r := keyRule(k)
 	r.target = targetAccept
@@ -90,7 +107,7 @@ func contents(d *dispatch, t tree) map[string][]rule {
 // A tree has the same chains whatever its history. The reported changes are the real ones.
 func TestDispatchChangesOnlyWhatDiffers(t *testing.T) {
 	t.Parallel()
-	for _, m := range keyMakers() {
+	for _, m := range append(keyMakers(), rangeMakers()...) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			const seed = 1
@@ -145,7 +162,8 @@ func randomEdits(rng *rand.Rand, m keyMaker, d *dispatch, have map[sm.FrontendKe
 // walker follows a packet through the chains of a tree.
 type walker struct {
 	chains map[string][]rule
-	passed int // how many rules the packet has passed
+	passed int   // how many rules the packet has passed
+	found  *rule // the one that accepted it
 }
 
 // walk reports whether a rule accepts the packet. After a goto that finds no rule, the packet is
@@ -159,6 +177,7 @@ func (w *walker) walk(chain string, k sm.FrontendKey) bool {
 		}
 		switch r.target {
 		case targetAccept:
+			w.found = r
 			return true
 		case targetJump:
 			if w.walk(r.chain, k) {

@@ -90,6 +90,19 @@
 // other packets pass none. The parts depend only on the present services, not on their history. A
 // service that comes or goes changes only the chains on the way to it.
 //
+// # Ranges of ports
+//
+// Ranges stand in KUBE-RANGES, which is there only while a service has one. A packet gets there
+// last, after exact ports and node ports. KUBE-SERVICES leads there after the rule that
+// kube-proxy's comment calls the last one.
+//
+//	-A KUBE-SERVICES -m comment --comment "ranges of ports" -j KUBE-RANGES
+//	-A KUBE-RANGES -d 10.96.0.10/32 -p udp -m udp --dport 10000:20000 … -j KUBE-SVC-…
+//	-A KUBE-SVC-… -p udp … -j DNAT --to-destination 10.244.1.1
+//
+// A target without a port keeps the port of the packet. The chain is divided by address and
+// protocol only: the ranges of an address are tested in turn, the narrower ones first.
+//
 // # Schedulers
 //
 // The rule of a slot matches its weight's share of the packets that reach it: at random

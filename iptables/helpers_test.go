@@ -80,7 +80,7 @@ func (l *layout) chains(s *state, fn func(id chainID, rules []rule, shared bool)
 		}
 		for _, d := range l.treesOf(f) {
 			t := s.trees[d.place]
-			fn(d.table.chain(d.root), l.first(d, t, &s.rules), false)
+			fn(d.table.chain(d.root), l.first(d, t, s), false)
 			d.differing(t, nil, func(id chainID, rules []rule) { fn(id, rules, false) })
 		}
 	}
@@ -116,7 +116,8 @@ func prefixes(l ...string) []netip.Prefix {
 }
 
 func randomConfig() randstate.Config {
-	c := randstate.Config{Services: 40, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true}
+	c := randstate.Config{Services: 40, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true,
+		Ranges: true}
 	for i := range 8 {
 		c.Places = append(c.Places, randstate.Place{
 			IPv4: netip.AddrFrom4([4]byte{10, 244, byte(i % 3), byte(i + 1)}),

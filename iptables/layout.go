@@ -120,6 +120,7 @@ func (n names) forward() string      { return n.prefix + "-FORWARD" }
 func (n names) sourceRanges() string { return n.prefix + "-PROXY-FIREWALL" }
 func (n names) clusterIPs() string   { return n.prefix + "-CLUSTER-IPS" }
 func (n names) healthChecks() string { return n.prefix + "-HEALTH-CHECKS" }
+func (n names) ranges() string       { return n.prefix + "-RANGES" }
 func (n names) localnet() string     { return n.prefix + guardSuffix }
 
 // guardSuffix is the end of the names of chains that may have a guard of route_localnet: chains of
@@ -182,7 +183,8 @@ func (n names) former() string { return n.prefix + "-EXTERNAL-SERVICES" }
 func (n names) owned(chain string) bool {
 	switch chain {
 	case n.services(), n.nodePorts(), n.markMasq(), n.masqOffPod(), n.postrouting(), n.hairpin(),
-		n.settings(), n.forward(), n.sourceRanges(), n.clusterIPs(), n.healthChecks(), n.former():
+		n.settings(), n.forward(), n.sourceRanges(), n.clusterIPs(), n.healthChecks(), n.ranges(),
+		n.former():
 		return true
 	}
 	return n.isStep(chain) || n.ofService(chain)
@@ -212,7 +214,7 @@ func (l *layout) foreign(r *raw) string {
 func (n names) isStep(chain string) bool {
 	kind, of := n.cut(chain)
 	return of != "" && slices.Contains([]string{stepService, stepNodePort, stepHairpin,
-		stepSources, stepClusterIP, stepHealthCheck}, kind)
+		stepSources, stepClusterIP, stepHealthCheck, stepRange}, kind)
 }
 
 // cut returns the kind of a chain and the rest of its name.

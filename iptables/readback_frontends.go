@@ -128,14 +128,17 @@ func (r *reading) addresses(d *dispatch, want func(netip.Addr) rule) []netip.Add
 // have the same key, the first one counts.
 func (r *reading) frontends(f *nft.Family) {
 	filtered := map[servicemodel.FrontendKey]string{} // the chains of source ranges in filter
-	d := r.l.tree(f, filterSources)
-	r.walk(d, func(found *rule) {
-		if key, ok := r.key(d, found); ok && filtered[key] == "" && found.target == targetGoto {
-			filtered[key] = found.chain
-		}
-	})
+	for _, kind := range [...]treeKind{filterSources, filterRanges} {
+		d := r.l.tree(f, kind)
+		r.walk(d, func(found *rule) {
+			key, ok := r.key(d, found)
+			if ok && filtered[key] == "" && found.chain != "" {
+				filtered[key] = found.chain
+			}
+		})
+	}
 	seen := map[servicemodel.FrontendKey]bool{}
-	for _, kind := range [...]treeKind{natNodePorts, natServices} {
+	for _, kind := range [...]treeKind{natNodePorts, natServices, natRanges} {
 		d := r.l.tree(f, kind)
 		r.walk(d, func(found *rule) {
 			key, ok := r.key(d, found)
@@ -166,10 +169,14 @@ func (r *reading) frontends(f *nft.Family) {
 
 // key returns the frontend that a rule is for.
 func (r *reading) key(d *dispatch, found *rule) (servicemodel.FrontendKey, bool) {
-	if !found.proto.Valid() || found.ports.from != found.ports.to || found.ports.any() {
+	isRange := found.ports.from != found.ports.to
+	if !found.proto.Valid() || isRange != (d.step == stepRange) || found.ports.any() {
 		return servicemodel.FrontendKey{}, false
 	}
 	k := servicemodel.FrontendKey{Protocol: found.proto, Port: found.ports.from}
+	if isRange {
+		k.EndPort = found.ports.to
+	}
 	if d.kind == natNodePorts {
 		k.Addr = d.f.Any
 		return k, !found.dst.IsValid()

@@ -114,7 +114,7 @@ func (r *rule) appendTarget(b *strings.Builder, f servicemodel.Family) {
 		}
 		word(b, false, "-j REJECT --reject-with", icmp+"-port-unreachable")
 	case targetDNAT:
-		word(b, false, "-j DNAT --to-destination", r.to.String())
+		word(b, false, "-j DNAT --to-destination", servicemodel.TargetText(r.to))
 	case targetMasquerade:
 		word(b, false, "-j MASQUERADE --random-fully")
 	case targetMark:

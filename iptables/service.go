@@ -87,7 +87,7 @@ func (b *unitBuilder) balances(v servicemodel.Verdict) bool {
 
 // keyRule returns a rule that matches packets to a frontend.
 func keyRule(k servicemodel.FrontendKey) rule {
-	r := rule{proto: k.Protocol, ports: single(k.Port)}
+	r := rule{proto: k.Protocol, ports: portRange{k.Port, k.LastPort()}}
 	if !k.NodePort() {
 		r.dst = netip.PrefixFrom(k.Addr, k.Addr.BitLen())
 	}
@@ -99,8 +99,11 @@ func keyRule(k servicemodel.FrontendKey) rule {
 // handles it.
 func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
 	natTree, filterTree := natServices, filterServices
-	if fe.Key.NodePort() {
+	switch {
+	case fe.Key.NodePort():
 		natTree, filterTree = natNodePorts, filterNodePorts
+	case fe.Key.EndPort != 0:
+		natTree, filterTree = natRanges, filterRanges
 	}
 	r := keyRule(fe.Key)
 	// With route_localnet others can send to loopback addresses, too. A packet with a forged
@@ -115,13 +118,19 @@ func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
 		}
 	}
 	b.leaf(natTree, fe.Key, r)
+	rules := b.refuse(fe)
 	if fe.Sources != nil && !fe.Key.NodePort() {
 		r := keyRule(fe.Key)
 		r.comment = sourcesComment(fe)
 		r.target, r.chain = targetGoto, b.sourcesChain(filter, fe, "")
-		b.leaf(filterSources, fe.Key, r)
+		if fe.Key.EndPort == 0 {
+			b.leaf(filterSources, fe.Key, r)
+		} else {
+			r.target = targetJump
+			rules = append([]rule{r}, rules...)
+		}
 	}
-	if rules := b.refuse(fe); rules != nil {
+	if rules != nil {
 		b.leaf(filterTree, fe.Key, rules...)
 	}
 }

@@ -21,6 +21,8 @@ const (
 	filterSources                      // frontends with source ranges
 	filterClusterIPs                   // cluster IPs
 	filterHealthChecks                 // health check node ports
+	natRanges                          // frontends at ranges of ports
+	filterRanges                       // those that are rejected, dropped or restricted
 	treeCount
 )
 
@@ -49,6 +51,8 @@ func newLayout(prefix string) *layout {
 			filterClusterIPs: {table: inFilter, root: n.clusterIPs(), step: stepClusterIP,
 				addr: a},
 			filterHealthChecks: {table: inFilter, root: n.healthChecks(), step: stepHealthCheck},
+			natRanges:          {table: inNAT, root: n.ranges(), step: stepRange, addr: a},
+			filterRanges:       {table: inFilter, root: n.ranges(), step: stepRange, addr: a},
 		} {
 			d.names, d.f, d.kind, d.place = n, f, treeKind(kind), i*int(treeCount)+kind
 			l.trees[d.place] = &d
@@ -223,16 +227,16 @@ func (l *layout) jumps(t table, hook uint32, s *state) []rule {
 }
 
 // around returns the rules in a tree's first chain before and after the rules of the tree.
-func (l *layout) around(d *dispatch, r *servicemodel.Rules) (before, after []rule) {
-	n, f := l.names, d.f
+func (l *layout) around(d *dispatch, s *state) (before, after []rule) {
+	n, f, r := l.names, d.f, &s.rules
 	switch d.kind {
 	case natServices:
-		return nil, l.nodePorts(f, r)
+		return nil, l.toRanges(d, s, l.nodePorts(f, r))
 	case natNodePorts:
 		return l.notLoopback(f, r), nil
 	case filterServices:
 		return []rule{{comment: "kubernetes load balancer firewall", target: targetJump,
-			chain: n.sourceRanges()}}, l.nodePorts(f, r)
+			chain: n.sourceRanges()}}, l.toRanges(d, s, l.nodePorts(f, r))
 	case filterNodePorts:
 		return l.notLoopback(f, r), nil
 	case filterClusterIPs:

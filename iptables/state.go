@@ -32,11 +32,12 @@ type state struct {
 	localnet localnet
 }
 
-// has reports whether the first chain of a tree exists. It exists if the family has rules. The tree
-// of health checks also needs at least one health check, because all packets to the node pass the
-// jump to it.
+// has reports whether the first chain of a tree exists. It exists if the family has rules. The
+// trees of health checks and of ranges also need at least one key, because packets of others pass
+// the jumps to them.
 func (s *state) has(d *dispatch) bool {
-	return s.present[d.f] && (d.kind != filterHealthChecks || len(s.trees[d.place]) > 0)
+	optional := d.kind == filterHealthChecks || d.step == stepRange
+	return s.present[d.f] && (!optional || len(s.trees[d.place]) > 0)
 }
 
 // chainChange is the change of one chain.
@@ -319,7 +320,7 @@ func served(h *servicemodel.HealthCheck, i int) *int { return [...]*int{&h.IPv4,
 func (s *stepper) tree(d *dispatch) {
 	was, is := s.old.trees[d.place], s.new.trees[d.place]
 	if len(s.edits[d.place]) == 0 && s.c.Rules == nil &&
-		s.old.present[d.f] == s.new.present[d.f] {
+		s.old.present[d.f] == s.new.present[d.f] && !s.rangesCome(d) {
 		return
 	}
 	if !s.old.present[d.f] {
@@ -330,18 +331,18 @@ func (s *stepper) tree(d *dispatch) {
 	}
 	root := d.table.chain(d.root)
 	if s.old.has(d) {
-		s.out.was(root, s.l.first(d, was, &s.old.rules))
+		s.out.was(root, s.l.first(d, was, s.old))
 	}
 	if s.new.has(d) {
-		s.out.is(root, s.l.first(d, is, &s.new.rules))
+		s.out.is(root, s.l.first(d, is, s.new))
 	}
 	d.differing(was, is, s.out.was)
 	d.differing(is, was, s.out.is)
 }
 
 // first returns the rules of the first chain of a tree.
-func (l *layout) first(d *dispatch, t tree, r *servicemodel.Rules) []rule {
-	before, after := l.around(d, r)
+func (l *layout) first(d *dispatch, t tree, s *state) []rule {
+	before, after := l.around(d, s)
 	return append(append(before, d.rules(t, true)...), after...)
 }
 

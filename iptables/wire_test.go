@@ -24,6 +24,7 @@ func sampleRules(f *nft.Family) []rule {
 			netip.MustParseAddrPort("[fd00:180::1]:8080")
 	}
 	whole := netip.PrefixFrom(dst.Addr(), dst.Bits()/2).Masked()
+	kept := netip.AddrPortFrom(to.Addr(), 0)
 	return []rule{
 		{},
 		{
@@ -35,6 +36,7 @@ func sampleRules(f *nft.Family) []rule {
 		{src: src, proto: sm.UDP, ports: portRange{30000, 30015}, target: targetAccept},
 		{proto: sm.UDP, ports: portRange{0, 1023}, target: targetDrop},
 		{proto: sm.SCTP, ports: portRange{0, 1023}, target: targetAccept},
+		{proto: sm.UDP, ports: portRange{1, 65535}, target: targetDNAT, to: kept},
 		{proto: sm.SCTP, ports: single(9000), target: targetReject},
 		{in: "cali+", target: targetReturn},
 		{in: "cni0", notIn: true, srcLocal: true, target: targetJump, chain: "KUBE-MARK-MASQ"},

@@ -304,9 +304,14 @@ const (
 )
 
 // putDNAT writes u32 flags, union nf_inet_addr min_addr and max_addr, then in network byte order
-// u16 min_proto, max_proto and base_proto.
+// u16 min_proto, max_proto and base_proto. Without natProto, the kernel never changes the port of a
+// destination (nf_nat_l4proto_unique_tuple).
 func putDNAT(p []byte, _ *nft.Family, r *rule) {
-	native.PutUint32(p, natMapIPs|natProto)
+	flags := uint32(natMapIPs)
+	if r.to.Port() != 0 {
+		flags |= natProto
+	}
+	native.PutUint32(p, flags)
 	copy(p[4:], r.to.Addr().AsSlice())
 	copy(p[20:], r.to.Addr().AsSlice())
 	binary.BigEndian.PutUint16(p[36:], r.to.Port())

@@ -76,15 +76,16 @@ func addrsText(b *strings.Builder, kind string, changes []AddrChange) {
 	}
 }
 
-// String returns "10.0.1.7:8080", "10.0.1.7:8080 weight 3", or "none".
+// String returns "10.0.1.7:8080", "10.0.1.7:8080 weight 3", "10.0.1.7" for an endpoint at which
+// packets keep their ports, or "none".
 func (s Slot) String() string {
 	switch {
 	case !s.Endpoint.IsValid():
 		return "none"
 	case s.Weight != 1:
-		return s.Endpoint.String() + " weight " + uitoa(s.Weight)
+		return TargetText(s.Endpoint) + " weight " + uitoa(s.Weight)
 	}
-	return s.Endpoint.String()
+	return TargetText(s.Endpoint)
 }
 
 // text returns "default/web port 32000: local endpoints 2 IPv4, 1 IPv6". It leaves out families

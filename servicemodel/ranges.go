@@ -138,3 +138,12 @@ func (t *Table) FirstRange(a netip.Addr) *Frontend {
 	}
 	return nil
 }
+
+// TargetText returns an endpoint of a pool as text: "10.0.1.7:8080", or "10.0.1.7" if packets keep
+// their ports there.
+func TargetText(e netip.AddrPort) string {
+	if e.Port() == 0 && e.IsValid() {
+		return e.Addr().String()
+	}
+	return e.String()
+}

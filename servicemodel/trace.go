@@ -231,10 +231,7 @@ func (r *tracer) growing(f *Frontend, v Verdict) {
 
 // name returns the endpoint's target, or only its address if it has no port.
 func (s *Selection) name() string {
-	name := s.Endpoint.Addr.String()
-	if s.Target.Port() != 0 {
-		name = s.Target.String()
-	}
+	name := TargetText(netip.AddrPortFrom(s.Endpoint.Addr, s.Target.Port()))
 	if s.Endpoint.Node != "" {
 		name += " on " + s.Endpoint.Node
 	}

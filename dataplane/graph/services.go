@@ -157,7 +157,7 @@ func (s *services) pool(p *servicemodel.Pool) *box {
 func (s *services) endpoint(a netip.AddrPort, p servicemodel.Protocol) *box {
 	key := endpoint{a, p}
 	if s.endpoints[key] == nil {
-		s.endpoints[key] = s.add(s.columns[3], plain, a.String())
+		s.endpoints[key] = s.add(s.columns[3], plain, servicemodel.TargetText(a))
 	}
 	return s.endpoints[key]
 }

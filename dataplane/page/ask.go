@@ -63,6 +63,9 @@ func (p *Page) ask(r *http.Request, s *dataplane.Status) (any, error) {
 	for _, f := range e.frontends {
 		for slot := range l.Held.Slots(f) {
 			at := target{f.Service.Protocol, slot.Endpoint}
+			if at.endpoint.Port() == 0 { // the first port of a range stands for all
+				at.endpoint = netip.AddrPortFrom(at.endpoint.Addr(), f.Key.Port)
+			}
 			switch {
 			case seen[at]:
 			case at.protocol != servicemodel.TCP || len(d.Answers) == maxAsked:

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // view makes the contents of a path, for browsers and for JSON. If it returns both data and an
@@ -56,6 +57,7 @@ func parseTemplates() map[string]*template.Template {
 		"percent": percent,
 		"count":   count,
 		"join":    strings.Join,
+		"target":  servicemodel.TargetText,
 	}).ParseFS(files, "files/frame.html"))
 	all := map[string]*template.Template{}
 	names, _ := fs.Glob(files, "files/*.html") // the pattern is valid

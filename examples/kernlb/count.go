@@ -111,7 +111,7 @@ func (p *program) printCounts(t *servicemodel.Table, c *counts) error {
 	for _, r := range c.rows {
 		name, service := "", ""
 		if r.Endpoint != nil {
-			name = "  -> " + r.Endpoint.String()
+			name = "  -> " + servicemodel.TargetText(*r.Endpoint)
 		} else {
 			name, service = keyText(r.Frontend), t.Frontend(r.Frontend).Service.String()
 		}

@@ -183,7 +183,7 @@ func verdictText(t *servicemodel.Table, f *servicemodel.Frontend, v servicemodel
 	}
 	var l []string
 	for _, s := range pool.Slots {
-		text := s.Endpoint.String()
+		text := servicemodel.TargetText(s.Endpoint)
 		if s.Weight != 1 {
 			text += fmt.Sprintf("*%d", s.Weight)
 		}

@@ -97,8 +97,8 @@ func (s *poolSpread) print(to io.Writer) {
 		if e.Has != nil {
 			off = fmt.Sprintf("%+.2f %%", 100*(*e.Has / *e.Wanted - 1))
 		}
-		fmt.Fprintf(w, "%v\t%d\t%s\t%s\t%s\n", e.Endpoint, e.Weight, percent(e.Wanted),
-			percent(e.Has), off)
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", servicemodel.TargetText(e.Endpoint), e.Weight,
+			percent(e.Wanted), percent(e.Has), off)
 	}
 	w.Flush()
 }

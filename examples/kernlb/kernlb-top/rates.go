@@ -111,7 +111,7 @@ func (b between) parts(s *service) (frontends, endpoints []part) {
 		frontends = append(frontends, part{f.Key.String(), b.frontend(f.Key)})
 	}
 	for _, e := range endpointsOf(b.now.table, s.frontends) {
-		p := part{name: e.String()}
+		p := part{name: servicemodel.TargetText(e)}
 		for _, f := range s.frontends {
 			p.rates = p.plus(b.endpoint(f.Key, e))
 		}

@@ -46,6 +46,7 @@ var stories = []story{
 	{"clients of a prefix have one endpoint at all ports of a service", wholeServiceStays(24, 64)},
 	{"a client moves only at ports without its endpoint", partlyServing},
 	{"a client has one endpoint at all ports of a range", rangeStays},
+	{"a client has one endpoint at 10,000 ports, also when its endpoint is replaced", callsStay},
 
 	// schedulers: a backend must refuse by name a scheduler that it lacks
 	{"each endpoint gets its share from each scheduler", schedulerShares},
