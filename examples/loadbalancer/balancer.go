@@ -54,7 +54,11 @@ func (b *balancer) start(ctx context.Context, f *config.File) error {
 				continue
 			}
 			for _, slot := range p.Slots {
-				before[backendKey{f.Service.Name.Name, slot.Endpoint}] = checks.Up
+				at := slot.Endpoint
+				if at.Port() == 0 { // packets keep their ports: the file has the first one
+					at = netip.AddrPortFrom(at.Addr(), f.Key.Port)
+				}
+				before[backendKey{f.Service.Name.Name, at}] = checks.Up
 			}
 		}
 	}

@@ -47,6 +47,7 @@ var serviceAnnotations = []annotation[servicemodel.Service]{
 		s.Masquerade = servicemodel.MasqueradeAt(p)
 		return err
 	}},
+	{"ports", setRanges},
 	{"prefer", func(s *servicemodel.Service, value string) error {
 		s.Prefer = value
 		if value != "node" && value != "zone" {

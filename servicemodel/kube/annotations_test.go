@@ -30,7 +30,8 @@ func TestTheDocumentationHasAllAnnotations(t *testing.T) {
 	}
 	for _, a := range serviceAnnotations {
 		want = append(want, [2]string{a.name, "Service"})
-		s := &servicemodel.Service{SessionAffinity: servicemodel.SessionAffinity{ClientIP: true}}
+		s := &servicemodel.Service{SessionAffinity: servicemodel.SessionAffinity{ClientIP: true},
+			Ports: []servicemodel.ServicePort{{Port: 10000}}}
 		require.NoError(t, a.set(s, examples[a.name]), a.name)
 	}
 	for _, a := range sliceAnnotations {

@@ -120,7 +120,7 @@ func (t *Tracker) refresh(s servicemodel.State, n servicemodel.Name) servicemode
 		}
 		return s.WithEndpoints(n, t.backends[n].merged())
 	}
-	return s.WithService(service).WithEndpoints(n, t.backends[n].merged())
+	return s.WithService(service).WithEndpoints(n, keepPorts(service, t.backends[n].merged()))
 }
 
 // Problems returns all problems of the known objects, in the order of their kinds and names, and

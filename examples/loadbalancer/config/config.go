@@ -39,6 +39,9 @@ type Service struct {
 	// Addresses are the virtual addresses, of either family.
 	Addresses []netip.Addr `yaml:"addresses,omitempty,flow"`
 	Port      uint16       `yaml:"port,omitempty"`
+	// EndPort, if not zero, makes the service answer at all ports from Port to EndPort. Packets
+	// keep their ports at backends and sorry servers that have the port Port.
+	EndPort uint16 `yaml:"endPort,omitempty"`
 	// Protocol is tcp, udp or sctp; empty means tcp.
 	Protocol string `yaml:"protocol,omitempty"`
 	// Device is the network device that gets the addresses, so that this host answers ARP and

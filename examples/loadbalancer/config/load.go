@@ -107,7 +107,7 @@ func (f *File) validate() {
 		}
 		s.services[svc.Name] = i
 		for j, a := range svc.Addresses {
-			at := frontend{netip.AddrPortFrom(a, svc.Port), svc.protocol()}
+			at := svc.key(a)
 			if other, ok := taken[at]; ok {
 				s.fail(fmt.Sprintf("%s.addresses[%d]", path, j), "%s is also that of %q", at, other)
 			}
@@ -123,17 +123,8 @@ func (f *File) validate() {
 	}
 }
 
-// frontend is an address and port at which the balancer answers.
-type frontend struct {
-	netip.AddrPort
-	protocol string
-}
-
-// String returns "192.0.2.1:80/tcp".
-func (f frontend) String() string { return f.AddrPort.String() + "/" + f.protocol }
-
 // frontends are the names of services by their frontends.
-type frontends map[frontend]string
+type frontends map[servicemodel.FrontendKey]string
 
 // maxTimeout is less than the number of clock ticks that IPVS can count, at 1000 Hz.
 const maxTimeout = 24 * 24 * time.Hour
@@ -201,7 +192,7 @@ func (svc *Service) validate(s *source, path string, taken frontends) {
 // validateAddress finds the faults of the address of a backend or a sorry server.
 func (svc *Service) validateAddress(s *source, at string, a netip.AddrPort) {
 	s.must(a.Port() != 0 || !a.IsValid(), at, "%s has no port", a)
-	s.must(a.Port() != svc.Port || !slices.Contains(svc.Addresses, a.Addr()), at,
+	s.must(!svc.key(a.Addr()).Contains(a.Port()) || !slices.Contains(svc.Addresses, a.Addr()), at,
 		"%s is where the service itself answers", a)
 	unchanged := []servicemodel.Forwarding{servicemodel.ForwardDirect, servicemodel.ForwardTunnel}
 	s.must(a.Port() == svc.Port ||
@@ -226,7 +217,9 @@ func (svc *Service) validateTargets(s *source, path string, taken frontends) {
 			if specs[j].Address.IsValid() {
 				field = fmt.Sprintf("%s.checks[%d].address", of, j)
 			}
-			if other, ok := taken[frontend{t.Addr(), protocolOf(t)}]; ok && !told[field] {
+			asked := servicemodel.FrontendKey{Addr: t.Addr().Addr(), Protocol: protocolOf(t),
+				Port: t.Addr().Port()}
+			if other, ok := taken[asked]; ok && !told[field] {
 				told[field] = true
 				s.fail(field, "the check %s asks the balancer itself, where the service %q answers",
 					t, other)
@@ -236,11 +229,11 @@ func (svc *Service) validateTargets(s *source, path string, taken frontends) {
 }
 
 // protocolOf returns the protocol of a check.
-func protocolOf(t checks.Target) string {
+func protocolOf(t checks.Target) servicemodel.Protocol {
 	if t.Check().Type == checks.UDP {
-		return "udp"
+		return servicemodel.UDP
 	}
-	return "tcp"
+	return servicemodel.TCP
 }
 
 // joined returns the errors that err joins.

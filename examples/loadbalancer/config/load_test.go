@@ -14,6 +14,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/checks"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -71,6 +72,30 @@ func TestAllFieldsAreRead(t *testing.T) {
 	tcp := web.Targets(&web.Backends[2])[1]
 	require.Equal(t, "tcp [2001:db8::2]:9", tcp.String())
 	require.Equal(t, checks.GRPC, web.Targets(&web.Backends[1])[0].Check().Type)
+}
+
+// Packets keep their ports at servers with the first port of a range.
+func TestARangeOfPorts(t *testing.T) {
+	t.Parallel()
+	f, err := config.Parse("lb.yaml", []byte("services: [{name: rtp, addresses: [203.0.113.10], "+
+		"port: 10000, endPort: 20000, protocol: udp, sorry: ['10.0.0.9:9'], "+
+		"checks: [{type: tcp, port: 5060}], backends: [{address: '10.0.0.2:10000'}]}]"))
+	require.NoError(t, err)
+	table, err := servicemodel.Resolve(nil, must.OK(f.State(
+		func(*config.Service, *config.Backend) bool { return true }))(t))
+	require.NoError(t, err)
+	decide := func(port uint16) string {
+		return table.Decide(servicemodel.Packet{Protocol: servicemodel.UDP,
+			Src: netip.MustParseAddrPort("192.0.2.7:4000"),
+			Dst: netip.AddrPortFrom(netip.MustParseAddr("203.0.113.10"), port)}, nil).String()
+	}
+	require.Contains(t, decide(10000), "10.0.0.2:10000")
+	require.Contains(t, decide(15000), "10.0.0.2:15000")
+	require.NotContains(t, decide(20001), "10.0.0.2")
+	table, err = servicemodel.Resolve(nil, must.OK(f.State(
+		func(*config.Service, *config.Backend) bool { return false }))(t))
+	require.NoError(t, err)
+	require.Contains(t, decide(15000), "10.0.0.9:9")
 }
 
 // What is drained gets no new connections, and sorry servers are for the family that has nobody.

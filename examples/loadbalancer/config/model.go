@@ -28,7 +28,14 @@ var protocols = map[string]servicemodel.Protocol{
 
 // ModelPort returns the one port of the service in the model.
 func (s *Service) ModelPort() servicemodel.ServicePort {
-	return servicemodel.ServicePort{Protocol: protocols[s.protocol()], Port: s.Port}
+	return servicemodel.ServicePort{Protocol: protocols[s.protocol()], Port: s.Port,
+		EndPort: s.EndPort}
+}
+
+// key returns the key of the service's frontend at an address.
+func (s *Service) key(a netip.Addr) servicemodel.FrontendKey {
+	return servicemodel.FrontendKey{Addr: a, Protocol: protocols[s.protocol()], Port: s.Port,
+		EndPort: s.EndPort}
 }
 
 // valueError says that the value of a field is wrong.
@@ -109,8 +116,12 @@ func (s *Service) Endpoints(up func(*Backend) bool) []servicemodel.Endpoint {
 }
 
 func (s *Service) endpoint(a netip.AddrPort) servicemodel.Endpoint {
+	port := a.Port()
+	if s.EndPort != 0 && port == s.Port {
+		port = 0 // packets keep their ports
+	}
 	return servicemodel.Endpoint{Addr: a.Addr(), Ports: []servicemodel.EndpointPort{
-		{Protocol: protocols[s.protocol()], Port: a.Port()}}}
+		{Protocol: protocols[s.protocol()], Port: port}}}
 }
 
 // validateModel finds the values of a service that the model refuses. The state in which no backend
@@ -139,7 +150,8 @@ func (s *Service) validateModel(src *source, path string) {
 var fields = [][2]string{{"loadBalancerIPs", "addresses"}, {"loadBalancerSourceRanges", "sources"},
 	{"sessionAffinity.bits6", "affinityIPv6"}, {"sessionAffinity.bits", "affinityIPv4"},
 	{"sessionAffinity", "affinity"}, {"connections", "connections"}, {"name", "name"},
-	{"prefer", "prefer"}, {"slowStart", "slowStart"}, {"weights", "backends"}}
+	{"prefer", "prefer"}, {"slowStart", "slowStart"}, {"weights", "backends"},
+	{"ports[0].endPort", "endPort"}}
 
 // fieldOf returns the path, in a service, of the field from which a field of the model is made. A
 // field without such an entry has the same name in the file.
