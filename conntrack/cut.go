@@ -188,26 +188,11 @@ func (c *cutting) finish(ctx context.Context, targets []target) error {
 // same endpoint. A packet of the endpoint makes a backwards flow, because IPVS translates without
 // telling conntrack the direction of the connection.
 func (t *Table) remade(ctx context.Context, flows []Flow) (on []target, err error) {
-	var b rawnl.Batch
-	for i := range flows {
-		appendGet(&b, &flows[i])
-	}
-	_, err = t.conn.SendAll(ctx, &b, func(i int, m rawnl.Message) error {
-		var now Flow
-		if err := parseFlow(m.Attrs, &now, wantAll); err != nil {
-			return err
+	err = t.Reread(ctx, flows, func(i int, now *Flow) {
+		if now.TCP == TCPEstablished && leadsTo(now, &flows[i].Original) == flows[i].Reply.Src {
+			on = append(on, target{flow: flows[i], now: *now, again: true})
 		}
-		if now.TCP == TCPEstablished && leadsTo(&now, &flows[i].Original) == flows[i].Reply.Src {
-			on = append(on, target{flow: flows[i], now: now, again: true})
-		}
-		return nil
 	})
-	gone, err := refusals(err)
-	for _, e := range gone {
-		if e.Errno != syscall.ENOENT {
-			return nil, fmt.Errorf("%s: %w", flows[e.Index], e)
-		}
-	}
 	return on, err
 }
 

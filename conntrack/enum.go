@@ -71,6 +71,7 @@ type Status uint32
 const (
 	StatusSeenReply    Status = 1 << 1  // IPS_SEEN_REPLY: packets went both ways
 	StatusAssured      Status = 1 << 2  // IPS_ASSURED: not evicted when the table is full
+	StatusDstNAT       Status = 1 << 5  // IPS_DST_NAT: the destination is translated, not by IPVS
 	statusConfirmed    Status = 1 << 3  // IPS_CONFIRMED: its first packet has left the machine
 	StatusFixedTimeout Status = 1 << 10 // IPS_FIXED_TIMEOUT: traffic does not prolong it
 	statusOffload      Status = 1 << 14 // IPS_OFFLOAD: in a flow table

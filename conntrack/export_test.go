@@ -15,7 +15,6 @@ type (
 const (
 	StatusConfirmed        = statusConfirmed
 	StatusSrcNAT    Status = 1 << 4
-	StatusDstNAT    Status = 1 << 5
 	AnyFamily              = familyAny
 	IPv4                   = familyIPv4
 	IPv6                   = familyIPv6

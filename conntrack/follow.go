@@ -2,9 +2,11 @@ package conntrack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
@@ -14,8 +16,13 @@ type FollowOptions struct {
 	// Types are the wanted types; none means all. EventsLost always comes. The kernel makes no
 	// events of other types, unless another program follows them.
 	Types []EventType
-	// Filter is compared with events in this process: the kernel sends them all.
+	// Filter says which flows are wanted. The kernel drops events about other protocols and other
+	// status bits. The other fields are compared in this process.
 	Filter Filter
+	// Rate, if not 0, is about how many events a second are wanted at most. If there are more, the
+	// kernel drops a random share of them before they are queued. The share is set again every
+	// second, so a burst may bring twice as many events at its beginning.
+	Rate int
 	// Buffer is the size in bytes of the queue in the kernel, which doubles it. Only waiting events
 	// take memory, some 1,280 bytes each. 0 means 4 MiB: 6,000 events. Without CAP_NET_ADMIN in the
 	// initial user namespace it is net.core.rmem_max at most.
@@ -44,10 +51,15 @@ func (t *Table) Follow(ctx context.Context, opts FollowOptions) (iter.Seq2[Event
 	}
 	context.AfterFunc(ctx, func() { listener.Close() })
 	buf := make([]byte, eventSize)
+	sample := sampler{most: opts.Rate, keep: wholeEvent}
 	return func(yield func(Event, error) bool) {
 		for ctx.Err() == nil {
 			n, err := listener.Receive(buf)
-			if err == rawnl.ErrOverflow {
+			lost := err == rawnl.ErrOverflow
+			if (err == nil || lost) && sample.event(time.Now(), lost) {
+				err = errors.Join(err, listener.SetFilter(kernelFilter(opts.Filter, sample.keep)))
+			}
+			if lost {
 				if !yield(Event{Type: EventsLost}, nil) {
 					return
 				}
@@ -72,8 +84,8 @@ func (t *Table) listen(opts FollowOptions) (listener *rawnl.Listener, err error)
 	if _, err := opts.Filter.family(); err != nil {
 		return nil, err
 	}
-	if opts.Buffer < 0 {
-		return nil, fmt.Errorf("buffer of %d bytes", opts.Buffer)
+	if opts.Buffer < 0 || opts.Rate < 0 {
+		return nil, fmt.Errorf("buffer of %d bytes, %d events a second", opts.Buffer, opts.Rate)
 	} else if opts.Buffer == 0 {
 		opts.Buffer = followBuffer
 	}
@@ -92,6 +104,9 @@ func (t *Table) listen(opts FollowOptions) (listener *rawnl.Listener, err error)
 		listener, err = rawnl.Listen(groups, opts.Buffer)
 		return err
 	})
+	if _, mask := opts.Filter.status(); err == nil && (mask != 0 || opts.Filter.Protocol != 0) {
+		err = listener.SetFilter(kernelFilter(opts.Filter, wholeEvent))
+	}
 	return listener, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"syscall"
 
 	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -128,6 +129,35 @@ func (t *Table) scan(ctx context.Context, requests []dumpRequest, wants func(*Fl
 		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// Reread asks for flows by their original tuples, many at a time, and calls each with those that
+// the table has. i is the position in flows. A flow that ended may have been made again with the
+// same tuple: compare its ID. A flow without a call has ended. now is valid until each returns, and
+// each must not use the table.
+func (t *Table) Reread(ctx context.Context, flows []Flow, each func(i int, now *Flow)) error {
+	var b rawnl.Batch
+	for i := range flows {
+		appendGet(&b, &flows[i])
+	}
+	var now Flow
+	_, err := t.conn.SendAll(ctx, &b, func(i int, m rawnl.Message) error {
+		err := parseFlow(m.Attrs, &now, wantAll)
+		if err == nil {
+			each(i, &now)
+		}
+		return err
+	})
+	gone, err := refusals(err)
+	for _, e := range gone {
+		if e.Errno != syscall.ENOENT {
+			return fmt.Errorf("read flow %s again: %w", flows[e.Index], explain(e))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("read flows again: %w", explain(err))
 	}
 	return nil
 }

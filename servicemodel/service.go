@@ -421,6 +421,15 @@ const (
 // String returns "ready", "not-ready", "serving", "terminating" or "quiesced".
 func (c Condition) String() string { return cmp.Or(string(c), "ready") }
 
+// Unready returns the condition of an endpoint with condition c that does not answer:
+// [Terminating] if it terminates, otherwise [NotReady].
+func (c Condition) Unready() Condition {
+	if c == Serving || c == Terminating {
+		return Terminating
+	}
+	return NotReady
+}
+
 // UnmarshalText also takes "ready" for [Ready].
 func (c *Condition) UnmarshalText(text []byte) error {
 	*c = Condition(wordOr(string(text), "ready"))

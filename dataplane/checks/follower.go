@@ -190,12 +190,9 @@ func (c *checked) marked(of func(Target) State) []servicemodel.Endpoint {
 	out := slices.Clone(c.endpoints)
 	for i := range out {
 		is := &out[i].Condition
-		switch state := All(c.targets[i], of); {
-		case state == Up, state == Unknown && *is == servicemodel.Quiesced:
-		case *is == servicemodel.Serving, *is == servicemodel.Terminating:
-			*is = servicemodel.Terminating
-		default:
-			*is = servicemodel.NotReady
+		state := All(c.targets[i], of)
+		if state != Up && (state != Unknown || *is != servicemodel.Quiesced) {
+			*is = is.Unready()
 		}
 	}
 	return out

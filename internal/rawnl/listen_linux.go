@@ -2,11 +2,13 @@ package rawnl
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/mdlayher/netlink"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -70,6 +72,19 @@ func (l *Listener) Receive(p []byte) (int, error) {
 		return 0, l.err // ENOBUFS is ErrOverflow
 	}
 	return l.n, nil
+}
+
+// SetFilter makes the kernel queue only the messages for which the program returns more than 0. It
+// replaces an earlier program. Messages that are already queued stay.
+func (l *Listener) SetFilter(program []bpf.Instruction) error {
+	raw, err := bpf.Assemble(program)
+	if err == nil {
+		err = l.conn.SetBPF(raw)
+	}
+	if err != nil {
+		return fmt.Errorf("filter messages: %w", err)
+	}
+	return nil
 }
 
 // SetDeadline sets the deadline of Receive, also of one in progress, which then returns

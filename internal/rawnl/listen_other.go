@@ -2,7 +2,11 @@
 
 package rawnl
 
-import "time"
+import (
+	"time"
+
+	"golang.org/x/net/bpf"
+)
 
 // Listener exists here for callers to compile. This operating system has no multicast groups of
 // netlink.
@@ -13,6 +17,9 @@ func Listen([]uint32, int) (*Listener, error) { return nil, ErrNotSupported }
 
 // Receive returns [ErrNotSupported].
 func (l *Listener) Receive([]byte) (int, error) { return 0, ErrNotSupported }
+
+// SetFilter returns [ErrNotSupported].
+func (l *Listener) SetFilter([]bpf.Instruction) error { return ErrNotSupported }
 
 // SetDeadline returns [ErrNotSupported].
 func (l *Listener) SetDeadline(time.Time) error { return ErrNotSupported }

@@ -43,7 +43,8 @@ func TestAnEmbeddedEngineIsLight(t *testing.T) {
 	visit(module + "dataplane")
 	require.ElementsMatch(t, []string{"dataplane", "dataplane/backends", "dataplane/kernelerr",
 		"dataplane/netns", "dataplane/sysctls", "nftables", "servicemodel",
-		"github.com/mdlayher/netlink", "golang.org/x/sys/unix", "net/netip", "os"}, got)
+		"github.com/mdlayher/netlink", "golang.org/x/net/bpf", "golang.org/x/sys/unix", "net/netip",
+		"os"}, got) // netlink needs bpf, too
 
 	for _, other := range []string{"iptables", "ipvs", "conntrack", "dataplane/flows"} {
 		visit(module + other)

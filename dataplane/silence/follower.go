@@ -1,0 +1,348 @@
+package silence
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/dataplane/netns"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Config says where to look, and what to do.
+type Config struct {
+	// Table must be set. It returns the table that the kernel holds, or nil if it is unknown: the
+	// field Held of an engine's Status. It must not block.
+	Table func() *servicemodel.Table
+	// Changed is called when an endpoint was ejected or let in, after the new state was set: one
+	// call at a time. It must not call the follower. Nil ignores changes.
+	Changed func(Change)
+	// MaxShare is the largest share of the endpoints of a service port that may be out at a time,
+	// from 0 to 1. Zero means a half. At least one endpoint of each pool always stays.
+	MaxShare float64
+	// NetNS names the network namespace of the services. Empty means the process's.
+	NetNS netns.Namespace
+}
+
+// Change says that an endpoint was ejected or let in.
+type Change struct {
+	Service  servicemodel.PortName
+	Endpoint netip.AddrPort
+	// Out says that it was ejected, at Time. Otherwise it was let in.
+	Out  bool
+	Time time.Time
+	// Since is when the first connection without an answer began, or, if the endpoint was let in,
+	// when it was ejected.
+	Since time.Time
+	// Connections and Clients count the connections without an answer that made it suspect. They
+	// are a sample if there are more than 500 new connections a second.
+	Connections, Clients int
+	// Trial says that it was let in without an answer, to see whether it answers clients.
+	Trial bool
+}
+
+// String returns a line such as "10.0.0.1:8080 of default/web:http ejected: 12 connections of 5
+// clients unanswered in 400ms".
+func (c Change) String() string {
+	what := fmt.Sprintf("%s of %s", c.Endpoint, c.Service)
+	took := c.Time.Sub(c.Since).Round(time.Millisecond)
+	switch {
+	case c.Out:
+		return fmt.Sprintf("%s ejected: %d connections of %d clients unanswered in %s", what,
+			c.Connections, c.Clients, took)
+	case c.Trial:
+		return fmt.Sprintf("%s let in on trial after %s", what, took)
+	}
+	return fmt.Sprintf("%s answers again after %s", what, took)
+}
+
+// Follower gives an engine states without the endpoints that do not answer. Its methods may be
+// called by several goroutines.
+type Follower struct {
+	cfg   Config
+	set   func(servicemodel.State)
+	table *conntrack.Table
+	watch watch
+	added chan struct{} // connections were added to an empty queue
+	asked chan answer
+
+	mu    sync.Mutex
+	judge *judge
+	state servicemodel.State // as the program wants it
+	has   bool               // Set was called
+	index *flows.Index
+	of    *servicemodel.Table // that index is of
+	made  time.Time           // when index was made
+}
+
+// answer is what became of a question.
+type answer struct {
+	place
+	answered bool
+}
+
+// NewFollower returns a follower without a state. It gives each new state to set, which usually
+// calls Set of an engine: one state at a time, the newest last. set must not block, and must not
+// call the follower. The caller closes the follower. The errors are those of [conntrack.Open].
+func NewFollower(set func(servicemodel.State), cfg *Config) (*Follower, error) {
+	if cfg == nil || cfg.Table == nil {
+		return nil, errors.New("silence: Config.Table: is not set")
+	}
+	share := cmp.Or(cfg.MaxShare, 0.5)
+	if !(share > 0 && share <= 1) {
+		return nil, fmt.Errorf("silence: Config.MaxShare: %g is not from 0 to 1", share)
+	}
+	table, err := conntrack.Open(&conntrack.Config{NetNS: cfg.NetNS})
+	if err != nil {
+		return nil, fmt.Errorf("silence: %w", err)
+	}
+	return &Follower{cfg: *cfg, set: set, table: table, watch: watch{table: table},
+		added: make(chan struct{}, 1), asked: make(chan answer), judge: newJudge(share)}, nil
+}
+
+// Close releases the follower's sockets. Run must have returned.
+func (f *Follower) Close() error { return f.table.Close() }
+
+// Set takes the state that the program wants, and gives it to the engine without the endpoints that
+// are out. The cost depends on the number of endpoints that are out.
+func (f *Follower) Set(s servicemodel.State) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.state, f.has = s, true
+	f.judge.keep(func(p place) bool { return wants(s, p) })
+	f.set(f.marked())
+}
+
+// Ejected returns the endpoints that are out, each with the change that ejected it, in the order of
+// their ejection.
+func (f *Follower) Ejected() []Change {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []Change
+	for p, r := range f.judge.open {
+		if r.out {
+			out = append(out, ejection(r, p))
+		}
+	}
+	slices.SortFunc(out, func(a, b Change) int {
+		return cmp.Or(a.Time.Compare(b.Time), a.Endpoint.Compare(b.Endpoint))
+	})
+	return out
+}
+
+// Run watches new connections until the context ends, and returns the context's error, or the one
+// that ended the watch. Endpoints that are out then stay out until the next call of Run.
+func (f *Follower) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer cancel()
+	ended := make(chan error, 1)
+	work.Go(func() { ended <- f.watch.follow(ctx, f.added) })
+	tick := time.NewTimer(0)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case a := <-f.asked:
+			f.mu.Lock()
+			f.judge.heard(a.place, a.answered, time.Now())
+			f.mu.Unlock()
+		case <-tick.C:
+		case <-f.added:
+		}
+		wait, err := f.work(ctx, &work)
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("silence: %w", err)
+		}
+		tick.Reset(wait)
+	}
+}
+
+// pace is the shortest time between two look-ups, so that one asks for several connections.
+const pace = 20 * time.Millisecond
+
+// work looks up what is due, judges, and asks. It returns the time until something may be due.
+func (f *Follower) work(ctx context.Context, work *sync.WaitGroup) (time.Duration, error) {
+	now := time.Now()
+	index, err := f.indexNow(now)
+	if err != nil {
+		return 0, err
+	}
+	samples, err := f.watch.look(ctx, now, index)
+	if err != nil {
+		return 0, err
+	}
+	f.mu.Lock()
+	for _, s := range samples {
+		f.judge.hear(s, now)
+	}
+	ask := f.judge.next(now, f.pools)
+	wait, open := time.Minute, len(f.judge.open) > 0
+	news := f.judge.news
+	f.judge.news = nil
+	if len(news) > 0 && f.has {
+		f.set(f.marked())
+	}
+	f.mu.Unlock()
+
+	for _, c := range news {
+		if f.cfg.Changed != nil {
+			f.cfg.Changed(c)
+		}
+	}
+	for _, p := range ask {
+		work.Go(func() { f.ask(ctx, p) })
+	}
+	if at, ok := f.watch.due(); ok {
+		wait = min(wait, max(time.Until(at), pace))
+	}
+	if open {
+		wait = min(wait, between/4)
+	}
+	return wait, nil
+}
+
+// indexAge is how long the addresses of the node are believed.
+const indexAge = 10 * time.Second
+
+// indexNow returns the index of the services in the kernel.
+func (f *Follower) indexNow(now time.Time) (*flows.Index, error) {
+	held := f.cfg.Table()
+	if held == nil {
+		held = f.of
+	}
+	if f.index == nil || held != f.of || now.Sub(f.made) > indexAge {
+		addrs, err := f.table.NodeAddrs([]netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"),
+			netip.MustParsePrefix("::/0")})
+		if err != nil {
+			return nil, err
+		}
+		f.index, f.of, f.made = flows.NewIndex(held, addrs), held, now
+	}
+	return f.index, nil
+}
+
+// pools returns the pools in the kernel that have an endpoint.
+func (f *Follower) pools(p place) (out [][]netip.AddrPort) {
+	family := servicemodel.IPv4
+	if p.endpoint.Addr().Is6() {
+		family = servicemodel.IPv6
+	}
+	for _, local := range []bool{false, true} {
+		pool := f.of.Pool(servicemodel.PoolID{Service: p.service, Family: family, Local: local})
+		if pool == nil {
+			continue
+		}
+		var endpoints []netip.AddrPort
+		for _, s := range pool.Slots {
+			endpoints = append(endpoints, s.Endpoint)
+		}
+		if slices.Contains(endpoints, p.endpoint) {
+			out = append(out, endpoints)
+		}
+	}
+	return out
+}
+
+// ask connects to an endpoint, and tells Run whether it answered.
+func (f *Follower) ask(ctx context.Context, p place) {
+	f.mu.Lock()
+	r := f.judge.at(p)
+	timeout := patience
+	if !r.out && r.prompt {
+		timeout = quick
+	}
+	f.mu.Unlock()
+	dialer := net.Dialer{Timeout: timeout, KeepAlive: -1}
+	err := f.table.Do(func() error {
+		conn, err := dialer.DialContext(ctx, "tcp", p.endpoint.String())
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	})
+	if err != nil && !silent(err) {
+		return // the question was not asked
+	}
+	select {
+	case f.asked <- answer{p, err == nil}:
+	case <-ctx.Done():
+	}
+}
+
+// silent reports whether an error of a connection says that the endpoint does not answer, and not
+// that this node could not ask.
+func silent(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout() || slices.ContainsFunc([]error{
+		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH, syscall.ENETUNREACH,
+		syscall.EHOSTDOWN}, func(e error) bool { return errors.Is(err, e) })
+}
+
+// marked returns the program's state without the endpoints that are out: they are not ready, or
+// terminate. Their open connections go on as the service's policy says.
+func (f *Follower) marked() servicemodel.State {
+	s := f.state
+	done := map[servicemodel.Name]bool{}
+	for p, r := range f.judge.open {
+		if name := p.service.Name; r.out && !done[name] {
+			done[name] = true
+			s = s.WithEndpoints(name, f.without(name))
+		}
+	}
+	return s
+}
+
+// without returns the endpoints of a service. Ports that are out are in endpoints of their own,
+// which take no connections.
+func (f *Follower) without(name servicemodel.Name) (out []servicemodel.Endpoint) {
+	svc, eps := f.state.Peek(name)
+	for _, ep := range eps {
+		var in, silent []servicemodel.EndpointPort
+		for _, p := range ep.Ports {
+			if at := portOf(svc, &ep, p); f.judge.isOut(at) {
+				silent = append(silent, p)
+			} else {
+				in = append(in, p)
+			}
+		}
+		if len(in) > 0 || len(silent) == 0 {
+			ep.Ports = in
+			out = append(out, ep)
+		}
+		if len(silent) > 0 {
+			ep.Ports = silent
+			ep.Condition = ep.Condition.Unready()
+			out = append(out, ep)
+		}
+	}
+	return out
+}
+
+// portOf returns the place of a port of an endpoint.
+func portOf(svc *servicemodel.Service, ep *servicemodel.Endpoint,
+	p servicemodel.EndpointPort) place {
+	return place{servicemodel.PortName{Name: svc.Name, Port: p.Name, Protocol: p.Protocol},
+		netip.AddrPortFrom(ep.Addr, svc.TargetPort(p))}
+}
+
+// wants reports whether a state has an endpoint.
+func wants(s servicemodel.State, p place) bool {
+	svc, eps := s.Peek(p.service.Name)
+	return svc != nil && slices.ContainsFunc(eps, func(ep servicemodel.Endpoint) bool {
+		return slices.ContainsFunc(ep.Ports, func(port servicemodel.EndpointPort) bool {
+			return portOf(svc, &ep, port) == p
+		})
+	})
+}

@@ -1,0 +1,383 @@
+package silence
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// The times of the judge.
+const (
+	// quick is the age at which a new connection is looked up: a live host answers within a few
+	// round trips.
+	quick = 200 * time.Millisecond
+	// patience is the age at which a connection without an answer is looked up again. Until then a
+	// client has sent its SYN three times.
+	patience = 3 * time.Second
+	// between is the shortest time between two questions to an endpoint, and the first pause.
+	between = time.Second
+	// longest is the longest pause before the first question. A relapse is an ejection within that
+	// time of the last return.
+	longest = time.Minute
+	// trialAfter is how many pauses an endpoint that answers no question stays out.
+	trialAfter = 30
+	// forget is how long the judge remembers an endpoint without connections.
+	forget = 10 * time.Minute
+)
+
+// The statistics of the judge.
+const (
+	// chance is the largest probability that lost packets alone explain a run of connections.
+	chance = 1e-6
+	// A first guess of the share of connections that chance leaves without an answer, and how many
+	// connections of one's own outweigh it.
+	firstShare, firstWeight = 0.01, 10
+	// remembered is after how many connections the older half of an endpoint's history is dropped.
+	remembered = 1000
+	// The most clients that a run, and a service, remember.
+	runClients, serviceClients = 256, 4096
+)
+
+// place is an endpoint of a service port.
+type place struct {
+	service  servicemodel.PortName
+	endpoint netip.AddrPort
+}
+
+// sample is what became of one new connection.
+type sample struct {
+	place
+	client   netip.Addr
+	began    time.Time
+	answered bool
+	// late says that the connection is as old as patience, and had no answer when it was as old as
+	// quick.
+	late bool
+}
+
+// history counts connections: with an answer, and without one for no lasting reason.
+type history struct{ answered, missed float64 }
+
+// add adds connections, and halves the history when it is long.
+func (h *history) add(answered, missed int, length float64) {
+	h.answered += float64(answered)
+	h.missed += float64(missed)
+	if h.answered+h.missed > length {
+		h.answered /= 2
+		h.missed /= 2
+	}
+}
+
+// share is the share of connections without an answer. Before many have been seen, it is near to
+// the guess.
+func (h *history) share(guess float64) float64 {
+	return (h.missed + guess*firstWeight) / (h.answered + h.missed + firstWeight)
+}
+
+// run is a row of connections of one endpoint without an answer.
+type run struct {
+	first   time.Time // when the first of them began
+	total   int
+	clients map[netip.Addr]int
+}
+
+// record is what the judge knows of an endpoint.
+type record struct {
+	history
+	seen   time.Time // the last sample
+	last   time.Time // when the last connection began that was answered
+	prompt bool      // its last answer came within quick
+	run    run
+	asked  time.Time // when it was last asked
+	silent time.Time // when it last did not answer a question
+
+	out      bool
+	since    time.Time // of the present state
+	pause    time.Duration
+	returned time.Time
+}
+
+// judge decides which endpoints are silent. It has no clock and waits for nothing.
+type judge struct {
+	most    float64 // the largest share of a service's endpoints that may be out
+	all     history
+	records map[servicemodel.PortName]map[netip.AddrPort]*record
+	open    map[place]*record // those that are out, or have a run
+	// failing has the clients whose last connection to a service had no answer, and to which
+	// endpoint it went. The zero AddrPort stands for several endpoints.
+	failing map[servicemodel.PortName]map[netip.Addr]netip.AddrPort
+	news    []Change
+	swept   time.Time
+}
+
+func newJudge(most float64) *judge {
+	return &judge{most: most, records: map[servicemodel.PortName]map[netip.AddrPort]*record{},
+		open:    map[place]*record{},
+		failing: map[servicemodel.PortName]map[netip.Addr]netip.AddrPort{}}
+}
+
+// at returns the record of an endpoint.
+func (j *judge) at(p place) *record {
+	of := j.records[p.service]
+	if of == nil {
+		of = map[netip.AddrPort]*record{}
+		j.records[p.service] = of
+	}
+	if of[p.endpoint] == nil {
+		of[p.endpoint] = &record{}
+	}
+	return of[p.endpoint]
+}
+
+// hear takes note of a sample.
+func (j *judge) hear(s sample, now time.Time) {
+	r := j.at(s.place)
+	r.seen = now
+	if s.answered {
+		j.answered(r, s, now)
+		return
+	}
+	j.missed(s)
+
+	// An endpoint that is known to answer in time is judged by connections as old as quick, any
+	// other one by those as old as patience. Connections that began before an answered one say
+	// nothing.
+	if s.late == r.prompt || !s.began.After(r.last) || s.began.Before(r.since) || r.out {
+		return
+	}
+	if r.run.total == 0 {
+		r.run = run{first: s.began, clients: map[netip.Addr]int{}}
+		j.open[s.place] = r
+	}
+	r.run.total++
+	if _, known := r.run.clients[s.client]; known || len(r.run.clients) < runClients {
+		r.run.clients[s.client]++
+	}
+}
+
+// answered takes note of a connection that was answered.
+func (j *judge) answered(r *record, s sample, now time.Time) {
+	delete(j.failing[s.service], s.client)
+	if s.began.After(r.last) {
+		r.last = s.began
+	}
+	if s.late {
+		// The first SYN of a connection may have been lost. But if no other connection was answered
+		// since, the endpoint is slow.
+		if s.began.Before(r.run.first) || r.run.total == 0 {
+			return
+		}
+		r.prompt = false
+	} else {
+		r.prompt = true
+		r.add(1, 0, remembered)
+		j.all.add(1, 0, 10*remembered)
+	}
+	j.alive(r, s.place, now)
+}
+
+// alive ends the run of an endpoint that answers, and lets the endpoint in.
+func (j *judge) alive(r *record, p place, now time.Time) {
+	if r.out {
+		j.enter(r, p, false, now)
+	} else if r.run.total > 0 {
+		r.add(0, r.run.total, remembered)
+		j.all.add(0, r.run.total, 10*remembered)
+	}
+	r.run = run{}
+	delete(j.open, p)
+}
+
+// missed remembers the client of a connection without an answer.
+func (j *judge) missed(s sample) {
+	of := j.failing[s.service]
+	if of == nil || len(of) >= serviceClients {
+		of = map[netip.Addr]netip.AddrPort{}
+		j.failing[s.service] = of
+	}
+	at, known := of[s.client]
+	if known && at != s.endpoint {
+		s.endpoint = netip.AddrPort{}
+	}
+	of[s.client] = s.endpoint
+}
+
+// heard takes note of the answer to a question: whether the endpoint answered.
+func (j *judge) heard(p place, answered bool, now time.Time) {
+	r := j.records[p.service][p.endpoint]
+	switch {
+	case r == nil: // forgotten meanwhile
+	case answered:
+		j.alive(r, p, now)
+	default:
+		r.silent = now
+	}
+}
+
+// next decides what is due. It returns the endpoints to ask now. pools returns the pools in the
+// kernel that have an endpoint.
+func (j *judge) next(now time.Time, pools func(place) [][]netip.AddrPort) (ask []place) {
+	j.sweep(now)
+	open := slices.SortedFunc(maps.Keys(j.open), func(a, b place) int {
+		return cmp.Or(j.open[a].run.first.Compare(j.open[b].run.first),
+			a.endpoint.Compare(b.endpoint))
+	})
+	for _, p := range open {
+		r := j.open[p]
+		due := false
+		switch age := now.Sub(r.since); {
+		case !r.out:
+			due = j.suspect(r, p, now, pools)
+		case age >= trialAfter*r.pause:
+			j.enter(r, p, true, now)
+		default:
+			due = age >= r.pause && now.Sub(r.asked) >= between
+		}
+		if due {
+			r.asked = now
+			ask = append(ask, p)
+		}
+	}
+	return ask
+}
+
+// sweep forgets endpoints without connections, once a minute.
+func (j *judge) sweep(now time.Time) {
+	if now.Sub(j.swept) < time.Minute {
+		return
+	}
+	j.swept = now
+	for service, of := range j.records {
+		maps.DeleteFunc(of, func(endpoint netip.AddrPort, r *record) bool {
+			return j.open[place{service, endpoint}] == nil && now.Sub(r.seen) > forget
+		})
+		if len(of) == 0 {
+			delete(j.records, service)
+			delete(j.failing, service)
+		}
+	}
+}
+
+// suspect judges an endpoint with a run. It reports whether to ask the endpoint: at the beginning
+// of the run, and before it is ejected.
+func (j *judge) suspect(r *record, p place, now time.Time,
+	pools func(place) [][]netip.AddrPort) (ask bool) {
+	enough := j.weight(r, p) >= j.need(r) && j.othersAnswer(r, p)
+	fresh := r.silent.After(r.run.first) && now.Sub(r.silent) < between
+	if enough && fresh && j.room(p, pools(p)) {
+		j.eject(r, p, now)
+		return false
+	}
+	return now.Sub(r.asked) >= between && (enough || r.asked.Before(r.run.first))
+}
+
+// weight counts the connections of a run. Those of the client that has most count as one, so one
+// client alone never ejects an endpoint. Those of clients that no endpoint answers do not count.
+func (j *judge) weight(r *record, p place) int {
+	total, most := 0, 0
+	for client, n := range r.run.clients {
+		if at, failing := j.failing[p.service][client]; !failing || at == p.endpoint {
+			total += n
+			most = max(most, n)
+		}
+	}
+	return total - most + min(most, 1)
+}
+
+// need returns how many connections in a row need a reason other than chance. There are always at
+// least two.
+func (j *judge) need(r *record) int {
+	share := min(r.share(j.all.share(firstShare)), 0.99)
+	return max(2, int(math.Ceil(math.Log(chance)/math.Log(share))))
+}
+
+// siblings yields the other endpoints of a service port in the same family.
+func (j *judge) siblings(p place) iter.Seq[*record] {
+	return func(yield func(*record) bool) {
+		for endpoint, r := range j.records[p.service] {
+			if endpoint != p.endpoint && endpoint.Addr().Is4() == p.endpoint.Addr().Is4() &&
+				!yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// othersAnswer reports whether another endpoint answered a connection that began since the run did.
+func (j *judge) othersAnswer(r *record, p place) bool {
+	for other := range j.siblings(p) {
+		if !other.out && other.last.After(r.run.first) {
+			return true
+		}
+	}
+	return false
+}
+
+// room reports whether an endpoint may be ejected: not too many are out, and it is the last one of
+// no pool.
+func (j *judge) room(p place, pools [][]netip.AddrPort) bool {
+	out := 0
+	for other := range j.siblings(p) {
+		if other.out {
+			out++
+		}
+	}
+	for _, pool := range pools {
+		live := 0
+		for _, endpoint := range pool {
+			if !j.isOut(place{p.service, endpoint}) {
+				live++
+			}
+		}
+		if live < 2 || float64(out+1) > j.most*float64(live+out) {
+			return false
+		}
+	}
+	return len(pools) > 0
+}
+
+// eject takes an endpoint out.
+func (j *judge) eject(r *record, p place, now time.Time) {
+	pause := between
+	if !r.returned.IsZero() && now.Sub(r.returned) < longest {
+		pause = min(2*r.pause, longest)
+	}
+	r.out, r.since, r.pause = true, now, pause
+	j.news = append(j.news, ejection(r, p))
+}
+
+// ejection returns the change that ejected an endpoint.
+func ejection(r *record, p place) Change {
+	return Change{Service: p.service, Endpoint: p.endpoint, Out: true, Time: r.since,
+		Since: r.run.first, Connections: r.run.total, Clients: len(r.run.clients)}
+}
+
+// enter lets an endpoint in.
+func (j *judge) enter(r *record, p place, trial bool, now time.Time) {
+	j.news = append(j.news, Change{Service: p.service, Endpoint: p.endpoint, Time: now,
+		Since: r.since, Connections: r.run.total, Clients: len(r.run.clients), Trial: trial})
+	r.out, r.since, r.returned, r.run = false, now, now, run{}
+	delete(j.open, p)
+}
+
+// isOut reports whether an endpoint is out.
+func (j *judge) isOut(p place) bool {
+	r := j.records[p.service][p.endpoint]
+	return r != nil && r.out
+}
+
+// keep forgets the endpoints that are out and no longer wanted.
+func (j *judge) keep(wanted func(place) bool) {
+	for p, r := range j.open {
+		if r.out && !wanted(p) {
+			delete(j.open, p)
+			delete(j.records[p.service], p.endpoint)
+		}
+	}
+}
