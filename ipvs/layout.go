@@ -51,18 +51,24 @@ var tableSets = [2][]*nft.Set{newSets(nft.Families[0]), newSets(nft.Families[1])
 var settingsSet = &nft.Set{Name: setSettings, Key: []nft.Field{nft.FieldMark}}
 
 // tableOf returns the sets and chains of the companion table of a family, and whether there is a
-// table. A family that the node does not serve has none ([servicemodel.Node.OnlyFamily]), except
-// that the table ip always has the version and the settings. Without a chain it has no hook, so no
-// packet meets it, and the kernel does not track connections because of it.
+// table.
 func tableOf(f *nft.Family, r servicemodel.Rules, mark uint32) (sets []*nft.Set,
 	program nft.Program, exists bool) {
 	switch {
 	case f.ServedBy(&r):
 		return setsOf(f), newProgram(f, r, mark), true
-	case f == nft.IPv4:
+	case hasTable(f, &r):
 		return []*nft.Set{versionSet, settingsSet}, nil, true
 	}
 	return nil, nil, false
+}
+
+// hasTable reports whether there is a companion table of a family. A family that the node does not
+// serve has none ([servicemodel.Node.OnlyFamily]), except that the table ip always has the version
+// and the settings. Without a chain it has no hook, so no packet meets it, and the kernel does not
+// track connections because of it.
+func hasTable(f *nft.Family, r *servicemodel.Rules) bool {
+	return f == nft.IPv4 || f.ServedBy(r)
 }
 
 // setsOf lists the sets of a companion table of a family that the node serves. They do not depend

@@ -166,8 +166,8 @@ func (o *observed) committed(p *plan, ifindex int) {
 	}
 	rules := o.rules()
 	for i, f := range nft.Families {
-		_, _, o.companion.exists[i] = tableOf(f, rules, 0)
-		o.companion.whole[i], o.routed[i] = true, o.leads(f, &rules)
+		o.companion.exists[i], o.companion.whole[i] = hasTable(f, &rules), true
+		o.routed[i] = o.leads(f, &rules)
 	}
 	o.companion.addrs[setNodeAddrs], o.companion.tunables = p.addrs, p.tunables
 	o.committedDevice(&p.device, ifindex)

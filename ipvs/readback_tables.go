@@ -42,9 +42,9 @@ func companionOf(name string, mark uint32, raws [2]*rawTable) (c companion, drif
 		c.whole[i] = true
 	}
 	for i, f := range nft.Families {
-		switch _, _, wanted := tableOf(f, c.rules, mark); {
+		switch {
 		case c.exists[i] || c.exists == [2]bool{}:
-		case wanted:
+		case hasTable(f, &c.rules):
 			drift = append(drift, "a companion table is missing")
 		default:
 			c.whole[i] = true
