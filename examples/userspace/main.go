@@ -29,14 +29,13 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the program while connections drain
 	if version.Asked(os.Args[1:]) {
 		fmt.Println(version.Of("userspace"))
 		return
 	}
 	o, err := parse(os.Args[1:], os.Stdout)
 	if err == nil {
-		err = run(ctx, o)
+		err = run(ctx, stop, o)
 	}
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(os.Stderr, "userspace: %v\n", err)
@@ -44,8 +43,9 @@ func main() {
 	}
 }
 
-// run serves until the context ends.
-func run(ctx context.Context, o *options) error {
+// run serves until the context ends. Then stop lets the next signal end the program, while
+// connections drain.
+func run(ctx context.Context, stop func(), o *options) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	follower := &follower{options: o, log: log}
 	if _, err := follower.read(); err != nil {
@@ -72,6 +72,7 @@ func run(ctx context.Context, o *options) error {
 	if err := errors.Join(serve(ctx, engine, follower), ports.Close()); err != nil {
 		return err
 	}
+	stop()
 	backend.Retire()
 	log.Info("stopped listening", "open", backend.Stats().Open, "drain", o.drain)
 	ctx, cancel := context.WithTimeout(context.Background(), o.drain)
