@@ -72,7 +72,7 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 // checkParts refuses ranges of ports in parts: ranges of several owners would share elements.
 func checkParts(c *servicemodel.ChangeSet) error {
 	r := rendering.Abilities{Scheduler: abilities.Scheduler, AnyOrigins: true, Answers: true,
-		Neighbours: true}
+		Neighbours: true, MasqueradeIPs: true}
 	return rendering.Check(Name, c, r)
 }
 
@@ -85,6 +85,7 @@ var abilities = rendering.Abilities{
 	},
 	SchedulerHint:  "nftables has random, rr, wrr, sh and mh, and ipvs the others",
 	ForwardingHint: "nftables translates addresses", Answers: true, Neighbours: true, Ranges: true,
+	MasqueradeIPs: true,
 	Frontend: func(r *rendering.Refusals, fe *servicemodel.Frontend) {
 		switch {
 		case fe.Key.EndPort == 0:

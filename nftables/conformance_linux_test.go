@@ -11,7 +11,7 @@ import (
 
 // underTest is the backend for the tests of package dataplanetest.
 var underTest = dataplanetest.Backend{Loopback: true, Neighbours: true, Answers: true,
-	Ranges: true,
+	Ranges: true, MasqueradeIPs: true,
 	Open: func(ns netns.Namespace) (backends.Backend, error) {
 		return nftables.New(&nftables.Config{NetNS: ns})
 	}}

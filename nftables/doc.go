@@ -163,7 +163,9 @@
 //
 // A packet is masqueraded if it has the mark and, according to conntrack, its flow was sent to a
 // frontend of this instance. So instances may have the same mark, and packets that other programs
-// mark with the bit are left alone.
+// mark with the bit are left alone. If some service gives the source of its masqueraded connections
+// (servicemodel.Service.MasqueradeIPs), the maps service-masquerade-ips, nodeport-masquerade-ips
+// and range-masquerade-ips have it, and other connections pay one lookup more.
 //
 // Clients of frontends without endpoints get ICMP port unreachable, and packets from forbidden
 // sources are dropped. servicemodel.Node.NoEndpoints and Forbidden have other answers, such as a

@@ -233,10 +233,14 @@ func (f *Frontend) affinityText() string {
 // masqueradeText is the text of the masqueraded origins of f, such as "none (never)", with the
 // policy of the service, if any.
 func (f *Frontend) masqueradeText() string {
-	if f.MasqueradePolicy == MasqueradeDefault {
-		return f.Masquerade.String()
+	s := f.Masquerade.String()
+	if f.MasqueradePolicy != MasqueradeDefault {
+		s += " (" + string(f.MasqueradePolicy) + ")"
 	}
-	return f.Masquerade.String() + " (" + string(f.MasqueradePolicy) + ")"
+	if f.MasqueradeIP.IsValid() {
+		s += " as " + f.MasqueradeIP.String()
+	}
+	return s
 }
 
 func prefixesText(list []netip.Prefix) string { return strings.Join(prefixTexts(list), ", ") }

@@ -147,6 +147,11 @@ type Frontend struct {
 	// the default.
 	MasqueradePolicy MasqueradePolicy `json:"masqueradePolicy,omitzero"`
 
+	// MasqueradeIP is the source of the connections that Masquerade masquerades
+	// ([Service.MasqueradeIPs]). The zero address stands for one of the interface by which the
+	// packet leaves.
+	MasqueradeIP netip.Addr `json:"masqueradeIP,omitzero"`
+
 	// Affinity is how long a client stays with its endpoint after its last new
 	// connection, in whole seconds; zero means no affinity.
 	Affinity time.Duration `json:"-"`
@@ -170,6 +175,7 @@ func (f *Frontend) Equal(o *Frontend) bool {
 		f.Key == o.Key && f.Service == o.Service && f.Kind == o.Kind &&
 		f.Internal == o.Internal && f.External == o.External &&
 		f.Masquerade == o.Masquerade && f.MasqueradePolicy == o.MasqueradePolicy &&
+		f.MasqueradeIP == o.MasqueradeIP &&
 		f.Affinity == o.Affinity &&
 		f.AffinityBits == o.AffinityBits && f.AffinityService == o.AffinityService &&
 		slices.Equal(f.Sources, o.Sources)

@@ -65,6 +65,8 @@ type Candidate struct {
 	// Masquerade says that the endpoint sees an address of the node as the source, instead of the
 	// packet's own source.
 	Masquerade bool `json:"masquerade,omitzero"`
+	// MasqueradeIP is that address if the service gives it ([Service.MasqueradeIPs]).
+	MasqueradeIP netip.Addr `json:"masqueradeIP,omitzero"`
 }
 
 // verdict returns the frontend's verdict for the packet's origin.
@@ -97,6 +99,9 @@ func (d Decision) String() string {
 		s += Slot{Endpoint: c.Endpoint, Weight: c.Weight}.String()
 		if c.Masquerade {
 			s += " masqueraded"
+		}
+		if c.MasqueradeIP.IsValid() {
+			s += " as " + c.MasqueradeIP.String()
 		}
 	}
 	return s + ": " + d.Reason
@@ -257,8 +262,12 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 		if ep.Port() == 0 {
 			ep = netip.AddrPortFrom(addr, p.Dst.Port())
 		}
-		d.Candidates = append(d.Candidates, Candidate{ep, weight,
-			f.Masquerade&d.Origin != 0 || hairpin || neighbour})
+		c := Candidate{Endpoint: ep, Weight: weight}
+		if f.Masquerade&d.Origin != 0 || neighbour {
+			c.Masquerade, c.MasqueradeIP = true, f.MasqueradeIP
+		}
+		c.Masquerade = c.Masquerade || hairpin
+		d.Candidates = append(d.Candidates, c)
 	}
 }
 

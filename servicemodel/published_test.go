@@ -53,6 +53,22 @@ func TestMasqueradePolicies(t *testing.T) {
 			"never, or empty for the default")
 }
 
+func TestMasqueradeIPsAreChecked(t *testing.T) {
+	t.Parallel()
+	bad := webService(func(s *sm.Service) {
+		s.MasqueradeIPs = append(addrs("192.0.2.1", "::", "0.0.0.0", "127.0.0.1"), netip.Addr{})
+	})
+	err := bad.Validate()
+	for _, want := range []string{
+		"masqueradeIPs[2]: 0.0.0.0: is of the same family as masqueradeIPs[0]; at most one is",
+		"masqueradeIPs[3]: 127.0.0.1: must not be a loopback address",
+		"masqueradeIPs[4]: required",
+	} {
+		require.ErrorContains(t, err, want)
+	}
+	require.NotContains(t, err.Error(), "masqueradeIPs[1]")
+}
+
 // If the node says so, a client that comes in by the link of an endpoint is masqueraded.
 func TestNeighboursAreMasqueraded(t *testing.T) {
 	t.Parallel()

@@ -58,7 +58,7 @@ func (r reference) decide(p sm.Packet) string {
 	case len(use) == 0:
 		return "dropped"
 	}
-	return r.balanced(p, use, masquerade)
+	return r.balanced(p, h, use, masquerade)
 }
 
 // unserved returns the outcome for a packet that is for no service port.
@@ -133,17 +133,27 @@ func answered(a, byDefault string) string {
 	return "rejected"
 }
 
-func (r reference) balanced(p sm.Packet, use map[netip.AddrPort]sm.Endpoint,
+func (r reference) balanced(p sm.Packet, h hit, use map[netip.AddrPort]sm.Endpoint,
 	masquerade bool) string {
 	var list []string
+	as := ""
+	for _, a := range h.svc.MasqueradeIPs {
+		switch {
+		case !masquerade || sm.FamilyOf(a) != h.family:
+		case !a.IsUnspecified():
+			as = " as " + a.String()
+		case h.kind != sm.NodePort && !p.Dst.Addr().IsLoopback():
+			as = " as " + p.Dst.Addr().String()
+		}
+	}
 	unit := commonDivisor(use)
 	for at, e := range use {
 		hairpin := e.Addr == p.Src.Addr() && r.isHairpin(e.Addr)
 		if at.Port() == 0 {
 			at = netip.AddrPortFrom(at.Addr(), p.Dst.Port())
 		}
-		list = append(list, fmt.Sprintf("%v*%d/%v", at, max(e.Weight, 1)/unit,
-			masquerade || hairpin))
+		list = append(list, fmt.Sprintf("%v*%d/%v%s", at, max(e.Weight, 1)/unit,
+			masquerade || hairpin, as))
 	}
 	slices.Sort(list)
 	return "balanced " + strings.Join(list, " ")
@@ -417,6 +427,8 @@ func TestDecisionsAgreeWithTheReference(t *testing.T) {
 		s := r.state()
 		for svc := range s.Services() { // TestSharesOfLevels has its own reference
 			svc.Prefer, svc.SlowStart = "", 0
+			svc.MasqueradeIPs = pick(r, nil, addrs("192.0.2.9"), addrs("192.0.2.9", "::"),
+				addrs("0.0.0.0"), addrs("2001:db8::9"))
 			s = s.WithService(svc)
 		}
 		here := sm.Locality(some(r, 4, func() netip.Addr { return r.addr(r.family(), 192, 6) }))
@@ -433,7 +445,12 @@ func TestDecisionsAgreeWithTheReference(t *testing.T) {
 			if d.Outcome == sm.Balanced {
 				var list []string
 				for _, c := range d.Candidates {
-					list = append(list, fmt.Sprintf("%v*%d/%v", c.Endpoint, c.Weight, c.Masquerade))
+					as := ""
+					if c.MasqueradeIP.IsValid() {
+						as = " as " + c.MasqueradeIP.String()
+					}
+					list = append(list, fmt.Sprintf("%v*%d/%v%s", c.Endpoint, c.Weight,
+						c.Masquerade, as))
 				}
 				slices.Sort(list)
 				got += " " + strings.Join(list, " ")

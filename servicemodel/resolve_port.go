@@ -264,6 +264,7 @@ func (d *decider) frontend(k Kind, a netip.Addr, port, end uint16) Frontend {
 	}
 	f.MasqueradePolicy = d.svc.Masquerade.policies()[k]
 	f.Masquerade = f.masquerade(d.view)
+	f.MasqueradeIP = f.masqueradeIP(d.svc.MasqueradeIPs)
 	if k == LoadBalancer {
 		f.Sources = d.sources
 	}

@@ -102,3 +102,17 @@ func (f *Frontend) masquerade(v *view) Origins {
 	}
 	return m
 }
+
+// masqueradeIP returns the source of masqueraded connections to f, as the service wants it.
+func (f *Frontend) masqueradeIP(wanted []netip.Addr) netip.Addr {
+	for _, a := range wanted {
+		switch {
+		case FamilyOf(a) != f.Key.Family():
+		case !a.IsUnspecified():
+			return a
+		case !f.Key.NodePort() && !f.Key.Addr.IsLoopback():
+			return f.Key.Addr
+		}
+	}
+	return netip.Addr{}
+}

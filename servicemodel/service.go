@@ -84,6 +84,15 @@ type Service struct {
 	// what kube-proxy does.
 	Masquerade Masquerade `json:"masquerade,omitzero"`
 
+	// MasqueradeIPs are the addresses that endpoints see as the source of masqueraded connections,
+	// at most one per family. In a family without one, that is an address of the interface by which
+	// the packet leaves. The unspecified address stands for the address of the service that the
+	// client has asked, and changes nothing at node ports and at loopback addresses. An endpoint
+	// that connects to itself always sees an address of the interface.
+	//
+	// The endpoints' answers to these addresses must come back through this node.
+	MasqueradeIPs []netip.Addr `json:"masqueradeIPs,omitempty"`
+
 	// SlowStart is the time in which an endpoint that becomes ready grows to its whole weight, in
 	// whole seconds: at least 5 s, at most a day. It begins with a tenth. Zero means that it has
 	// all its weight at once.

@@ -195,11 +195,7 @@ func (e entry) equal(o entry) bool {
 // equal reports whether s and o mean the same in every field, or are both nil. Empty and nil lists
 // are the same.
 func (s *Service) equal(o *Service) bool {
-	return s == o || s != nil && o != nil && s.Name == o.Name && slices.Equal(s.Ports, o.Ports) &&
-		slices.Equal(s.ClusterIPs, o.ClusterIPs) &&
-		slices.Equal(s.ExternalIPs, o.ExternalIPs) && slices.Equal(s.HostIPs, o.HostIPs) &&
-		slices.Equal(s.LoadBalancerIPs, o.LoadBalancerIPs) &&
-		slices.Equal(s.LoadBalancerSourceRanges, o.LoadBalancerSourceRanges) &&
+	return s == o || s != nil && o != nil && s.Name == o.Name && s.equalLists(o) &&
 		s.SessionAffinity == o.SessionAffinity &&
 		s.InternalTrafficPolicy == o.InternalTrafficPolicy &&
 		s.ExternalTrafficPolicy == o.ExternalTrafficPolicy && s.Prefer == o.Prefer &&
@@ -207,6 +203,14 @@ func (s *Service) equal(o *Service) bool {
 		s.Scheduler == o.Scheduler && s.SlowStart == o.SlowStart &&
 		s.Forwarding == o.Forwarding &&
 		s.Connections == o.Connections
+}
+
+func (s *Service) equalLists(o *Service) bool {
+	return slices.Equal(s.Ports, o.Ports) && slices.Equal(s.ClusterIPs, o.ClusterIPs) &&
+		slices.Equal(s.ExternalIPs, o.ExternalIPs) && slices.Equal(s.HostIPs, o.HostIPs) &&
+		slices.Equal(s.LoadBalancerIPs, o.LoadBalancerIPs) &&
+		slices.Equal(s.LoadBalancerSourceRanges, o.LoadBalancerSourceRanges) &&
+		slices.Equal(s.MasqueradeIPs, o.MasqueradeIPs)
 }
 
 func equalEndpoints(a, b []Endpoint) bool {
@@ -256,6 +260,7 @@ func (s *Service) clone() *Service {
 	own.ClusterIPs = slices.Clone(s.ClusterIPs)
 	own.ExternalIPs = slices.Clone(s.ExternalIPs)
 	own.HostIPs = slices.Clone(s.HostIPs)
+	own.MasqueradeIPs = slices.Clone(s.MasqueradeIPs)
 	own.LoadBalancerIPs = slices.Clone(s.LoadBalancerIPs)
 	own.LoadBalancerSourceRanges = slices.Clone(s.LoadBalancerSourceRanges)
 	return &own

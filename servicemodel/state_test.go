@@ -101,7 +101,7 @@ func TestEveryFieldCountsWhenStatesAreCompared(t *testing.T) {
 	t.Parallel()
 	svc := webService(everywhere, func(s *sm.Service) {
 		s.LoadBalancerSourceRanges = prefixes("10.0.0.0/8")
-		s.HostIPs = addrs("192.0.2.1")
+		s.HostIPs, s.MasqueradeIPs = addrs("192.0.2.1"), addrs("192.0.2.2")
 		s.SessionAffinity.Timeout = time.Second
 	})
 	base := sm.State{}.WithService(svc)

@@ -241,7 +241,11 @@ func (s *Selection) name() string {
 func (r *tracer) masquerade(f *Frontend) string {
 	src := r.Packet.Src.Addr()
 	if f.Masquerade&r.Decision.Origin != 0 {
-		return "the endpoint sees an address of this node: what comes from " +
+		sees := "an address of this node"
+		if f.MasqueradeIP.IsValid() {
+			sees = f.MasqueradeIP.String()
+		}
+		return "the endpoint sees " + sees + ": what comes from " +
 			r.Decision.Origin.String() + " to " + kindText(f.Kind) + " is masqueraded"
 	}
 	if slices.ContainsFunc(r.Decision.Candidates, func(c Candidate) bool { return c.Masquerade }) {

@@ -193,7 +193,14 @@ func (p *problems) checkService(s *Service) {
 	p.service, p.kind = &s.Name, "service"
 	p.checkName(s.Name)
 	p.checkPorts(s)
-	p.checkClusterIPs(s)
+	p.checkAddrs("clusterIPs", s.ClusterIPs, anyUnicast)
+	p.checkPerFamily("clusterIPs", s.ClusterIPs)
+	p.each("masqueradeIPs", len(s.MasqueradeIPs), func(i int) {
+		if a := s.MasqueradeIPs[i]; !a.IsUnspecified() {
+			p.checkAddr("", a, anyUnicast)
+		}
+	})
+	p.checkPerFamily("masqueradeIPs", s.MasqueradeIPs)
 	p.checkAddrs("externalIPs", s.ExternalIPs, routable)
 	p.checkAddrs("hostIPs", s.HostIPs, ofHost)
 	p.each("loadBalancerIPs", len(s.LoadBalancerIPs), func(i int) {
@@ -312,15 +319,15 @@ func (p *problems) checkNumbers(port ServicePort) {
 	}
 }
 
-func (p *problems) checkClusterIPs(s *Service) {
-	p.checkAddrs("clusterIPs", s.ClusterIPs, anyUnicast)
-	for i, a := range s.ClusterIPs {
-		first := slices.IndexFunc(s.ClusterIPs[:i], func(o netip.Addr) bool {
+// checkPerFamily allows at most one address of each family.
+func (p *problems) checkPerFamily(list string, addrs []netip.Addr) {
+	for i, a := range addrs {
+		first := slices.IndexFunc(addrs[:i], func(o netip.Addr) bool {
 			return o.IsValid() && FamilyOf(o) == FamilyOf(a)
 		})
 		if a.IsValid() && first >= 0 {
-			p.add(fmt.Sprintf("clusterIPs[%d]", i), a, fmt.Sprintf(
-				"is of the same family as clusterIPs[%d]; at most one is allowed", first))
+			p.add(fmt.Sprintf("%s[%d]", list, i), a, fmt.Sprintf(
+				"is of the same family as %s[%d]; at most one is allowed", list, first))
 		}
 	}
 }

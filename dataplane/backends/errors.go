@@ -69,6 +69,7 @@ const (
 	FieldForwarding           = "forwarding"              // [servicemodel.Service.Forwarding]
 	FieldLocalhostNodePorts   = "localhostNodePorts"      // [servicemodel.Node.LocalhostNodePorts]
 	FieldMasquerade           = "masquerade"              // [servicemodel.Service.Masquerade]
+	FieldMasqueradeIPs        = "masqueradeIPs"           // [servicemodel.Service.MasqueradeIPs]
 	FieldMasqueradeNeighbours = "masqueradeNeighbours"    // a setting of [servicemodel.Node]
 	FieldNoEndpoints          = "noEndpoints"             // [servicemodel.Node.NoEndpoints]
 	FieldProtocol             = "protocol"                // of a port

@@ -105,6 +105,8 @@ func (k *checker) frontend(f *servicemodel.Frontend) {
 			"HNS chooses for each port by itself"},
 		refusal{!usual(f), backends.FieldMasquerade, f.Masquerade.String(),
 			"HNS decides that itself"},
+		refusal{f.MasqueradeIP.IsValid(), backends.FieldMasqueradeIPs, f.MasqueradeIP.String(),
+			"HNS decides that itself"},
 		refusal{f.Kind != servicemodel.ClusterIP && f.External == servicemodel.BalanceLocal &&
 			!k.features.DSR, "externalTrafficPolicy", "Local", "needs HNS 9.3 or 10.2"})
 }

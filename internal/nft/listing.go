@@ -223,6 +223,9 @@ func (l *listing) nat(f fields) {
 		o.text = "[" + o.text + "]"
 	}
 	l.say("%s %s%s%s", kind, to, o.text, port)
+	if f.u32(attrNATFlags)&natFullyRandom != 0 {
+		l.say("fully-random")
+	}
 }
 
 // limitUnits are the units of limits, by their number of seconds.

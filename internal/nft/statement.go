@@ -156,6 +156,15 @@ func (f *Family) DNATAddr(to Mapped) Rule {
 	})
 }
 
+// SNATAddr translates the source address to that in a map, and the port to any that is free.
+func (f *Family) SNATAddr(to Mapped) Rule {
+	return rule("snat "+f.Name+" to "+to.text()+" fully-random", func(b *rawnl.Batch) {
+		to.load(b)
+		appendNumbers(b, "nat", attrNATType, natSNAT, attrNATFamily, uint32(f.NFProto),
+			attrNATRegAddrMin, Reg1, attrNATFlags, natFullyRandom)
+	})
+}
+
 // SetSaddr replaces the source address of the packet by the data in a map.
 func (f *Family) SetSaddr(to Mapped) Rule { return f.setAddr("saddr", f.SaddrOffset, to) }
 

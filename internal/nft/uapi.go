@@ -351,9 +351,15 @@ const (
 	attrNATRegAddrMin
 	_ // NFTA_NAT_REG_ADDR_MAX
 	attrNATRegProtoMin
+	_ // NFTA_NAT_REG_PROTO_MAX
+	attrNATFlags
 )
 
-const natDNAT = 1 // NFT_NAT_DNAT
+// Types of nat (enum nft_nat_types).
+const (
+	natSNAT = iota
+	natDNAT
+)
 
 const attrMasqFlags = 1 // NFTA_MASQ_FLAGS
 

@@ -15,8 +15,9 @@ type Abilities struct {
 	SchedulerHint string
 	// ForwardingHint is set if the backend has no direct routing and no tunnels.
 	ForwardingHint string
-	// Ranges allows frontends at ranges of ports.
-	Ranges bool
+	// Ranges allows frontends at ranges of ports, MasqueradeIPs given sources of masqueraded
+	// connections.
+	Ranges, MasqueradeIPs bool
 	// AnyOrigins allows combinations of masqueraded origins that [servicemodel.Resolve] never
 	// makes. Answers allows answers other than the defaults. Neighbours allows masqueraded
 	// neighbours.
@@ -95,6 +96,9 @@ func (r *Refusals) frontend(f *servicemodel.Frontend, can *Abilities) {
 	}
 	if f.Key.EndPort != 0 && !can.Ranges {
 		r.Refuse(f.Service, backends.FieldEndPort, strconv.Itoa(int(f.Key.EndPort)), "")
+	}
+	if f.MasqueradeIP.IsValid() && !can.MasqueradeIPs {
+		r.Refuse(f.Service, backends.FieldMasqueradeIPs, f.MasqueradeIP.String(), "nftables can")
 	}
 	if can.Frontend != nil {
 		can.Frontend(r, f)

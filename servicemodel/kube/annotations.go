@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,6 +48,21 @@ var serviceAnnotations = []annotation[servicemodel.Service]{
 		s.Masquerade = servicemodel.MasqueradeAt(p)
 		return err
 	}},
+	{"masquerade-ips", func(s *servicemodel.Service, value string) error {
+		for word := range strings.SplitSeq(value, ",") {
+			a, err := netip.ParseAddr(strings.TrimSpace(word))
+			if err != nil {
+				s.MasqueradeIPs = nil
+				return errors.New("must be addresses, separated by commas")
+			}
+			s.MasqueradeIPs = append(s.MasqueradeIPs, a)
+		}
+		err := together(&servicemodel.Service{MasqueradeIPs: s.MasqueradeIPs})
+		if err != nil {
+			s.MasqueradeIPs = nil
+		}
+		return err
+	}},
 	{"ports", setRanges},
 	{"prefer", func(s *servicemodel.Service, value string) error {
 		s.Prefer = value
@@ -82,7 +98,8 @@ var serviceAnnotations = []annotation[servicemodel.Service]{
 // together returns why a service may not have the fields together that its annotations have set.
 func together(s *servicemodel.Service) error {
 	checked := servicemodel.Service{Name: servicemodel.Name{Namespace: "any", Name: "any"},
-		Prefer: s.Prefer, Scheduler: s.Scheduler, SlowStart: s.SlowStart}
+		MasqueradeIPs: s.MasqueradeIPs, Prefer: s.Prefer, Scheduler: s.Scheduler,
+		SlowStart: s.SlowStart}
 	if e, ok := errors.AsType[*servicemodel.FieldError](checked.Validate()); ok {
 		return fmt.Errorf("%s %s", e.Field, e.Reason)
 	}

@@ -40,6 +40,6 @@ func TestTheDocumentationHasAllAnnotations(t *testing.T) {
 	}
 	require.Equal(t, want, got)
 	for _, w := range want {
-		require.Contains(t, string(packageDoc), "kernlb.io/"+w[0]+" ")
+		require.Contains(t, string(packageDoc), "kernlb.io/"+w[0])
 	}
 }

@@ -45,13 +45,15 @@
 //	kernlb.io/connections   leave, cut, or how long connections are drained: 30s
 //	kernlb.io/forwarding    nat, direct or tunnel
 //	kernlb.io/masquerade    always, not-pods, host or never, at all addresses
+//	kernlb.io/masquerade-ips
+//	                        the sources of masqueraded connections: 10.0.0.2,fd00::2
 //	kernlb.io/ports         10000-20000: the port 10000 is this range of ports
 //	kernlb.io/prefer        node or zone
 //	kernlb.io/scheduler     wrr, lc, mh+port, …
 //	kernlb.io/slow-start    how long an endpoint grows to its whole weight: 30s
 //
-// They set the fields SessionAffinity, Connections, Forwarding, Masquerade, Prefer, Scheduler and
-// SlowStart of [servicemodel.Service], and the EndPort of its ports. A range has no node port.
+// They set the fields SessionAffinity, Connections, Forwarding, Masquerade, MasqueradeIPs,
+// Prefer, Scheduler and SlowStart of [servicemodel.Service], and the EndPort of its ports. A range has no node port.
 // Packets to it keep their ports if its target port is the first port of the range, which is the
 // default. With another target port, all of them go there.
 //

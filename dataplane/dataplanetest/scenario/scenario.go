@@ -43,6 +43,9 @@ type Backend struct {
 	// packets keep their ports, without affinity of prefixes and of whole services. Other backends
 	// skip scenarios that need this.
 	Ranges bool
+	// MasqueradeIPs says that services can give the source of masqueraded connections
+	// ([servicemodel.Service.MasqueradeIPs]).
+	MasqueradeIPs bool
 	// Proxy says that the mechanism is a process that accepts connections at addresses of the node
 	// and makes its own connections to endpoints. Open must give the node the service addresses of
 	// package netnstest. The suite skips scenarios that such a backend cannot pass: see "What a
@@ -98,6 +101,9 @@ type Want struct {
 	// Masquerade says whether the server sees an address of the node instead of the client's.
 	// AnySource allows both.
 	Masquerade Masquerade
+	// Source is the one address that the server may see if it is not the client's. The zero address
+	// stands for any that Masquerade allows.
+	Source netip.Addr
 }
 
 // Masquerade says which source a server must see.
@@ -120,6 +126,9 @@ func (w Want) String() string {
 		s += " seeing the client's address"
 	case NodeSource:
 		s += " seeing a node address"
+	}
+	if w.Source.IsValid() {
+		s += " (" + w.Source.String() + ")"
 	}
 	return s
 }

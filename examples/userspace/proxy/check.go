@@ -65,6 +65,9 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 			refuse(f.New.Service, backends.FieldEndPort, strconv.Itoa(int(end)),
 				"a proxy needs a socket for each port")
 		}
+		if a := f.New.MasqueradeIP; a.IsValid() {
+			refuse(f.New.Service, backends.FieldMasqueradeIPs, a.String(), "nftables can")
+		}
 	}
 	for _, p := range c.Pools {
 		if p.New == nil {

@@ -19,10 +19,8 @@ func (w *world) judge(p netnstest.Probe, want scenario.Want, got netnstest.Outco
 	case w.under.Proxy:
 		ok = w.proxyDid(p, want, got)
 	case outcome == servicemodel.Balanced:
-		own := got.Source.Addr() == got.Local.Addr()
 		ok = got.Kind == netnstest.Answered && slices.Contains(want.Servers, got.Server) &&
-			(want.Masquerade != scenario.OwnSource || own) &&
-			(want.Masquerade != scenario.NodeSource || w.IsNodeAddr(got.Source.Addr()))
+			w.saw(want, got)
 	case outcome == servicemodel.Rejected && want.Reset && p.Proto == servicemodel.TCP:
 		ok = got.Kind == netnstest.Refused && got.ICMP == nil
 	case outcome == servicemodel.Rejected:
@@ -36,6 +34,18 @@ func (w *world) judge(p netnstest.Probe, want scenario.Want, got netnstest.Outco
 		return ""
 	}
 	return fmt.Sprintf("%s: wanted %s, got %s", p, want, got)
+}
+
+// saw reports whether the server that answered saw the right source.
+func (w *world) saw(want scenario.Want, got netnstest.Outcome) bool {
+	src := got.Source.Addr()
+	switch own := src == got.Local.Addr(); {
+	case want.Masquerade == scenario.OwnSource, want.Masquerade == scenario.AnySource && own:
+		return own
+	case want.Source.IsValid():
+		return src == want.Source
+	}
+	return want.Masquerade == scenario.AnySource || w.IsNodeAddr(src)
 }
 
 // untouched reports whether the packet went where it would have gone without kernlb: unchanged to
@@ -71,7 +81,7 @@ func (w *world) oracle(t *servicemodel.Table, p netnstest.Probe, src netip.AddrP
 	for i, c := range d.Candidates {
 		want.Servers = append(want.Servers, w.serverOf(c.Endpoint))
 		m := scenario.OwnSource
-		if c.Masquerade {
+		if want.Source = c.MasqueradeIP; c.Masquerade {
 			m = scenario.NodeSource
 		}
 		if i > 0 && m != want.Masquerade {
@@ -101,7 +111,8 @@ func (w *world) judgeTrace(t *servicemodel.Trace, got netnstest.Outcome) string 
 		return "" // the source that a proxy's endpoints see has been judged
 	case sees == "",
 		node && !w.IsNodeAddr(src) && !w.hostEndpoint(d, got.Server),
-		!node && src != got.Local.Addr() && !strings.Contains(sees, "but for itself"):
+		!node && src != got.Local.Addr() && !strings.Contains(sees, "but for itself") &&
+			!strings.HasPrefix(sees, fmt.Sprintf("the endpoint sees %v: ", src)):
 		return fmt.Sprintf("the trace says %q, the endpoint saw %v", sees, src)
 	}
 	return ""
@@ -133,7 +144,7 @@ func (w *world) judgeOracle(t *servicemodel.Table, p netnstest.Probe,
 			// masquerades
 			want.Masquerade = scenario.AnySource
 		case isServer:
-			want.Masquerade = scenario.NodeSource
+			want.Masquerade, want.Source = scenario.NodeSource, c.MasqueradeIP
 		}
 	}
 	s := w.judge(p, want, got)

@@ -95,6 +95,9 @@ func (r *random) config() randstate.Config {
 	c := randstate.Config{Services: 10, Weights: true,
 		EndpointPorts: []uint16{scenario.PortA, scenario.PortB},
 		Ranges:        r.w.under.Ranges}
+	if r.w.under.MasqueradeIPs {
+		c.MasqueradeIPs = givenSources
+	}
 	switch {
 	case r.w.under.OwnConnections:
 		c.Edit = affinityOfIPVS

@@ -48,6 +48,9 @@ var stories = []story{
 	{"a client has one endpoint at all ports of a range", rangeStays},
 	{"a client has one endpoint at 10,000 ports, also when its endpoint is replaced", callsStay},
 
+	// sources that services give: a backend that lacks them refuses them
+	{"masqueraded connections come from the address that the service gives", givesSource},
+
 	// schedulers: a backend must refuse by name a scheduler that it lacks
 	{"each endpoint gets its share from each scheduler", schedulerShares},
 	{"a hash of the client keeps it on its endpoint", hashedClientsStay},

@@ -13,6 +13,10 @@ func (g *Source) rest(svc *servicemodel.Service, i int) {
 		svc.HostIPs = []netip.Addr{pick(g, netip.MustParseAddr("127.0.0.1"), VIPv4(1, i+64),
 			VIPv6(1, i+64))}
 	}
+	if g.chance(0.2) {
+		svc.MasqueradeIPs = []netip.Addr{pick(g, netip.IPv4Unspecified(), VIPv4(1, i+64)),
+			pick(g, netip.IPv6Unspecified(), VIPv6(1, i+64))}[:1+g.rng.IntN(2)]
+	}
 	if g.chance(0.1) {
 		svc.ClusterIPs = nil
 	}

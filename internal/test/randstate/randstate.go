@@ -41,6 +41,8 @@ type Config struct {
 	Every bool
 	// Ranges makes the third port of services a range of ports, which endpoints keep.
 	Ranges bool
+	// MasqueradeIPs are addresses for [servicemodel.Service.MasqueradeIPs].
+	MasqueradeIPs []netip.Addr
 	// Schedulers are the schedulers of services. Without any, services leave the choice to the
 	// backend.
 	Schedulers []servicemodel.Scheduler
@@ -200,6 +202,7 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 		svc.Masquerade = servicemodel.Masquerade{ClusterIPs: policy(), LoadBalancerIPs: policy(),
 			ExternalIPs: policy(), HostIPs: policy(), NodePorts: policy()}
 	}
+	g.masqueradeIPs(svc)
 	if !g.c.NoAffinity && g.chance(0.3) {
 		svc.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true,
 			Timeout: pick(g, 0, 60*time.Second, 600*time.Second),
@@ -222,6 +225,17 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 		g.c.Edit(svc)
 	}
 	return s.WithService(svc)
+}
+
+// masqueradeIPs gives a service at most one of the addresses in each family.
+func (g *Source) masqueradeIPs(svc *servicemodel.Service) {
+	for _, a := range g.c.MasqueradeIPs {
+		if g.chance(0.3) && !slices.ContainsFunc(svc.MasqueradeIPs, func(o netip.Addr) bool {
+			return o.Is4() == a.Is4()
+		}) {
+			svc.MasqueradeIPs = append(svc.MasqueradeIPs, a)
+		}
+	}
 }
 
 // ranges returns source ranges with some of the addresses that package netnstest uses.

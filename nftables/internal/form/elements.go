@@ -55,6 +55,10 @@ func (w *Writer) Frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to S
 	case servicemodel.FromHost:
 		member(setMasqHost, -1)
 	}
+	if fe.MasqueradeIP.IsValid() {
+		w.data = nft.AppendAddr(w.data[:0], fe.MasqueradeIP)
+		to(w.names.get(k.Prefix, SetMasqIPs, -1), nft.Elem{Key: w.key, Data: w.data})
+	}
 	if fe.Affinity > 0 {
 		w.affinity(fe, to)
 	}

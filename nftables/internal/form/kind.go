@@ -21,6 +21,7 @@ const (
 	SplitPools                          // outside clients or the host are separate for some service
 	NotFromPods                         // some frontend is masqueraded unless from a pod
 	LargePools                          // some pool is beyond smallClasses
+	MasqueradeIPs                       // some service gives the source of masqueraded connections
 	blocks0                             // some range has a block of no bits: see [BlocksOf]
 
 	AtRandom Feature = 0
@@ -150,6 +151,7 @@ const (
 	setMasqAll      = "-masquerade-all"
 	SetMasqNotPods  = "-masquerade-not-pods"
 	setMasqHost     = "-masquerade-host"
+	SetMasqIPs      = "-masquerade-ips"
 	SetAffinity     = "-affinity" // followed by the name of an affinity
 	SetOver         = "-over-"    // followed by a number of slots
 	SetExternalOver = "-external-over-"

@@ -74,6 +74,11 @@ func (k *Kind) Memberships(f *nft.Family, s *Shape) []*nft.Set {
 	if s.Has(NotFromPods) {
 		add(k.Prefix+SetMasqNotPods, "masqueraded unless from a pod")
 	}
+	if s.Has(MasqueradeIPs) {
+		add(k.Prefix+SetMasqIPs, "masqueraded as these")
+		last := l[len(l)-1]
+		last.Data, last.Flags = []nft.Field{f.Addr}, nft.SetMap
+	}
 	add(k.Prefix+setReject, "no endpoint anywhere")
 	add(k.Prefix+setDrop, "no endpoint for this traffic here")
 	for class := range s.classes() - 1 {

@@ -92,16 +92,3 @@ func (b *builder) postrouting(c *nft.ProgramChain) {
 	c.Add(nft.MarkIs(mark, mark), nft.CTStatusDNAT, nft.Jump(chainMasquerade))
 	c.Add(nft.CTStatusDNAT, hairpin.In(SetHairpins), nft.Masquerade)
 }
-
-// masquerade makes the chain that masquerades a marked packet that was sent to a frontend of this
-// instance, and clears the mark. The mark alone is not enough: another instance may have the same
-// mark, and the bit may mean something else to other programs (bit 14 is in wg-quick's mark,
-// 0xca6c).
-func (b *builder) masquerade() {
-	c := b.Chain(chainMasquerade)
-	for _, ours := range b.ours() {
-		c.Add(withPorts, ours, nft.MarkXor(b.rules.MasqueradeMark), nft.Masquerade)
-	}
-}
-
-const chainMasquerade = "marked"

@@ -45,6 +45,9 @@ func (s *Shape) AddFrontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
 	if fe.Sources != nil {
 		s.Uses |= SourceRanges
 	}
+	if fe.MasqueradeIP.IsValid() {
+		s.Uses |= MasqueradeIPs
+	}
 	s.addRange(fe.Key)
 	switch fe.Masquerade {
 	case servicemodel.FromHost | servicemodel.FromOutside:

@@ -148,6 +148,9 @@ func (r *Reading) frontend(k *form.Kind, e *nft.Elem,
 		fe.Sources = append([]netip.Prefix{}, ranges[string(e.Key)]...)
 		slices.SortFunc(fe.Sources, netip.Prefix.Compare)
 	}
+	if e := r.Elems[k.Prefix+form.SetMasqIPs][string(e.Key)]; e != nil {
+		fe.MasqueradeIP, _ = netip.AddrFromSlice(e.Data)
+	}
 	return fe
 }
 

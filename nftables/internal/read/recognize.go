@@ -28,11 +28,12 @@ func ShapeOf(r *Reading) form.Shape {
 		}
 	}
 	for f, set := range map[form.Feature]string{
-		form.InTurn:      form.WayNames[form.InTurn] + form.SetEndpoints,
-		form.ByHash:      form.WayNames[form.ByHash] + form.SetEndpoints,
-		form.ByMaglev:    form.WayNames[form.ByMaglev] + form.SetEndpoints,
-		form.NotFromPods: form.SetMasqNotPods,
-		form.SplitPools:  form.SetSplit, form.LargePools: form.OverName(form.SetOver,
+		form.InTurn:        form.WayNames[form.InTurn] + form.SetEndpoints,
+		form.ByHash:        form.WayNames[form.ByHash] + form.SetEndpoints,
+		form.ByMaglev:      form.WayNames[form.ByMaglev] + form.SetEndpoints,
+		form.NotFromPods:   form.SetMasqNotPods,
+		form.MasqueradeIPs: form.SetMasqIPs,
+		form.SplitPools:    form.SetSplit, form.LargePools: form.OverName(form.SetOver,
 			form.SmallClasses-1),
 	} {
 		if r.Has(form.KindService.Prefix + set) {

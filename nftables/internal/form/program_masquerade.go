@@ -1,0 +1,79 @@
+package form
+
+import "github.com/kernlb/kernlb/internal/nft"
+
+// masquerade makes the chain that masquerades a marked packet that was sent to a frontend of this
+// instance, and clears the mark. The mark alone is not enough: another instance may have the same
+// mark, and the bit may mean something else to other programs (bit 14 is in wg-quick's mark,
+// 0xca6c).
+func (b *builder) masquerade() {
+	c, clear := b.Chain(chainMasquerade), nft.MarkXor(b.rules.MasqueradeMark)
+	if b.shape.Has(MasqueradeIPs) {
+		b.masqueradeAs(c, clear)
+		return
+	}
+	for _, ours := range b.ours() {
+		c.Add(withPorts, ours, clear, nft.Masquerade)
+	}
+}
+
+// masqueradeAs makes the chains for frontends that may give the source of masqueraded connections.
+// Ranges are asked for before node ports: the number of a port alone does not say which it is.
+func (b *builder) masqueradeAs(c *nft.ProgramChain, clear nft.Rule) {
+	service, nodePort := b.original()
+	to := func(k *Kind) nft.Rule { return nft.Goto(k.Prefix + SetMasqIPs) }
+	c.Add(withPorts, service.In(KindService.Registry), clear, to(KindService))
+	if b.shape.Has(Ranges) {
+		c.Add(withPorts, b.f.CTDaddr.In(SetRangeAddresses), clear, to(KindRange))
+	}
+	c.Add(withPorts, nodePort.In(KindNodePort.Registry), clear, to(KindNodePort))
+
+	for _, k := range []*Kind{KindService, KindNodePort} {
+		key := service
+		if k == KindNodePort {
+			key = nodePort
+		}
+		c = b.Chain(k.Prefix + SetMasqIPs)
+		c.Add(b.f.SNATAddr(key.Map(k.Prefix + SetMasqIPs)))
+		c.Add(nft.Masquerade)
+	}
+	if b.shape.Has(Ranges) {
+		b.masqueradeRangeAs(to)
+	}
+}
+
+// masqueradeRangeAs makes the chains for packets to addresses with ranges. The packet's source
+// holds the range for one lookup. It is translated afterwards in any case.
+func (b *builder) masqueradeRangeAs(to func(*Kind) nft.Rule) {
+	_, nodePort := b.original()
+	c := b.Chain(KindRange.Prefix + SetMasqIPs)
+	c.Add(nodePort.In(KindNodePort.Registry), b.f.ResetDaddr(), nft.Goto(chainMasqEither))
+	c.Add(nft.Goto(chainMasqBlocks))
+
+	c = b.Chain(chainMasqEither)
+	for _, at := range b.nodePorts() {
+		c.Add(at, b.f.ReplyDaddr(), to(KindNodePort))
+	}
+	c.Add(b.f.ReplyDaddr(), nft.Goto(chainMasqBlocks))
+
+	c = b.Chain(chainMasqBlocks)
+	for _, bits := range b.shape.blockBits() {
+		// The packet has kept its port. nft cannot list the leading bits of conntrack's.
+		key := nft.Concat{nft.PortPrefix(nft.DPort, bits), b.f.CTDaddr, nft.L4Proto}
+		c.Add(b.f.SetSaddr(key.Map(BlockMap(bits))), nft.Goto(chainMasqRange))
+	}
+	c.Add(nft.Masquerade)
+
+	c = b.Chain(chainMasqRange)
+	key := nft.Concat{b.f.CTDaddr, nft.L4Proto, b.f.Saddr}
+	c.Add(b.f.SNATAddr(key.Map(KindRange.Prefix + SetMasqIPs)))
+	c.Add(b.f.ResetSaddr(), nft.Masquerade)
+}
+
+// The chains that masquerade.
+const (
+	chainMasquerade = "marked"
+	chainMasqEither = "masquerade-range-or-node-port"
+	chainMasqBlocks = "masquerade-blocks"
+	chainMasqRange  = "masquerade-range"
+)
