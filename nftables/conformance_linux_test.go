@@ -29,7 +29,7 @@ func TestRandomPackets(t *testing.T) {
 func TestEveryField(t *testing.T) {
 	t.Parallel()
 	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{
-		Ranges: true,
+		Ranges: true, MasqueradeIPs: true,
 		Refused: []string{"endpoint.Ports[last].Port", "service.Forwarding", "service.Scheduler",
 			"service.SessionAffinity.Bits4", "service.SessionAffinity.Bits6",
 			"service.SessionAffinity.WholeService"},

@@ -26,9 +26,9 @@ type FieldsOptions struct {
 	// Refused are the fields of which the backend refuses some value, such as "service.Scheduler",
 	// in order. It must refuse no others. Nil means any. With OneValue, they are not compared.
 	Refused []string
-	// Ranges also varies the fields of a service with a range of ports, and with given sources of
-	// masqueraded connections.
-	Ranges bool
+	// Ranges also varies the fields of a service with a range of ports, and MasqueradeIPs those of
+	// a service that gives the sources of masqueraded connections.
+	Ranges, MasqueradeIPs bool
 	// Second opens another instance of the backend in a network namespace, or another backend. With
 	// it, the engine also switches there and back with some of the states.
 	Second func(ns netns.Namespace) (backends.Backend, error)
@@ -73,6 +73,9 @@ func everyField(t *testing.T, f *fields, ns netns.Namespace, o FieldsOptions) {
 		bases = append(bases, withRange(bases[0]))
 	}
 	for _, base := range bases {
+		if o.MasqueradeIPs {
+			base = withMasqueradeIPs(base)
+		}
 		for _, v := range randstate.Variants(base, fieldName) {
 			if o.OneValue && had[v.Name] || !f.held(v) {
 				continue
@@ -127,12 +130,18 @@ func fieldState(external servicemodel.TrafficPolicy) servicemodel.State {
 	return servicemodel.State{}.WithNode(node).WithService(svc).WithEndpoints(fieldName, eps)
 }
 
-// withRange adds a range of ports, which endpoints keep, and given sources.
+// withMasqueradeIPs gives the sources of masqueraded connections.
+func withMasqueradeIPs(s servicemodel.State) servicemodel.State {
+	svc := s.Service(fieldName)
+	svc.MasqueradeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.IPv6Unspecified()}
+	return s.WithService(svc)
+}
+
+// withRange adds a range of ports, which endpoints keep.
 func withRange(s servicemodel.State) servicemodel.State {
 	svc, eps := s.Service(fieldName), s.Endpoints(fieldName)
 	svc.Ports = append(svc.Ports, servicemodel.ServicePort{Name: "rtp",
 		Protocol: servicemodel.UDP, Port: 10000, EndPort: 20000})
-	svc.MasqueradeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.IPv6Unspecified()}
 	for i := range eps {
 		eps[i].Ports = append(slices.Clone(eps[i].Ports), servicemodel.EndpointPort{Name: "rtp",
 			Protocol: servicemodel.UDP})
