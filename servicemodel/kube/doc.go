@@ -52,10 +52,10 @@
 //	kernlb.io/scheduler     wrr, lc, mh+port, …
 //	kernlb.io/slow-start    how long an endpoint grows to its whole weight: 30s
 //
-// They set the fields SessionAffinity, Connections, Forwarding, Masquerade, MasqueradeIPs,
-// Prefer, Scheduler and SlowStart of [servicemodel.Service], and the EndPort of its ports. A range has no node port.
-// Packets to it keep their ports if its target port is the first port of the range, which is the
-// default. With another target port, all of them go there.
+// They set the fields SessionAffinity, Connections, Forwarding, Masquerade, MasqueradeIPs, Prefer,
+// Scheduler and SlowStart of [servicemodel.Service], and the EndPort of its ports. A range has no
+// node port. Packets to it keep their ports if its target port is the first port of the range,
+// which is the default. With another target port, all of them go there.
 //
 // An EndpointSlice may have:
 //
