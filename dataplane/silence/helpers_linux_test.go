@@ -70,16 +70,11 @@ func start(t *testing.T, kind string, pods, clients int) *network {
 	t.Helper()
 	n := &network{t: t, changes: make(chan silence.Change, 100),
 		Cluster: netnstest.Start(t, netnstest.Options{Pods: pods, OutsideClients: clients})}
-	state := servicemodel.State{}.WithService(&servicemodel.Service{Name: name,
-		ClusterIPs: []netip.Addr{frontend.Addr()},
-		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP,
-			Port: frontend.Port()}}})
-	var eps []servicemodel.Endpoint
+	var addrs []string
 	for i, pod := range n.Pods {
 		n.servers = append(n.servers, nil)
 		n.serve(i)
-		eps = append(eps, servicemodel.Endpoint{Addr: pod.IPv4,
-			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: port}}})
+		addrs = append(addrs, pod.IPv4.String())
 	}
 	backend := must.OK(kinds[kind](n.Node.NS.NetNS()))(t)
 	t.Cleanup(func() { _ = backend.Close() })
@@ -90,7 +85,7 @@ func start(t *testing.T, kind string, pods, clients int) *network {
 			Table:   func() *servicemodel.Table { return engine.Status().Held },
 			Changed: func(c silence.Change) { t.Log(c); n.changes <- c }})
 	require.NoError(t, err)
-	n.follower.Set(state.WithEndpoints(name, eps))
+	n.follower.Set(service(addrs...))
 	ctx, stop := context.WithCancel(context.Background())
 	var runs sync.WaitGroup
 	runs.Go(func() { _ = engine.Run(ctx, nil) })
@@ -103,6 +98,19 @@ func start(t *testing.T, kind string, pods, clients int) *network {
 	require.Eventually(t, func() bool { return !engine.Status().Pending() }, 20*time.Second,
 		10*time.Millisecond)
 	return n
+}
+
+// service returns a state with a service that has endpoints at addresses.
+func service(addrs ...string) servicemodel.State {
+	var eps []servicemodel.Endpoint
+	for _, a := range addrs {
+		eps = append(eps, servicemodel.Endpoint{Addr: netip.MustParseAddr(a),
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: port}}})
+	}
+	return servicemodel.State{}.WithService(&servicemodel.Service{Name: name,
+		ClusterIPs: []netip.Addr{frontend.Addr()},
+		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP,
+			Port: frontend.Port()}}}).WithEndpoints(name, eps)
 }
 
 // serve starts the server of a pod.

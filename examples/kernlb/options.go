@@ -35,6 +35,7 @@ type options struct {
 	copies      string
 	listen      netip.AddrPort // watch: address of the page
 	anywhere    bool           // watch: other machines may read the page
+	ejects      bool           // watch: silent endpoints are taken out
 	of          string         // cleanup: the other program
 	planOnly    bool           // tune, cleanup -of: print only the plan
 	node        servicemodel.Node

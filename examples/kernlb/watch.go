@@ -55,6 +55,7 @@ type watcher struct {
 	unkept  map[string][]byte        // whole versions of files that are not applied yet
 	applied chan struct{}            // gets a token after each apply
 	keeper  metrics.Flows            // nil with -keep-flows
+	give    func(servicemodel.State) // takes states on their way to the engine
 
 	unmatched map[string]bool // warnings that were printed, see warnUnmatched
 	waits     bool            // for services
@@ -67,6 +68,8 @@ func watchFlags(o *options, fs *flag.FlagSet) {
 	fs.StringVar(&o.copies, "copies", "",
 		"`DIR` for the last whole version of each manifest, in case that one is broken when the "+
 			"program starts again (default: one in $RUNTIME_DIRECTORY or /run/kernlb)")
+	fs.BoolVar(&o.ejects, "eject-silent", false, "take out endpoints that do not answer the TCP "+
+		"connections of clients, until they answer again (nftables and iptables)")
 	fs.TextVar(&o.listen, "listen", netip.AddrPort{},
 		"serve a page that shows services, traces packets and tells what was done, and /healthz "+
 			"and /livez beside it, at `IP:PORT`, such as 127.0.0.1:10256 (default: none)")
@@ -155,13 +158,24 @@ func (w *watcher) run(ctx context.Context, e *dataplane.Engine) error {
 		return err
 	}
 	defer closePage()
+	w.give = func(s servicemodel.State) { e.Set(s) }
+	eject := func(context.Context) error { return nil }
+	if w.opts.ejects {
+		run, done, err := w.ejecting(e)
+		if err != nil {
+			return err
+		}
+		defer done() //nolint:errcheck // it only reads
+		eject = run
+	}
 	if err = w.send(ctx, e); err == nil {
 		ctx, stop := context.WithCancel(ctx)
-		ended := make(chan error, 1)
+		ended := make(chan error, 2)
 		go func() { ended <- e.Run(ctx, nil) }()
+		go func() { ended <- eject(ctx) }()
 		err = w.follow(ctx, e)
 		stop()
-		err = cmp.Or(err, <-ended)
+		err = cmp.Or(err, <-ended, <-ended)
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -403,7 +417,7 @@ func (w *watcher) send(ctx context.Context, e *dataplane.Engine) error {
 		w.copies.keep(func(name string) bool { return w.knows(name) || w.broken[name] != "" })
 	}
 	w.begun = true
-	e.Set(s)
+	w.give(s)
 	return nil
 }
 
