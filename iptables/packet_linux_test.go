@@ -247,3 +247,37 @@ func TestPacketsFindTheirServiceAmongMany(t *testing.T) {
 	require.Equal(t, netnstest.Dropped, unused.Send(t.Context()).Kind,
 		"an unused address of the service range")
 }
+
+// All packets to a range reach the one port of its endpoints. A hash of the client and its memory
+// choose the same endpoint at all ports.
+func TestARangeLeadsToOnePort(t *testing.T) {
+	t.Parallel()
+	for name, edit := range map[string]func(*sm.Service){
+		"hash": func(s *sm.Service) { s.Scheduler = sm.SourceHash },
+		"affinity of a prefix": func(s *sm.Service) {
+			s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Hour, Bits4: 24,
+				Bits6: 64}
+		},
+		"affinity of the whole service": func(s *sm.Service) {
+			s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Hour,
+				WholeService: true}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, _, e := engineIn(t)
+			applied(t, e, podService(c, 3, func(s *sm.Service, _ *sm.Node) {
+				s.Ports[0].EndPort, s.Ports[0].NodePort = 90, 0
+				edit(s)
+			}))
+			for _, to := range []string{"10.96.0.10:", "[fd00:10:96::a]:"} {
+				first := dial(t, c.Outside[0], to+"80")
+				require.Equal(t, netnstest.Answered, first.Kind, first)
+				for _, port := range []string{"81", "85", "90"} {
+					require.Equal(t, first.Server, dial(t, c.Outside[0], to+port).Server, to+port)
+				}
+				require.NotEqual(t, netnstest.Answered, dial(t, c.Outside[0], to+"91").Kind)
+			}
+		})
+	}
+}
