@@ -130,6 +130,7 @@ func TestASweepLeavesTheMarkToWhoCommittedLast(t *testing.T) {
 	ok(other.Commit(t.Context(),
 		servicemodel.Diff(o.Table, mustResolve(t, affinityState(11, 3)).Arrange(o.Table))))(t)
 	require.Zero(t, ok(b.Settle(t.Context()))(t))
+	require.False(t, b.observed)
 	require.Equal(t, backends.Broken, integrity(t, b.backend))
 	require.True(t, other.pl.Version.Unswept)
 	ok(other.Settle(t.Context()))(t)

@@ -44,6 +44,13 @@ func TestNoErrorIsSwallowed(t *testing.T) {
 		}
 		return err
 	})
+	require.NoError(t, byHand(t, b, nft.IPv4, func(e *nft.Encoder) {
+		e.AddChain(&nft.Chain{Name: "mine"})
+	}))
+	rawnltest.FailEach(t, "observe a chain of others", func(ctx context.Context) error {
+		_, err := b.Observe(ctx, nil)
+		return err
+	})
 	rawnltest.FailEach(t, "cleanup", func(ctx context.Context) error {
 		_, err := b.Cleanup(ctx)
 		require.False(t, b.observed)

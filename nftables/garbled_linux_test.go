@@ -1,9 +1,12 @@
 package nftables
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
@@ -100,7 +103,7 @@ func TestAffinityMapsThatMoveAreReadAgain(t *testing.T) {
 	o := ok(b.Observe(t.Context(), nil))(t)
 	ok(b.Commit(t.Context(), servicemodel.Diff(o.Table,
 		mustResolve(t, affinityState(10, 3)).Arrange(o.Table))))(t)
-	moved := 0
+	moved, ended := 0, 0
 	for n := range form.AffinityMaps {
 		tap.Answer = nil
 		m := plan.ClientsMap{Number: n, Group: form.GroupClients}
@@ -125,6 +128,21 @@ func TestAffinityMapsThatMoveAreReadAgain(t *testing.T) {
 				require.Equal(t, sure, still)
 			}
 		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		twice := false
+		tap.Answer = func(m rawnltest.Message) {
+			if twice = twice || doubled(m); twice && m.Type == unix.NLMSG_DONE {
+				cancel() // before it waits for the next reading
+			}
+		}
+		_, _, err = b.findClients(ctx, nft.IPv4, m, 0)
+		require.Equal(t, ctx.Err() != nil, errors.Is(err, context.Canceled))
+		if ctx.Err() != nil {
+			ended++
+		}
+		cancel()
 	}
 	require.Positive(t, moved)
+	require.Positive(t, ended)
 }

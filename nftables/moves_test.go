@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -125,6 +126,23 @@ func moved(chooser func(*sm.Pool) func(netip.AddrPort) int, a, b *sm.Pool) (move
 		least += max(0, share-has[ep])
 	}
 	return moved, least
+}
+
+// Only pools that hash clients, and have endpoints, have a chooser.
+func TestWhichPoolsHaveAChooser(t *testing.T) {
+	t.Parallel()
+	for _, by := range []sm.Scheduler{"", "random", "rr", "sh", "sh+port", "mh", "mh+port"} {
+		for n := range 3 {
+			p := &sm.Pool{Scheduler: by, Slots: make([]sm.Slot, n)}
+			for i := range p.Slots {
+				p.Slots[i].Weight = 1
+			}
+			hashes := n > 0 && strings.Contains(string(by), "h")
+			require.Equal(t, hashes, nftables.Chooser(p) != nil, "%s, %d endpoints", by, n)
+			require.Equal(t, hashes && strings.HasPrefix(string(by), "sh"),
+				iptables.Chooser(p) != nil, "%s, %d endpoints", by, n)
+		}
+	}
 }
 
 // One change of a random pool moves few more clients than it must: for sh on nftables at most twice

@@ -60,9 +60,30 @@ func TestWhichUnitsCanBeExpressed(t *testing.T) {
 		{"sources", func(fe *servicemodel.Frontend, _ *servicemodel.Pool) {
 			fe.Sources = []netip.Prefix{}
 		}, true},
+		{"a range", func(fe *servicemodel.Frontend, p *servicemodel.Pool) {
+			fe.Key.EndPort = 90
+			for i := range p.Slots {
+				p.Slots[i].Endpoint = netip.AddrPortFrom(p.Slots[i].Endpoint.Addr(), 0)
+			}
+		}, true},
+		{"a range to one port", func(fe *servicemodel.Frontend, _ *servicemodel.Pool) {
+			fe.Key.EndPort = 90
+		}, false},
 	} {
 		u, got := table(tc.edit)
 		require.Equal(t, tc.want, u.expressible(got), tc.name)
+	}
+}
+
+// Each instance has the sets by which its tables are recognized. Other sets may be anybody's.
+func TestWhichTablesAreMarked(t *testing.T) {
+	t.Parallel()
+	for _, k := range form.Kinds {
+		for _, f := range nft.Families {
+			r := NewReading(f, "kernlb")
+			r.Specs[k.Registry] = (&nft.Set{Name: k.Registry, Key: k.Key(f)}).Spec()
+			require.Equal(t, k != form.KindRange, r.marked(), k.Registry)
+		}
 	}
 }
 
