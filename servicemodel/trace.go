@@ -9,9 +9,9 @@ import (
 
 // Trace explains in words, step by step, what a table does to a packet.
 type Trace struct {
-	Packet   Packet
-	Decision Decision
-	Steps    []Step // in the order in which they decide; the last is the outcome
+	Packet   Packet   `json:"packet"`
+	Decision Decision `json:"decision"`
+	Steps    []Step   `json:"steps"` // in the order in which they decide; the last is the outcome
 }
 
 // Step is one step of a [Trace].

@@ -47,7 +47,8 @@ func (f *Follower) Run(ctx context.Context) error { return f.monitor.Run(ctx) }
 // Reports returns a report about each target, in no order.
 func (f *Follower) Reports() []Report { return f.monitor.Reports() }
 
-// Set makes the follower check the endpoints of a state, and give the state to the engine. An
+// Set makes the follower check the endpoints of a state, and gives the engine a first state before
+// it returns: Engine.Wait with Status.Wanted of the engine waits until the kernel holds it. An
 // endpoint of a service with checks is ready, or serving, only while all checks are up. A check
 // asks the first port of the endpoint, unless it names another one. Services without checks stay as
 // they are. Services that the state does not have may have checks, too.

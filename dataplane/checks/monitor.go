@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -69,6 +70,23 @@ type Report struct {
 	// Passed and Failed count checks. Took is the time of the last one.
 	Passed, Failed uint64
 	Took           time.Duration
+}
+
+// MarshalJSON writes the target, the state, the error and the time that the check took as text.
+func (r Report) MarshalJSON() ([]byte, error) {
+	out := struct {
+		Target string    `json:"target"`
+		State  string    `json:"state"`
+		Since  time.Time `json:"since,omitzero"`
+		Err    string    `json:"error,omitzero"`
+		Passed uint64    `json:"passed"`
+		Failed uint64    `json:"failed"`
+		Took   string    `json:"took"`
+	}{r.Target.String(), r.State.String(), r.Since, "", r.Passed, r.Failed, r.Took.String()}
+	if r.Err != nil {
+		out.Err = r.Err.Error()
+	}
+	return json.Marshal(out)
 }
 
 // Monitor asks targets while [Monitor.Run] runs. Its methods may be called by several goroutines.

@@ -2,6 +2,7 @@ package checks_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -337,4 +338,19 @@ check tcp 10.0.0.1:1x: path: x: is only for http and https`)
 	require.EqualError(t, err, "checks: Concurrency: -1: must not be negative")
 	_, err = checks.New(&checks.Config{NetNS: "/no/such"})
 	require.ErrorContains(t, err, "checks: n") // there is no such file, or no namespace at all
+}
+
+func TestReportsAsJSON(t *testing.T) {
+	t.Parallel()
+	since := time.Date(2026, 11, 27, 18, 0, 0, 0, time.UTC)
+	down := checks.Report{Target: at(checks.Check{}, 80), State: checks.Down, Since: since,
+		Err: errRefused, Passed: 1, Failed: 3, Took: 2 * time.Millisecond}
+	for want, r := range map[string]checks.Report{
+		`{"target":"tcp 10.0.0.1:80","state":"down","since":"2026-11-27T18:00:00Z",` +
+			`"error":"refused","passed":1,"failed":3,"took":"2ms"}`: down,
+		`{"target":"tcp 10.0.0.1:81","state":"unknown","passed":0,"failed":0,"took":"0s"}`: {
+			Target: at(checks.Check{}, 81)},
+	} {
+		require.JSONEq(t, want, string(ok(json.Marshal(r))(t)))
+	}
 }

@@ -157,8 +157,8 @@ func (c *controller) routes() *http.ServeMux {
 	return mux
 }
 
-// change waits until the kernel holds what is declared for a service, nothing if it is deleted. The
-// answer names services that are refused. A state that is not approved is taken back.
+// change waits until the kernel holds a service, or nothing of it. The answer names services that
+// are refused or lose an address to another one. A state that is not approved is taken back.
 func (c *controller) change(r *http.Request) (any, error) {
 	var o struct {
 		Service   *servicemodel.Service
@@ -196,5 +196,5 @@ func (c *controller) change(r *http.Request) (any, error) {
 		err = os.Rename(c.file+".new", c.file)
 	}
 	return map[string]any{"pending": status.Pending(), "refused": status.Refused,
-		"warnings": status.Warnings.Of(name)}, err
+		"conflicts": status.Conflicts, "warnings": status.Warnings.Of(name)}, err
 }

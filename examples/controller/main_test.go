@@ -78,7 +78,8 @@ func TestServicesAreDeclared(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.json")
 	c := startOn(t, k, file, 9)
 	for _, step := range []struct{ method, path, body, want string }{
-		{"PUT", "/services/default/web", web, `{"pending":false,"refused":null,"warnings":null}`},
+		{"PUT", "/services/default/web", web,
+			`{"conflicts":null,"pending":false,"refused":null,"warnings":null}`},
 		{"PUT", "/services/default/web", strings.Replace(web, ": 80}", ": 81}", 1),
 			`"field":"ports[0].port"`},
 		{"PUT", "/services/default/web", strings.Replace(web, `"ready"`, `"not-ready"`, 1),
@@ -88,6 +89,9 @@ func TestServicesAreDeclared(t *testing.T) {
 		{"PUT", "/services/default/web", "{}", "is not that of the URL"},
 		{"PUT", "/services/default/web", strings.Replace(web, "10.96.0.10", "10.96.0", 1),
 			"10.96.0"},
+		{"PUT", "/services/default/zoo", strings.Replace(web, "default/web", "default/zoo", 1),
+			`"loser":{"name":"default/zoo"`},
+		{"DELETE", "/services/default/zoo", "", `"conflicts":null`},
 		{"GET", "/services", "", "10.96.0.10"},
 		{"GET", "/status", "", `"applied":`},
 	} {

@@ -44,7 +44,7 @@ func TestFieldsOfJSONAreDocumented(t *testing.T) {
 		servicemodel.Rules{}, servicemodel.Frontend{}, servicemodel.Pool{},
 		servicemodel.HealthCheck{}, servicemodel.Conflict{},
 		servicemodel.Change[servicemodel.Rules]{}, servicemodel.AddrChange{},
-		servicemodel.Decision{}, backends.Observation{}, dataplane.Totals{},
+		servicemodel.Decision{}, servicemodel.Trace{}, backends.Observation{}, dataplane.Totals{},
 		livetrace.Trace{}, counters.Values{}} {
 		walk(reflect.TypeOf(v))
 	}
