@@ -189,6 +189,7 @@ func TestSwarmsRollingUpdate(t *testing.T) {
 }
 
 // Published ports answer at each address of the host, also at its loopback addresses, and at IPv6.
+// Tasks see a given address of the host.
 func TestSwarmsIngress(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
@@ -202,7 +203,9 @@ func TestSwarmsIngress(t *testing.T) {
 	state := servicemodel.State{}.WithNode(servicemodel.Node{LocalhostNodePorts: true}).
 		WithService(&servicemodel.Service{Name: web, Scheduler: servicemodel.RoundRobin,
 			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 8080,
-				NodePort: 8080}}}).WithEndpoints(web, l)
+				NodePort: 8080}},
+			MasqueradeIPs: []netip.Addr{netip.MustParseAddr(netnstest.Net.NodeSecondaryIPv4),
+				netip.MustParseAddr(netnstest.Net.NodeSecondaryIPv6)}}).WithEndpoints(web, l)
 	apply(t, dataplane.New(opened(t, c.Node.NS.NetNS(), "swarm"), nil), state)
 	for _, way := range []struct {
 		from *netnstest.Host
@@ -216,5 +219,9 @@ func TestSwarmsIngress(t *testing.T) {
 	} {
 		require.Equal(t, map[string]int{"pod1": 3, "remote1": 3},
 			shares(t, way.from, at(way.to, 8080), 6), "%s to %s", way.from.Name, way.to)
+		seen := send(t, way.from, servicemodel.TCP, at(way.to, 8080)).Source.Addr().String()
+		require.Contains(t, []string{netnstest.Net.NodeSecondaryIPv4,
+			netnstest.Net.NodeSecondaryIPv6}, seen, "%s to %s", way.from.Name, way.to)
+		send(t, way.from, servicemodel.TCP, at(way.to, 8080)) // the turn of the first again
 	}
 }
