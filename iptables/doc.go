@@ -64,7 +64,8 @@
 //   - Rules that reject or drop are in KUBE-SERVICES, KUBE-NODEPORTS and KUBE-PROXY-FIREWALL of
 //     the table filter, for new connections only. KUBE-CLUSTER-IPS rejects packets to the other
 //     ports of cluster IPs and drops those to unused addresses of the service ranges, as in
-//     kube-proxy's nftables mode.
+//     kube-proxy's nftables mode. Rules of TCP frontends without endpoints reset connections
+//     (--reject-with tcp-reset): servicemodel.Node.NoEndpoints.
 //   - A frontend that is not balanced, or not for this packet, is accepted in nat: it is not a node
 //     port, even if its address is the node's.
 //   - KUBE-FORWARD does not drop packets that conntrack calls invalid.

@@ -55,7 +55,8 @@ func newLawful(t *testing.T) func(*testing.T, *rand.Rand) *law.Machine {
 				{Name: "an instance of a newer layout", Do: newer},
 			},
 			Node: func(n *servicemodel.Node) {
-				n.NoEndpoints, n.Forbidden, n.MasqueradeNeighbours = "", "", false
+				n.NoEndpoints, _ = strings.CutPrefix(n.NoEndpoints, "drop")
+				n.Forbidden, n.MasqueradeNeighbours = "", false
 			}})
 	}
 }

@@ -151,6 +151,7 @@ const (
 	targetJump
 	targetGoto
 	targetReject     // with ICMP port unreachable
+	targetReset      // with a TCP reset; the rule matches TCP
 	targetDNAT       // to rule.to
 	targetMasquerade // with random ports (--random-fully)
 	targetMark       // rule.set

@@ -113,6 +113,8 @@ func (r *rule) appendTarget(b *strings.Builder, f servicemodel.Family) {
 			icmp = "icmp6"
 		}
 		word(b, false, "-j REJECT --reject-with", icmp+"-port-unreachable")
+	case targetReset:
+		word(b, false, "-j REJECT --reject-with tcp-reset")
 	case targetDNAT:
 		word(b, false, "-j DNAT --to-destination", servicemodel.TargetText(r.to))
 	case targetMasquerade:

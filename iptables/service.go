@@ -298,6 +298,9 @@ func (b *unitBuilder) refuse(fe *servicemodel.Frontend) []rule {
 	one := func(m rule, v servicemodel.Verdict) rule {
 		m.dst, m.proto, m.ports = base.dst, base.proto, base.ports
 		m.target, m.comment = targetReject, fe.Service.String()+" has no endpoints"
+		if m.proto == servicemodel.TCP && b.rules.NoEndpoints == "reset" {
+			m.target = targetReset
+		}
 		if v == servicemodel.Drop {
 			m.target, m.comment = targetDrop, fe.Service.String()+" has no local endpoints"
 		}

@@ -33,7 +33,8 @@ func payloads(t *testing.T, exprs []byte) []string {
 func usable(f *nft.Family, t tableKind) []rule {
 	var l []rule
 	for _, r := range sampleRules(f) {
-		onlyFilter := r.target == targetReject || r.target == targetDrop
+		onlyFilter := r.target == targetReject || r.target == targetReset ||
+			r.target == targetDrop
 		onlyNAT := r.target == targetDNAT || r.target == targetMasquerade
 		if r.chain != "" {
 			r.chain = "OTHER"

@@ -149,7 +149,7 @@ func (e *encoder) appendPorts(r *rule) {
 func (e *encoder) appendTarget(r *rule) {
 	switch r.target {
 	case targetNone:
-	case targetReject:
+	case targetReject, targetReset:
 		e.extension(xtREJECT, r)
 	case targetDNAT:
 		e.extension(xtDNAT, r)

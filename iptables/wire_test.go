@@ -38,6 +38,7 @@ func sampleRules(f *nft.Family) []rule {
 		{proto: sm.SCTP, ports: portRange{0, 1023}, target: targetAccept},
 		{proto: sm.UDP, ports: portRange{1, 65535}, target: targetDNAT, to: kept},
 		{proto: sm.SCTP, ports: single(9000), target: targetReject},
+		{proto: sm.TCP, ports: single(9000), target: targetReset},
 		{in: "cali+", target: targetReturn},
 		{in: "cni0", notIn: true, srcLocal: true, target: targetJump, chain: "KUBE-MARK-MASQ"},
 		{dstLocal: true, target: targetJump, chain: "KUBE-NODEPORTS"},

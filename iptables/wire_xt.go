@@ -349,16 +349,24 @@ func (d *decoder) setMark(p []byte) bool {
 	return true
 }
 
-// putREJECT writes the enum IPT_ICMP_PORT_UNREACHABLE, or for IPv6 IP6T_ICMP6_PORT_UNREACH.
-func putREJECT(p []byte, f *nft.Family, _ *rule) {
-	with := uint32(3)
+// putREJECT writes the enum: IPT_ICMP_PORT_UNREACHABLE or IPT_TCP_RESET, or for IPv6
+// IP6T_ICMP6_PORT_UNREACH or IP6T_TCP_RESET.
+func putREJECT(p []byte, f *nft.Family, r *rule) {
+	icmp, reset := uint32(3), uint32(7)
 	if f == nft.IPv6 {
-		with = 4
+		icmp, reset = 4, 6
 	}
-	native.PutUint32(p, with)
+	if r.target == targetReset {
+		icmp = reset
+	}
+	native.PutUint32(p, icmp)
 }
 
 func (d *decoder) reject(p []byte) bool {
+	d.r.target = targetReset
+	if d.made(p, putREJECT) {
+		return true
+	}
 	d.r.target = targetReject
 	return d.made(p, putREJECT)
 }

@@ -15,6 +15,9 @@ type builder struct {
 
 func newProgram(f *nft.Family, r servicemodel.Rules, mark uint32) nft.Program {
 	b := &builder{f: f, rules: r, mark: mark}
+	reset := b.Chain(chainReset)
+	reset.Add(nft.L4ProtoTCP, nft.ResetTCP)
+	reset.Add(b.f.Reject())
 	for _, k := range kinds {
 		b.frontends(k)
 	}
@@ -51,7 +54,7 @@ func (b *builder) flowIn(kind, set string) nft.Rule {
 func (b *builder) frontends(kind string) {
 	external := b.Chain(kind + "-external")
 	external.Add(b.in(kind, kind+setExtDrop), nft.Drop)
-	external.Add(b.in(kind, kind+setExtReject), b.f.Reject())
+	external.Add(b.in(kind, kind+setExtReject), b.noEndpoints())
 	external.Add(nft.Accept)
 
 	key, notPods := b.frontend(kind), b.f.NotFromPods(b.rules.LocalPods)
@@ -61,9 +64,20 @@ func (b *builder) frontends(kind string) {
 	}
 	c.Add(key.In(kind+setSplit), notPods, nft.FIBSaddrNotLocal, nft.Goto(kind+"-external"))
 	c.Add(key.In(kind+setDrop), nft.Drop)
-	c.Add(key.In(kind+setReject), b.f.Reject())
+	c.Add(key.In(kind+setReject), b.noEndpoints())
 	c.Add(nft.SetMark(key.Map(kind + setMarks)))
 	c.Add(nft.Accept)
+}
+
+// chainReset resets connections of TCP, and rejects other packets.
+const chainReset = "answer-reset"
+
+// noEndpoints returns the end of a rule that answers packets to frontends without endpoints.
+func (b *builder) noEndpoints() nft.Rule {
+	if b.rules.NoEndpoints == "reset" {
+		return nft.Goto(chainReset)
+	}
+	return b.f.Reject()
 }
 
 // masquerade makes the chains that decide whether a connection is masqueraded, at the first packet

@@ -167,9 +167,9 @@
 // (servicemodel.Service.MasqueradeIPs), the maps service-masquerade-ips, nodeport-masquerade-ips
 // and range-masquerade-ips have it, and other connections pay one lookup more.
 //
-// Clients of frontends without endpoints get ICMP port unreachable, and packets from forbidden
-// sources are dropped. servicemodel.Node.NoEndpoints and Forbidden have other answers, such as a
-// TCP reset. A packet that passes source ranges and meets a frontend that was restricted meanwhile
+// Clients of frontends without endpoints get a TCP reset or ICMP port unreachable, and packets from
+// forbidden sources are dropped. servicemodel.Node.NoEndpoints and Forbidden have other answers. A
+// packet that passes source ranges and meets a frontend that was restricted meanwhile
 // is dropped in any case.
 //
 // # Loopback addresses

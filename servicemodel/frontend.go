@@ -80,7 +80,7 @@ type Verdict uint8
 
 // The verdicts. The last two name the pool.
 const (
-	// Reject answers with ICMP port unreachable: the service has no endpoint anywhere.
+	// Reject answers as [Rules.NoEndpoints] says: the service has no endpoint anywhere.
 	Reject Verdict = iota
 	// Drop discards packets without an answer: the service has endpoints, but this traffic may use
 	// none of them here.
@@ -298,7 +298,8 @@ type Rules struct {
 	LocalhostNodePorts bool `json:"localhostNodePorts,omitzero"`
 	// MasqueradeNeighbours is [Node.MasqueradeNeighbours].
 	MasqueradeNeighbours bool `json:"masqueradeNeighbours,omitzero"`
-	// NoEndpoints and Forbidden have the same meaning as in [Node]. The defaults are empty.
+	// NoEndpoints and Forbidden have the same meaning as in [Node], with other defaults: an empty
+	// NoEndpoints is "reject", and an empty Forbidden is "drop".
 	NoEndpoints string `json:"noEndpoints,omitzero"`
 	Forbidden   string `json:"forbidden,omitzero"`
 }

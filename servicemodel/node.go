@@ -1,6 +1,7 @@
 package servicemodel
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -58,13 +59,13 @@ type Node struct {
 	// do this.
 	MasqueradeNeighbours bool `json:"masqueradeNeighbours,omitzero"`
 
-	// NoEndpoints is the answer to clients of services without endpoints: "reject" (ICMP port
-	// unreachable, the default), "reset" (a reset for TCP, which clients notice even if networks
-	// discard ICMP, and ICMP port unreachable for other protocols) or "drop" (none). Only package
-	// nftables can do anything else than the default.
+	// NoEndpoints is the answer to clients of services without endpoints: "reset" (a reset for TCP
+	// and ICMP port unreachable for other protocols, the default), "reject" (ICMP port unreachable,
+	// as kube-proxy does) or "drop" (none; package nftables only). The kernel sends each client one
+	// ICMP error a second after a few, so with "reject" most refused clients wait for a timeout.
 	NoEndpoints string `json:"noEndpoints,omitzero"`
 	// Forbidden is the answer to clients that [Service.LoadBalancerSourceRanges] do not allow, in
-	// the same words. The default is "drop".
+	// the same words. The default is "drop"; only package nftables can do anything else.
 	Forbidden string `json:"forbidden,omitzero"`
 }
 
@@ -126,7 +127,7 @@ func (n *Node) rules() Rules {
 		ServiceCIDRs:         n.served(n.ServiceCIDRs),
 		LocalhostNodePorts:   n.LocalhostNodePorts,
 		MasqueradeNeighbours: n.MasqueradeNeighbours,
-		NoEndpoints:          wordOr(n.NoEndpoints, answerReject),
+		NoEndpoints:          wordOr(cmp.Or(n.NoEndpoints, answerReset), answerReject),
 		Forbidden:            wordOr(n.Forbidden, answerDrop),
 	}
 	if r.MasqueradeMark == 0 {

@@ -39,7 +39,7 @@ type Outcome string
 const (
 	Untouched Outcome = "untouched" // it goes where routing and other programs let it go
 	Balanced  Outcome = "balanced"  // it reaches one of the candidates
-	Rejected  Outcome = "rejected"  // it is answered with ICMP port unreachable
+	Rejected  Outcome = "rejected"  // it is answered with a TCP reset or ICMP port unreachable
 	Dropped   Outcome = "dropped"   // it disappears
 )
 

@@ -1,6 +1,7 @@
 package servicemodel
 
 import (
+	"cmp"
 	"errors"
 	"iter"
 	"net/netip"
@@ -325,6 +326,6 @@ func (s State) Adopt(r Rules) (Node, error) {
 	n.NodePortAddresses = NodePortAddresses{CIDRs: r.NodePorts}
 	n.LocalhostNodePorts = r.LocalhostNodePorts && slices.ContainsFunc(r.NodePorts, ofFamily(IPv4))
 	n.MasqueradeNeighbours = r.MasqueradeNeighbours
-	n.NoEndpoints, n.Forbidden = r.NoEndpoints, r.Forbidden
+	n.NoEndpoints, n.Forbidden = cmp.Or(r.NoEndpoints, answerReject), r.Forbidden
 	return n, errors.Join(p.found...)
 }

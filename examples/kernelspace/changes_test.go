@@ -444,7 +444,7 @@ func TestRefusalsOfTheNode(t *testing.T) {
 		"serviceCIDRs":         func(n *sm.Node) { n.ServiceCIDRs = prefixes("10.96.0.0/12") },
 		"localhostNodePorts":   func(n *sm.Node) { n.LocalhostNodePorts = true },
 		"masqueradeNeighbours": func(n *sm.Node) { n.MasqueradeNeighbours = true },
-		"noEndpoints":          func(n *sm.Node) { n.NoEndpoints = "reset" },
+		"noEndpoints":          func(n *sm.Node) { n.NoEndpoints = "drop" },
 		"forbidden":            func(n *sm.Node) { n.Forbidden = "reject" },
 	} {
 		m := newMachine(t, bridge, hnsfake.AllFeatures)

@@ -80,7 +80,7 @@ func (k *checker) rules(r *servicemodel.Rules) {
 	k.refuse(servicemodel.PortName{},
 		refusal{r.LocalhostNodePorts, backends.FieldLocalhostNodePorts, "true", ""},
 		refusal{r.MasqueradeNeighbours, backends.FieldMasqueradeNeighbours, "true", ""},
-		refusal{r.NoEndpoints != "", backends.FieldNoEndpoints, r.NoEndpoints,
+		refusal{r.NoEndpoints == "drop", backends.FieldNoEndpoints, r.NoEndpoints,
 			"HNS does not answer"},
 		refusal{r.Forbidden != "", backends.FieldForbidden, r.Forbidden, "HNS does not answer"})
 }

@@ -19,8 +19,8 @@ type Abilities struct {
 	// connections.
 	Ranges, MasqueradeIPs bool
 	// AnyOrigins allows combinations of masqueraded origins that [servicemodel.Resolve] never
-	// makes. Answers allows answers other than the defaults. Neighbours allows masqueraded
-	// neighbours.
+	// makes. Answers allows to drop packets of services without endpoints, and all answers to
+	// clients that may not connect. Neighbours allows masqueraded neighbours.
 	AnyOrigins, Answers, Neighbours bool
 	// Frontend and Pool refuse more, unless they are nil.
 	Frontend func(*Refusals, *servicemodel.Frontend)
@@ -121,7 +121,7 @@ func (r *Refusals) node(rules *servicemodel.Rules, can *Abilities) {
 		field, value string
 	}{
 		{can.Neighbours || !rules.MasqueradeNeighbours, backends.FieldMasqueradeNeighbours, "true"},
-		{can.Answers || rules.NoEndpoints == "", backends.FieldNoEndpoints, rules.NoEndpoints},
+		{can.Answers || rules.NoEndpoints != "drop", backends.FieldNoEndpoints, rules.NoEndpoints},
 		{can.Answers || rules.Forbidden == "", backends.FieldForbidden, rules.Forbidden},
 	} {
 		if !n.expresses {

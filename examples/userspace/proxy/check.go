@@ -82,11 +82,14 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 		}
 	}
 	if c.Rules != nil {
-		r := c.Rules.New
+		r, drop := c.Rules.New, ""
+		if r.NoEndpoints == "drop" {
+			drop = r.NoEndpoints
+		}
 		for _, f := range [][3]string{
 			{"localPods.bridge", r.LocalPods.Bridge, "give localPods.cidrs"},
 			{"localPods.interfacePrefix", r.LocalPods.InterfacePrefix, "give localPods.cidrs"},
-			{backends.FieldNoEndpoints, r.NoEndpoints, "nftables can"},
+			{backends.FieldNoEndpoints, drop, "nftables can"},
 			{backends.FieldForbidden, r.Forbidden, "nftables can"},
 		} {
 			if f[1] != "" {

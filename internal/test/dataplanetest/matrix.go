@@ -62,7 +62,7 @@ func expect(kind servicemodel.Kind, local bool, endpoints string, podsTold bool,
 	}
 	fromPod := from == "pod1" && podsTold
 	if len(cluster) == 0 {
-		return "rejected"
+		return "reset"
 	}
 	if kind == servicemodel.ClusterIP {
 		masquerade := podsTold && !fromPod

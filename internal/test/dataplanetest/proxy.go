@@ -25,7 +25,7 @@ func (b *Backend) asks(s *scenario.Scenario) bool {
 	for _, step := range s.Steps {
 		if n := step.State.Node(); n.LocalhostNodePorts && !b.Loopback ||
 			n.MasqueradeNeighbours && !b.Neighbours ||
-			(n.NoEndpoints != "" || n.Forbidden != "") && !b.Answers ||
+			(n.NoEndpoints == "drop" || n.Forbidden != "") && !b.Answers ||
 			!b.Ranges && hasRanges(step.State) {
 			return false
 		}

@@ -84,6 +84,33 @@ func weightedShares(t *testing.T, w *world) {
 		"remote1": .7})
 }
 
+// eachRefused requires that all connections of one client are refused at once, and shows that ICMP
+// errors cannot do that: as by default, the kernel limits them.
+func eachRefused(t *testing.T, w *world) {
+	for _, s := range [][2]string{{"net/ipv4/icmp_ratemask", "6168"},
+		{"net/ipv6/icmp/ratelimit", "1000"}, {"net/ipv6/icmp/ratemask", "0-1,3-127"}} {
+		must(t, w.Node.NS.SetSysctl(s[0], s[1]))
+	}
+	const each = 20
+	for _, answer := range []string{"", "reject"} {
+		node := thisNode()
+		node.NoEndpoints = answer
+		w.apply(t, state(node, web(), nil))
+		for _, f := range families {
+			y, refused := overTCP(cluster, f), 0
+			for _, got := range netnstest.SendAll(t.Context(),
+				slices.Repeat([]netnstest.Probe{w.probe(y)}, each)) {
+				if got.Kind == netnstest.Refused {
+					refused++
+				}
+			}
+			if all := refused == each; all != (answer == "" || w.under.Proxy) {
+				t.Errorf("%s, answer %q: %d of %d are refused", y, answer, refused, each)
+			}
+		}
+	}
+}
+
 func sticky(timeout time.Duration) func(*servicemodel.Service) {
 	return func(s *servicemodel.Service) {
 		s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true, Timeout: timeout}

@@ -18,6 +18,7 @@ type story struct {
 var stories = []story{
 	{"each endpoint gets its share", fairShares},
 	{"each endpoint gets its share by weight", weightedShares},
+	{"each of many clients is refused at once", eachRefused},
 	{"a client stays with its endpoint", clientStays},
 	{"a client is given another endpoint when its own leaves", clientMoves},
 	{"a client is forgotten after the timeout", clientForgotten},

@@ -45,7 +45,7 @@ func (g *Source) node() servicemodel.Node {
 		MasqueradeMark:       pick[uint32](g, 0, 0, 1, 1<<20),
 		LocalhostNodePorts:   g.chance(0.3),
 		MasqueradeNeighbours: g.chance(0.2),
-		NoEndpoints:          pick(g, "", "", "reset", "drop"),
+		NoEndpoints:          pick(g, "", "", "reject", "drop"),
 		Forbidden:            pick(g, "", "", "reject", "reset")}
 	if g.chance(0.7) {
 		n.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.10"),
