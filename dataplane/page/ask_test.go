@@ -70,6 +70,7 @@ func TestEndpointsSayWhatIsWrong(t *testing.T) {
 	code, body = s.post("/ask", "default/web", "same-origin")
 	require.Equal(t, http.StatusOK, code)
 	require.Contains(t, body, "nothing listens there")
+	require.Contains(t, body, "kernlb diagnose default/web -from CLIENT")
 	parse(t, body)
 	for service, want := range map[string]int{"default/wep": http.StatusNotFound,
 		"web": http.StatusBadRequest} {

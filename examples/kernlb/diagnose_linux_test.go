@@ -178,6 +178,10 @@ func TestDiagnoseNamesTheFaultsOfANight(t *testing.T) {
 	t.Run("", func(t *testing.T) {
 		all := troubles()
 		maps.Copy(all, moreTroubles())
+		for name, w := range troubles() {
+			w.args = []string{"-backend", "iptables"}
+			all[name+", iptables"] = w
+		}
 		for name, trouble := range all {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
