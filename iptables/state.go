@@ -178,7 +178,8 @@ func (s *stepper) touchedServices() []servicemodel.PortName {
 	}
 	o, n := s.old.rules.LocalPods, s.new.rules.LocalPods
 	if o.Bridge != n.Bridge || o.InterfacePrefix != n.InterfacePrefix ||
-		!slices.Equal(o.CIDRs, n.CIDRs) { // rules of services recognize pods in another way
+		!slices.Equal(o.CIDRs, n.CIDRs) || s.old.rules.NoEndpoints != s.new.rules.NoEndpoints {
+		// Rules of services recognize pods in another way, or reject with another answer.
 		for fe := range s.c.New.Frontends() {
 			add(fe.Service)
 		}
