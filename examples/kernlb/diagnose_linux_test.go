@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane/diagnose"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/golden"
 	"github.com/kernlb/kernlb/internal/test/nstest"
@@ -207,12 +209,25 @@ func TestDiagnoseNamesTheFaultsOfANight(t *testing.T) {
 	golden.Block(t, "../../docs/debugging.md", "night", all.String())
 }
 
+// A script tells a fault from a diagnosis that failed by the exit code, and reads its kind.
+func TestDiagnoseAnswersScripts(t *testing.T) {
+	t.Parallel()
+	n := newNight(t, netnstest.Options{}, strings.Replace(nightManifest("", ""),
+		"name: http, port: 8080", "name: htpp, port: 8080", 1))
+	out, _ := kernlb(t, n.Node.NS, "", exitFault, "diagnose default/web -o json", "-from", n.from)
+	var reports []diagnose.Report
+	require.NoError(t, json.Unmarshal([]byte(out), &reports))
+	require.Len(t, reports, 1)
+	require.Equal(t, diagnose.Refused, reports[0].Fault.Kind)
+	kernlb(t, n.Node.NS, "", exitFailed, "diagnose default/web", "-from", "/no/such/namespace")
+}
+
 // diagnose makes the trouble, and returns what diagnose prints.
 func (w *trouble) diagnose(t *testing.T) (out string) {
 	t.Helper()
 	n := newNight(t, w.options, cmp.Or(w.manifest, nightManifest("", "")), w.args...)
 	w.make(n)
-	code := exitFailed
+	code := exitFault
 	if w.want == "" {
 		code = exitDone
 	}

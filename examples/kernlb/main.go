@@ -32,6 +32,7 @@ const (
 	exitInvalid    = 2
 	exitNotServing = 3
 	exitNode       = 4
+	exitFault      = 5
 )
 
 var (
@@ -90,11 +91,13 @@ func (p *program) run(ctx context.Context, args []string) int {
 		return exitInvalid
 	}
 	fmt.Fprintf(p.stderr, "kernlb %s: %v\n", c.name, err)
-	if errors.Is(err, errNotServing) {
+	switch {
+	case errors.Is(err, errNotServing):
 		return exitNotServing
-	}
-	if errors.Is(err, errNode) {
+	case errors.Is(err, errNode):
 		return exitNode
+	case errors.Is(err, errFault):
+		return exitFault
 	}
 	return exitFailed
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/dataplane/diagnose"
 	"github.com/kernlb/kernlb/dataplane/livetrace"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -45,7 +46,7 @@ func TestFieldsOfJSONAreDocumented(t *testing.T) {
 		servicemodel.HealthCheck{}, servicemodel.Conflict{},
 		servicemodel.Change[servicemodel.Rules]{}, servicemodel.AddrChange{},
 		servicemodel.Decision{}, servicemodel.Trace{}, backends.Observation{}, dataplane.Totals{},
-		livetrace.Trace{}, counters.Values{}} {
+		livetrace.Trace{}, diagnose.Report{}, counters.Values{}} {
 		walk(reflect.TypeOf(v))
 	}
 	require.Greater(t, fields, 80)
