@@ -143,6 +143,30 @@ func TestScreens(t *testing.T) {
 	}
 }
 
+// At 80 columns nothing is cut: neither a column that the list can be sorted by, nor the port of an
+// endpoint with an address of IPv6.
+func TestNarrowAndWideScreens(t *testing.T) {
+	t.Parallel()
+	for _, width := range []int{80, 120} {
+		m := screen(t, width, 24)
+		for _, order := range []string{"c", "p", "b", "n"} {
+			press(m, order)
+			view := drawn(t, m)
+			require.NotContains(t, view, "…")
+			require.Contains(t, view, "q: quit")
+			require.Equal(t, width == 120, strings.Contains(view, "CONNECTIONS"))
+		}
+		press(m, "c", "enter")
+		require.Contains(t, drawn(t, m), "  -> 10.244.19.0:8080 ")
+		for _, address := range []string{"[fd00:10:244:1::2]:8080",
+			"[2001:db8:1234:5678:9abc:def0:1234:5678]:65535"} {
+			row := m.row("  -> ", address, "100.0 %", rates{})
+			require.LessOrEqual(t, lipgloss.Width(row), width)
+			require.Contains(t, row, address[len(address)-20:]+" ")
+		}
+	}
+}
+
 // drawn returns the screen of a model without the spaces at the ends of lines.
 func drawn(t *testing.T, m *model) string {
 	t.Helper()

@@ -121,7 +121,7 @@ func TestInATerminal(t *testing.T) {
 	cmd := program(t, "-interval", "100ms")
 	x := &terminal{t: t}
 	require.NoError(t, c.Node.NS.Do(func() (err error) {
-		x.file, err = pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 100})
+		x.file, err = pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 80})
 		return err
 	}))
 	t.Cleanup(func() { x.file.Close() })
@@ -154,7 +154,7 @@ func TestOnce(t *testing.T) {
 		out, err = program(t, "-interval", "100ms", "-page", "").Output()
 		return err
 	}))
-	require.Regexp(t, `^kernlb top  nftables  services: 3  \S+ connections/s .*
+	require.Regexp(t, `^nftables  3 services  \S+ conn/s .*
 recent changes and latencies are not known: -page is empty
   SERVICE +ENDPOINTS +CONN/S +PACKETS/S +IN B/S +OUT B/S +CONNECTIONS
   shop/app-00 +1 +\S+ +\S+ +\S+ +\S+ +2

@@ -44,17 +44,16 @@ func (m *model) title() string {
 	if now == nil {
 		return "kernlb top"
 	}
-	t := fmt.Sprintf("kernlb top  %s  services: %d", now.backend, len(m.all))
+	t := fmt.Sprintf("%s  %d services", now.backend, len(m.all))
 	if now.sums != nil {
 		per, sum := m.between.perSecond, m.sum.since
-		t += fmt.Sprintf("  %s connections/s  %sB/s in  %sB/s out", per(sum.Connections),
+		t += fmt.Sprintf("  %s conn/s  %sB/s in  %sB/s out", per(sum.Connections),
 			per(sum.BytesIn), per(sum.BytesOut))
 	}
-	t += "  " + now.at.Format("15:04:05")
 	if m.paused {
 		t += "  paused"
 	}
-	return t
+	return t + "  " + now.at.Format("15:04:05")
 }
 
 // engineLine returns the present error, or the engine's latency.
@@ -72,25 +71,53 @@ func (m *model) engineLine() string {
 	return m.recent.latency()
 }
 
-const numbers = " %9s %9s %9s %9s %9s %11s"
+// The widths of the columns of numbers, and of the last one, which narrow screens leave out.
+const (
+	numbersWidth = 50
+	totalWidth   = 12
+)
+
+// wide reports whether the last column fits beside names of 30 characters.
+func (m *model) wide() bool { return m.width >= 30+numbersWidth+totalWidth }
+
+func (m *model) nameWidth() int {
+	w := m.width - numbersWidth
+	if m.wide() {
+		w -= totalWidth
+	}
+	return max(20, w)
+}
+
+// columns returns a line of the list.
+func (m *model) columns(name string, numbers [5]string, total string) string {
+	line := pad(name, m.nameWidth())
+	for _, n := range numbers {
+		line += fmt.Sprintf("%10s", n)
+	}
+	if m.wide() {
+		line += fmt.Sprintf("%12s", total)
+	}
+	return line
+}
 
 // header returns the header of a list. what is the title of its first column.
 func (m *model) header(what string) string {
-	return pad("  "+what, m.nameWidth()) + fmt.Sprintf(numbers, "ENDPOINTS", "CONN/S", "PACKETS/S",
-		"IN B/S", "OUT B/S", "CONNECTIONS")
+	return m.columns("  "+what, [5]string{"ENDPOINTS", "CONN/S", "PACKETS/S", "IN B/S", "OUT B/S"},
+		"CONNECTIONS")
 }
 
-func (m *model) nameWidth() int { return max(20, m.width-62) }
-
 func (m *model) row(mark, name, endpoints string, r rates) string {
-	name = pad(ansi.Truncate(mark+name, m.nameWidth(), "…"), m.nameWidth())
+	room := m.nameWidth() - len(mark)
+	if cut := len(name) - room; cut > 0 && len(mark) > 2 {
+		name = "…" + name[cut+1:] // an address keeps its port
+	}
+	name = mark + ansi.Truncate(name, room, "…")
 	if m.between.now.sums == nil {
-		return name + fmt.Sprintf(numbers, endpoints, "", "", "", "", "")
+		return m.columns(name, [5]string{endpoints}, "")
 	}
 	per := m.between.perSecond
-	return name + fmt.Sprintf(numbers, endpoints, per(r.since.Connections),
-		per(r.packets()), per(r.since.BytesIn), per(r.since.BytesOut),
-		fmt.Sprint(r.total.Connections))
+	return m.columns(name, [5]string{endpoints, per(r.since.Connections), per(r.packets()),
+		per(r.since.BytesIn), per(r.since.BytesOut)}, fmt.Sprint(r.total.Connections))
 }
 
 // list returns the services that fit on the screen.
@@ -165,7 +192,7 @@ func (m *model) keys() string {
 	if m.filter != "" {
 		text += ", with " + m.filter + " in the name"
 	}
-	return m.styles.dim.Render(text + "  c p b n: sort  /: filter  enter: one service  " +
+	return m.styles.dim.Render(text + "  c p b n: sort  /: filter  enter: open  " +
 		"space: pause  q: quit")
 }
 
