@@ -113,11 +113,10 @@ func (p *Page) routes() {
 		"hooks":     p.hooks,
 		"node":      p.node,
 	} {
-		path := "/" + name
 		if name == "services" {
-			path = "/{$}"
+			p.mux.Handle("GET /{$}", p.html(name, v))
 		}
-		p.mux.Handle("GET "+path, p.html(name, v))
+		p.mux.Handle("GET /"+name, p.html(name, v))
 		p.mux.Handle("GET /"+name+".json", p.json(v))
 	}
 }

@@ -88,6 +88,9 @@ func TestPagesOfTheList(t *testing.T) {
 	var last listJSON
 	s.json(t, "/services.json?page=99", &last)
 	require.Equal(t, 3, last.Page, "behind the last page is the last")
+	_, at := s.get("/?page=2")
+	_, same := s.get("/services?page=2")
+	require.Equal(t, at, same, "beside /services.json")
 	for _, path := range []string{"/?page=0", "/?page=x", "/services.json?show=none"} {
 		code, body := s.get(path)
 		require.Equal(t, http.StatusBadRequest, code)

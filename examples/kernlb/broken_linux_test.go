@@ -129,7 +129,7 @@ func TestTraceLive(t *testing.T) {
 	require.Contains(t, out, `"fate": "sent"`)
 
 	out = done(t, c.Node.NS, "", "trace -send -from 192.0.2.10 -to 10.96.0.2:80/tcp")
-	require.Contains(t, out, "\nkernlb (ip kernlb no-endpoints, rule ")
+	require.Contains(t, out, "\nkernlb (ip kernlb answer-reset, rule ")
 	require.Contains(t, out, ") refuses it: no endpoint can be used")
 	fails(t, c.Node.NS, "", exitInvalid, "-send: 10.0.0.9 is no address of this node",
 		"trace -to 10.96.0.1:80/udp -from 10.0.0.9 -send")

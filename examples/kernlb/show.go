@@ -133,7 +133,11 @@ type causeJSON struct {
 
 func (p *program) printTable(o *backends.Observation, cause causeOf) error {
 	w := newColumns(p.stdout)
-	fmt.Fprintln(w, "FRONTEND\tSERVICE\tKIND\tENDPOINTS\tMASQUERADE\tOTHER")
+	if o.Table.Len() == 0 {
+		fmt.Fprintln(w, p.opts.show.nothing())
+	} else {
+		fmt.Fprintln(w, "FRONTEND\tSERVICE\tKIND\tENDPOINTS\tMASQUERADE\tOTHER")
+	}
 	for f := range o.Table.Frontends() {
 		var other []string
 		if text := f.AffinityText(); text != "" {

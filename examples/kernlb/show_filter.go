@@ -30,9 +30,22 @@ func filterFlags(o *options, fs *flag.FlagSet) {
 	number(fs, &s.port, "port", 1, 65535, "only what is reached at the port `N`, or leads to it")
 }
 
+// all reports whether everything is selected.
+func (o *showOptions) all() bool {
+	return o.namespace == "" && o.service == "" && !o.addr.IsValid() && o.port == 0
+}
+
+// nothing says that nothing is to be shown.
+func (o *showOptions) nothing() string {
+	if o.all() {
+		return "the kernel holds no service of this instance"
+	}
+	return "no service that the kernel holds matches -namespace, -service, -address and -port"
+}
+
 // filtered returns the selected part of a table.
 func (o *showOptions) filtered(t *servicemodel.Table) (*servicemodel.Table, error) {
-	if o.namespace == "" && o.service == "" && !o.addr.IsValid() && o.port == 0 {
+	if o.all() {
 		return t, nil
 	}
 	return partOf(t, func(f *servicemodel.Frontend) bool { return o.shows(t, f) })

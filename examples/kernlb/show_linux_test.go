@@ -33,6 +33,17 @@ func TestColumnsAreWrittenInLargeParts(t *testing.T) {
 	require.LessOrEqual(t, int(n), size/(32<<10)+2)
 }
 
+// An empty selection is not a header without lines.
+func TestShowSaysThatThereIsNothing(t *testing.T) {
+	t.Parallel()
+	c, _ := servedWeb(t, nftables.Name)
+	require.Equal(t, "no service that the kernel holds matches -namespace, -service, -address and "+
+		"-port\n", done(t, c.Node.NS, "", "show -namespace nope"))
+	done(t, c.Node.NS, "", "cleanup")
+	require.Equal(t, "the kernel holds no service of this instance\n",
+		done(t, c.Node.NS, "", "show"))
+}
+
 func TestShowCounters(t *testing.T) {
 	t.Parallel()
 	c, connect := servedWeb(t, nftables.Name)
