@@ -138,11 +138,11 @@ func at(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, 80) }
 // client sees.
 func TestKernelWhatBecomesOfPackets(t *testing.T) {
 	t.Parallel()
-	for backend, rules := range map[string][3]string{
-		nftables.Name: {"ip kernlb no-endpoints, rule", "ip kernlb sources-prerouting, rule",
-			"@service-endpoints"},
+	for backend, rules := range map[string][4]string{
+		nftables.Name: {"ip kernlb answer-reset, rule", "ip kernlb sources-prerouting, rule",
+			"@service-endpoints", "ip kernlb no-endpoints, rule"},
 		iptables.Name: {"ip filter KUBE-SERVICES, rule", "ip filter KUBE-FW-",
-			"-j DNAT"},
+			"-j DNAT", "ip filter KUBE-SERVICES, rule"},
 	} {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
@@ -153,7 +153,7 @@ func TestKernelWhatBecomesOfPackets(t *testing.T) {
 				{at(clusterIP6), Sent, "", "[fd00:10:244:1::2]:8080"},
 				{at(emptyIP), Refused, rules[0], "refused by " + rules[0]},
 				{at(balancerIP), Dropped, rules[1], "dropped by " + rules[1]},
-				{at(localIP), Dropped, rules[0], "dropped by " + rules[0]},
+				{at(localIP), Dropped, rules[3], "dropped by " + rules[3]},
 				{at(deafIP), Sent, "", "10.244.1.2:8081"},
 				{at(hostIP), Delivered, "", "delivered to 192.0.2.10:8080 on this node"},
 			} {
