@@ -179,9 +179,12 @@ func (n *network) next() (c silence.Change) {
 	return c
 }
 
-// run runs a program in the namespace of a host.
+// run runs a program in the namespace of a host, or skips the test if there is no such program.
 func run(t *testing.T, h *netnstest.Host, stdin string, command ...string) {
 	t.Helper()
+	if _, err := exec.LookPath(command[0]); err != nil {
+		t.Skip("needs the program " + command[0])
+	}
 	require.NoError(t, h.NS.Do(func() error {
 		cmd := exec.Command(command[0], command[1:]...)
 		cmd.Stdin = bytes.NewBufferString(stdin)
