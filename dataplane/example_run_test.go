@@ -60,7 +60,8 @@ func ExampleConfig_approve() {
 func ExampleEngine_Plan() {
 	kernel := &memory.Kernel{}
 	engine := dataplane.New(memory.New(kernel), nil)
-	preview, err := engine.Plan(context.Background(), services(1).WithService(invalid(2)))
+	preview, err := engine.Plan(context.Background(), services(1).WithService(invalid(2)).
+		WithNode(servicemodel.Node{NoEndpoints: "reject"})) // answer as kube-proxy does
 	if err != nil {
 		fmt.Println(err)
 		return

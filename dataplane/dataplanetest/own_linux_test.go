@@ -47,7 +47,7 @@ func TestAScenarioOfOnesOwn(t *testing.T) {
 			}},
 			{State: state.WithEndpoints(name, nil), Checks: []scenario.Check{
 				{From: "pod1", Proto: servicemodel.TCP, To: to,
-					Want: scenario.Want{Outcome: servicemodel.Rejected}},
+					Want: scenario.Want{Outcome: servicemodel.Rejected, Reset: true}},
 			}},
 		},
 	})
