@@ -75,6 +75,7 @@ func TestEachCallOfACleaningGoesWrong(t *testing.T) {
 					require.ErrorContains(t, err, "clean up stale flows: ", "call %d", n)
 					require.True(t, explained(err, fault), "call %d: %v", n, err)
 				}
+
 				require.LessOrEqual(t, r.Deleted, hurtFlows/2, "call %d", n)
 				_, err = table.Clean(t.Context(), m, CleanOptions{})
 				require.NoError(t, err, "call %d", n)
@@ -84,6 +85,7 @@ func TestEachCallOfACleaningGoesWrong(t *testing.T) {
 					break
 				}
 			}
+
 			require.Positive(t, total)
 		})
 	}
@@ -99,6 +101,7 @@ func countFlows(t *testing.T, table *Table) (valid, stale int) {
 			stale++
 		}
 	}
+
 	return valid, stale
 }
 

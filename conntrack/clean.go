@@ -110,6 +110,7 @@ func (t *Table) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (Clean
 		t.log.LogAttrs(ctx, slog.LevelDebug, "conntrack cleaned", slog.Any(logkey.Result, c.result),
 			slog.Any(logkey.Error, err))
 	}
+
 	if err != nil {
 		return c.result, fmt.Errorf("clean up stale flows: %w", explain(err))
 	}
@@ -142,11 +143,13 @@ func (c *cleaning) run(ctx context.Context) error {
 		}
 		how = chooseScan(int(usage.Count), len(c.matcher.dumps(scanNarrow)))
 	}
+
 	requests := c.matcher.dumps(how)
 	wants := func(f *Flow) bool {
 		c.result.Seen++
 		return c.matcher.mayBeStale(f)
 	}
+
 	for attempt := 1; ; attempt++ {
 		c.result.Dumps += len(requests)
 		err := c.table.scan(ctx, requests, wants, func(f *Flow) error { return c.take(ctx, f) })
@@ -166,6 +169,7 @@ func chooseScan(flows, narrow int) scan {
 	case flows <= smallTable:
 		return scanAll
 	}
+
 	return scanProtocol
 }
 
@@ -182,6 +186,7 @@ func (c *cleaning) take(ctx context.Context, f *Flow) error {
 	default:
 		return nil
 	}
+
 	if c.opts.Stale != nil {
 		c.opts.Stale(f)
 	}
@@ -190,6 +195,7 @@ func (c *cleaning) take(ctx context.Context, f *Flow) error {
 	} else {
 		c.stale = append(c.stale, *f)
 	}
+
 	if len(c.open)+len(c.stale) < batchFlows {
 		return nil
 	}
@@ -208,6 +214,7 @@ func (c *cleaning) flush(ctx context.Context) error {
 		c.result.Deleted += deleted
 		c.result.Missing += len(stale) - deleted
 	}
+
 	if len(open) > 0 {
 		return c.cutting.cut(ctx, open)
 	}

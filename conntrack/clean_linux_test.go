@@ -38,6 +38,7 @@ func TestCleanCutsTCP(t *testing.T) {
 				require.Zero(t, got.Reset)
 				return
 			}
+
 			require.Equal(t, 1, got.Reset)
 			require.ErrorIs(t, waitReset(conn.client), syscall.ECONNRESET)
 			require.ErrorIs(t, waitReset(conn.server), syscall.ECONNRESET)
@@ -86,6 +87,7 @@ func testCleanAgreesWithTheDefinition(t *testing.T, opts CleanOptions) {
 				want = append(want, f)
 			}
 		}
+
 		m := matcherOf(t, c)
 		got := cleaned(t, table, m, opts)
 		require.Equal(t, stale, got.Deleted, "seed %d: %+v", seed, c)

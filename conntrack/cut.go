@@ -88,6 +88,7 @@ func (c *cutting) cutAll(ctx context.Context, batch []Flow) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -124,6 +125,7 @@ func (c *cutting) replace(ctx context.Context, targets []target) (survivors []Fl
 			}
 		}
 	}
+
 	refusals, err := c.table.sendAll(ctx, &b)
 	if err != nil {
 		return nil, err
@@ -136,6 +138,7 @@ func (c *cutting) replace(ctx context.Context, targets []target) (survivors []Fl
 			} else if p.side == clientSide && !p.missing {
 				survivors = append(survivors, p.flow)
 			}
+
 			p.stones[p.side] = nil
 		case e.Errno == syscall.ENOENT:
 			p.missing = true
@@ -143,6 +146,7 @@ func (c *cutting) replace(ctx context.Context, targets []target) (survivors []Fl
 			return nil, fmt.Errorf("%s: %w", p.flow, e)
 		}
 	}
+
 	if err := c.finish(ctx, targets); err != nil {
 		return nil, err
 	}
@@ -167,6 +171,7 @@ func (c *cutting) finish(ctx context.Context, targets []target) error {
 		default:
 			c.result.Deleted++
 		}
+
 		for side, stone := range slices.Backward(t.stones[:]) {
 			switch {
 			case stone == nil:
@@ -177,6 +182,7 @@ func (c *cutting) finish(ctx context.Context, targets []target) error {
 			}
 		}
 	}
+
 	if undo.Len() == 0 {
 		return nil
 	}
@@ -212,6 +218,7 @@ func (c *cutting) tombstones(f *Flow) (stones [2]*Flow) {
 		stones[clientSide] = tombstone(f, f.Original, f.Reply.Zone,
 			netip.AddrPortFrom(node, tombstonePort))
 	}
+
 	// The endpoint sends to the client, or to an address of the node that stands for it.
 	node := f.Reply.Dst.Addr()
 	if !f.masqueraded() {
@@ -222,6 +229,7 @@ func (c *cutting) tombstones(f *Flow) (stones [2]*Flow) {
 		stones[endpointSide] = tombstone(f, f.Reply, f.Original.Zone,
 			netip.AddrPortFrom(node, f.Reply.Dst.Port()))
 	}
+
 	return stones
 }
 
@@ -254,6 +262,7 @@ func (c *cutting) probe(stone *Flow) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -268,6 +277,7 @@ func (c *cutting) node(peer netip.Addr) netip.Addr {
 		}
 		c.nodes[peer] = node
 	}
+
 	return node
 }
 
@@ -298,6 +308,7 @@ func (c *cutting) send(packet []byte, to netip.Addr) error {
 		}
 		c.raw[network] = conn
 	}
+
 	_, err := conn.WriteTo(packet, &net.IPAddr{IP: to.AsSlice()})
 	return err
 }

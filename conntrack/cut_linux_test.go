@@ -39,6 +39,7 @@ func connect(tb testing.TB, from *netnstest.NS, local, service netip.AddrPort,
 		}
 		return err
 	}))
+
 	tb.Cleanup(func() { p.client.Close() })
 	p.server = must.OK(listener.AcceptTCP())(tb)
 	tb.Cleanup(func() { p.server.Close() })
@@ -58,6 +59,7 @@ func (p pair) talk() error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -68,6 +70,7 @@ func listen(tb testing.TB, host *netnstest.Host, at netip.AddrPort) *net.TCPList
 		l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
 		return err
 	}))
+
 	tb.Cleanup(func() { l.Close() })
 	require.NoError(tb, l.SetDeadline(time.Now().Add(30*time.Second)))
 	return l
@@ -161,6 +164,7 @@ func (tc cutCase) run(t *testing.T) {
 	if !tc.left {
 		return
 	}
+
 	// The client can connect again at once, even with the same port.
 	again := doomed.client.LocalAddr().(*net.TCPAddr).AddrPort()
 	doomed.client.Close()
@@ -184,6 +188,7 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 		doomed = append(doomed, connect(t, client.NS, netip.AddrPort{}, service, listener))
 		healthy = append(healthy, connect(t, client.NS, netip.AddrPort{}, other, listener))
 	}
+
 	flows := List(t, table, Filter{OriginalDst: service.Addr()})
 	ended := flows[0]
 	ended.Original.Src = AddrPort("10.244.1.1:1")
@@ -197,6 +202,7 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 		require.ErrorIs(t, waitReset(doomed[i].server), syscall.ECONNRESET)
 		require.NoError(t, healthy[i].talk())
 	}
+
 	require.Len(t, List(t, table, Filter{OriginalDst: service.Addr(), ReplySrcPort: TombstonePort}),
 		20)
 	require.Empty(t,
@@ -239,6 +245,7 @@ func TestCutFindsConnectionsThatGoOn(t *testing.T) {
 		f.TCP = TCPEstablished
 		return f
 	}
+
 	again := open("10.244.1.1:1001", "10.96.0.10:80", "10.244.0.5:8080")
 	elsewhere := open("10.244.1.1:1002", "10.96.0.10:80", "10.244.0.5:8080")
 	reply := open("10.244.1.1:1003", "10.96.0.10:80", "10.244.0.5:8080")
@@ -281,6 +288,7 @@ func TestCutWithoutAWayToTheEnds(t *testing.T) {
 					nstest.Run(t, ns, "ip route add "+route+" default")
 					nstest.Run(t, ns, "ip -6 route add "+route+" default")
 				}
+
 				f := NewFlow(TCP, client, to[0], to[1], "")
 				f.TCP = TCPEstablished
 				masqueraded := NewFlow(TCP, client, WithPort(AddrPort(to[0]), 81).String(), to[1],

@@ -60,6 +60,7 @@ func (f nfFamily) String() string {
 	case familyIPv6:
 		return "ipv6"
 	}
+
 	return "family " + strconv.Itoa(int(f))
 }
 
@@ -98,6 +99,7 @@ func (s Status) String() string {
 			s &^= bit
 		}
 	}
+
 	if s != 0 {
 		names = append(names, "0x"+strconv.FormatUint(uint64(s), 16))
 	}

@@ -34,5 +34,6 @@ func explain(err error) error {
 			return fmt.Errorf("%w: %w", known.meaning, err)
 		}
 	}
+
 	return err
 }

@@ -21,6 +21,7 @@ func recordedEvents(tb testing.TB) (all [][]byte) {
 			all = append(all, data)
 		}
 	}
+
 	return all
 }
 
@@ -53,6 +54,7 @@ func TestParseRecordedEvents(t *testing.T) {
 		events[0].Flow.Timeout = 0
 		require.Equal(t, want, string(events[0].Type)+" "+events[0].Flow.String())
 	}
+
 	data := recordedEvents(t)[0]
 	_, err := parseEvents(data[:50], wantAll)
 	require.ErrorIs(t, err, rawnl.ErrMalformed)
@@ -67,6 +69,7 @@ func TestParseEvent(t *testing.T) {
 			Attrs: recordings(t)[0].attrs}
 		return e, parseEvent(m, &e, wantAll)
 	}
+
 	for _, tc := range []struct {
 		typ   uint8
 		flags uint16
@@ -78,6 +81,7 @@ func TestParseEvent(t *testing.T) {
 		require.Equal(t, tc.want, e.Type)
 		require.Equal(t, ap("10.96.0.10:80"), e.Flow.Original.Dst)
 	}
+
 	_, err := event(1, 0)
 	require.ErrorIs(t, err, rawnl.ErrMalformed)
 	var e Event

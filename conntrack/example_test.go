@@ -54,6 +54,7 @@ func ExampleTable_Flows() {
 		}
 		counts[f.Reply.Src]++
 	}
+
 	for endpoint, n := range counts {
 		log.Printf("%s has %d", endpoint, n)
 	}
@@ -106,6 +107,7 @@ func ExampleTable_Follow() {
 			log.Print("the kernel was too fast: list the table again")
 			continue
 		}
+
 		log.Print(event.Type, " ", event.Flow)
 	}
 }

@@ -110,6 +110,7 @@ func (f Filter) family() (family nfFamily, err error) {
 				family)
 		}
 	}
+
 	return family, nil
 }
 
@@ -154,9 +155,11 @@ func (f Filter) dumps() ([]dumpRequest, error) {
 			d.SrcPort = f.ReplySrcPort
 		}
 	}
+
 	if family != familyAny || !d.filtersTuple() {
 		return []dumpRequest{d}, nil
 	}
+
 	// CTA_FILTER needs a family (EOPNOTSUPP without), so there is one request for each.
 	d4, d6 := d, d
 	d4.Family, d6.Family = familyIPv4, familyIPv6

@@ -134,6 +134,7 @@ func TestDumpRequestsLoseNothing(t *testing.T) {
 				answers++
 			}
 		}
+
 		require.LessOrEqual(t, answers, 1, "seed %d: requests overlap", seed)
 		if f.Match(&fl) {
 			require.Equal(t, 1, answers, "seed %d: filter %+v, flow %s", seed, f, fl)
@@ -174,6 +175,7 @@ func randomFilter(r *rand.Rand) Filter {
 		*a = Pick(r, netip.Addr{}, netip.Addr{}, Addr("10.0.0.1"), Addr("10.0.0.2"),
 			Addr("fd00::1"))
 	}
+
 	if r.IntN(4) == 0 {
 		f.Zone = new(uint16(r.IntN(2)))
 	}

@@ -79,6 +79,7 @@ func (f Flow) String() string {
 	case f.Protocol == SCTP:
 		fmt.Fprintf(&b, " %s", f.SCTP)
 	}
+
 	b.WriteString(f.Original.text(f.Protocol))
 	if f.Status&StatusSeenReply == 0 {
 		b.WriteString(" [UNREPLIED]")
@@ -92,6 +93,7 @@ func (f Flow) String() string {
 			fmt.Fprintf(&b, " [%s]", bit.text)
 		}
 	}
+
 	fmt.Fprintf(&b, " mark=%d", f.Mark)
 	switch original, reply := f.Original.Zone, f.Reply.Zone; {
 	case original != 0 && original == reply:
@@ -101,6 +103,7 @@ func (f Flow) String() string {
 	case reply != 0:
 		fmt.Fprintf(&b, " zone-reply=%d", reply)
 	}
+
 	return b.String()
 }
 
@@ -112,6 +115,7 @@ func (t Tuple) text(p Protocol) string {
 	case t.Src.Port() == 0 && t.Dst.Port() == 0:
 		return s // s has no ports
 	}
+
 	return s + fmt.Sprintf(" sport=%d dport=%d", t.Src.Port(), t.Dst.Port())
 }
 
@@ -122,6 +126,7 @@ func familyOf(a netip.Addr) nfFamily {
 	case a.Is6():
 		return familyIPv6
 	}
+
 	return familyAny
 }
 

@@ -68,6 +68,7 @@ func TestExplainKeepsTheCause(t *testing.T) {
 		require.ErrorIs(t, err, want)
 		require.ErrorIs(t, err, cause)
 	}
+
 	require.NoError(t, Explain(nil))
 }
 

@@ -65,6 +65,7 @@ func (t *Table) Follow(ctx context.Context, opts FollowOptions) (iter.Seq2[Event
 				}
 				continue
 			}
+
 			if err == nil {
 				err = eachEvent(buf[:n], opts.Filter, yield)
 			}
@@ -89,17 +90,20 @@ func (t *Table) listen(opts FollowOptions) (listener *rawnl.Listener, err error)
 	} else if opts.Buffer == 0 {
 		opts.Buffer = followBuffer
 	}
+
 	var groups []uint32
 	for typ, group := range eventGroups {
 		if len(opts.Types) == 0 || slices.Contains(opts.Types, typ) {
 			groups = append(groups, group)
 		}
 	}
+
 	for _, typ := range opts.Types {
 		if eventGroups[typ] == 0 && typ != EventsLost {
 			return nil, fmt.Errorf("there is no type %q", typ)
 		}
 	}
+
 	err = t.ns.Do(func() (err error) {
 		listener, err = rawnl.Listen(groups, opts.Buffer)
 		return err
@@ -121,6 +125,7 @@ func eachEvent(datagram []byte, filter Filter, yield func(Event, error) bool) er
 		case err == nil && !yield(e, nil):
 			return errStop
 		}
+
 		return err
 	})
 }
@@ -165,5 +170,6 @@ func parseEvent(m rawnl.Message, e *Event, wants func(*Flow) bool) error {
 	default:
 		e.Type = FlowUpdated
 	}
+
 	return parseFlow(m.Attrs, &e.Flow, wants)
 }

@@ -33,6 +33,7 @@ func TestFollow(t *testing.T) {
 			break
 		}
 	}
+
 	require.Equal(t, []string{"new 10.244.0.5:5353", "destroyed 10.244.0.5:5353"}, got)
 
 	// Another loop continues after the first one. The context ends it while it waits.
@@ -43,6 +44,7 @@ func TestFollow(t *testing.T) {
 		got = append(got, string(e.Type))
 		time.AfterFunc(time.Millisecond, cancel)
 	}
+
 	require.Equal(t, []string{"new"}, got)
 }
 
@@ -59,6 +61,7 @@ func TestFollowSaysWhatItLost(t *testing.T) {
 			break
 		}
 	}
+
 	require.Less(t, seen[FlowNew], 1000)
 	for want, opts := range map[string]FollowOptions{"buffer of -1 bytes": {Buffer: -1},
 		"there is no type \"born\"": {Types: []EventType{"born"}}} {
@@ -80,6 +83,7 @@ func TestTheKernelFiltersEvents(t *testing.T) {
 			f.Reply.Src, f.Reply.Dst = f.Original.Dst, f.Original.Src
 		}
 	}
+
 	Create(t, table, others...)
 	last := []Flow{NewFlow(TCP, Client, "10.96.0.10:80", "10.244.0.5:80", ""),
 		NewFlow(TCP, "[fd00::1]:4000", "[fd00:96::1]:80", "[fd00:244::1]:80", "")}
@@ -110,8 +114,10 @@ func TestARateThinsEvents(t *testing.T) {
 				got++
 			}
 		}
+
 		counted <- got
 	}()
+
 	began := time.Now()
 	for _, f := range RandomFlows(rand.New(rand.NewPCG(9, 9)), flows) {
 		Create(t, table, f)

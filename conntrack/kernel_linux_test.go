@@ -97,6 +97,7 @@ func TestKernelFilters(t *testing.T) {
 			require.Equal(t, Keys(want), Keys(sent), tc.name)
 			continue
 		}
+
 		require.Subset(t, Keys(sent), Keys(want), "%s: an older kernel may send more, never less",
 			tc.name)
 	}
@@ -131,6 +132,7 @@ func TestFlowsAreThoseThatConntrackLists(t *testing.T) {
 			want = append(want, strings.Join(strings.Fields(line), " "))
 		}
 	}
+
 	var got []string
 	for _, f := range List(t, table, Filter{}) {
 		line := f.String()
@@ -138,6 +140,7 @@ func TestFlowsAreThoseThatConntrackLists(t *testing.T) {
 		_, rest, _ = strings.Cut(rest, " ") // the timeout
 		got = append(got, protocol+" "+rest)
 	}
+
 	require.ElementsMatch(t, want, got)
 }
 
@@ -152,6 +155,7 @@ func TestListingStops(t *testing.T) {
 			break
 		}
 	}
+
 	require.Equal(t, 10, n)
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -164,6 +168,7 @@ func TestListingStops(t *testing.T) {
 			cancel()
 		}
 	}
+
 	require.ErrorIs(t, last, context.Canceled)
 	require.Less(t, n, 2000)
 
@@ -172,6 +177,7 @@ func TestListingStops(t *testing.T) {
 		Filter{OriginalSrc: Addr("fe80::1%eth0")}) {
 		last = err
 	}
+
 	require.ErrorIs(t, last, ErrBadFilter)
 }
 

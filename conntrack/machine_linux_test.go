@@ -65,6 +65,7 @@ func testFullTable(t *testing.T) {
 		f.Status, f.Timeout = StatusSeenReply|StatusAssured, time.Minute
 		flows = append(flows, f)
 	}
+
 	c, err := table.Create(context.Background(), All(flows...))
 	require.ErrorIs(t, err, ErrTableFull)
 	require.Less(t, c, 200)
@@ -102,6 +103,7 @@ func TestAMillionFlows(t *testing.T) {
 		n := OK(strconv.Atoi(strings.TrimSpace(nstest.Run(t, ns, "conntrack -C"))))(t)
 		return n
 	}
+
 	require.Equal(t, n, count())
 	for i, scan := range []Scan{ScanAll, ScanProtocol, ScanNarrow} {
 		var serving []netip.AddrPort
@@ -109,6 +111,7 @@ func TestAMillionFlows(t *testing.T) {
 			serving = append(serving,
 				netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 4, byte(j)}), 5353))
 		}
+
 		got := cleanLogged(t, table, Frontend{Key: Key("10.96.0.4:53", UDP), Endpoints: serving,
 			Untranslated: true}, CleanOptions{}.With(scan))
 		require.Equal(t, stale, got.Deleted)

@@ -61,20 +61,24 @@ func NewMatcher(c Change) (*Matcher, error) {
 				ErrBadChange, i, a))
 			continue
 		}
+
 		m.nodes[plainAddr(a)] = struct{}{}
 	}
+
 	sets := setMaker{}
 	for i := range c.Frontends {
 		if err := m.add(&c.Frontends[i], sets); err != nil {
 			errs = append(errs, fmt.Errorf("%w: Frontends[%d]: %w", ErrBadChange, i, err))
 		}
 	}
+
 	for _, l := range m.ranges {
 		slices.SortFunc(l, func(a, b FrontendKey) int {
 			return cmp.Or(cmp.Compare(a.EndPort-a.Port, b.EndPort-b.Port),
 				cmp.Compare(a.Port, b.Port))
 		})
 	}
+
 	return m, errors.Join(errs...)
 }
 
@@ -112,6 +116,7 @@ func (m *Matcher) add(f *Frontend, sets setMaker) error {
 		at := rangeKey{key.Addr, key.Protocol}
 		m.ranges[at] = append(m.ranges[at], key)
 	}
+
 	m.backwards = m.backwards || c.backwards
 	return nil
 }
@@ -131,6 +136,7 @@ func (s setMaker) set(list []netip.AddrPort, f FrontendKey) (endpoints, error) {
 			return nil, fmt.Errorf("%s is not an endpoint of the frontend's family", e)
 		}
 	}
+
 	key := sliceKey{unsafe.SliceData(list), len(list)}
 	set, ok := s[key]
 	if !ok {
@@ -140,6 +146,7 @@ func (s setMaker) set(list []netip.AddrPort, f FrontendKey) (endpoints, error) {
 		}
 		s[key] = set
 	}
+
 	return set, nil
 }
 
@@ -154,6 +161,7 @@ func (m *Matcher) empty() bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -187,6 +195,7 @@ func (m *Matcher) classify(f *Flow) class {
 	case c.anyRemoved || c.removed.has(f):
 		return misdirected
 	}
+
 	return current
 }
 
@@ -220,6 +229,7 @@ func (m *Matcher) criterion(f *Flow) *criterion {
 			}
 		}
 	}
+
 	return m.rangeOf(dst, f.Protocol)
 }
 
@@ -233,6 +243,7 @@ func (m *Matcher) rangeOf(dst netip.AddrPort, p Protocol) *criterion {
 			return m.frontends[key]
 		}
 	}
+
 	return nil
 }
 
@@ -258,6 +269,7 @@ func (m *Matcher) hasRanges(d dumpRequest) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -275,6 +287,7 @@ func (m *Matcher) dumps(how scan) []dumpRequest {
 	if how == scanNarrow && m.backwards {
 		how = scanProtocol // the kernel compares only one of the ports
 	}
+
 	// requests without an address, and the one address of their frontends
 	found := map[dumpRequest]netip.Addr{}
 	for f, c := range m.frontends {
@@ -285,6 +298,7 @@ func (m *Matcher) dumps(how scan) []dumpRequest {
 		if how != scanAll {
 			d.Family, d.Protocol = familyOf(f.Addr), f.Protocol
 		}
+
 		// the kernel compares only the ports of TCP and UDP, and no ranges
 		if how == scanNarrow && f.Protocol != SCTP && !m.hasRanges(d) {
 			d.DstPort = f.Port
@@ -295,6 +309,7 @@ func (m *Matcher) dumps(how scan) []dumpRequest {
 			found[d] = f.Addr
 		}
 	}
+
 	var requests []dumpRequest
 	for d, addr := range found {
 		if how == scanNarrow && !addr.IsUnspecified() {
@@ -302,9 +317,11 @@ func (m *Matcher) dumps(how scan) []dumpRequest {
 		}
 		requests = append(requests, d)
 	}
+
 	slices.SortFunc(requests, func(a, b dumpRequest) int {
 		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Protocol, b.Protocol),
 			cmp.Compare(a.DstPort, b.DstPort), a.Dst.Compare(b.Dst))
 	})
+
 	return requests
 }

@@ -45,6 +45,7 @@ func requireClasses(t *testing.T, m *Matcher, file string) {
 				f[i] = ""
 			}
 		}
+
 		flow := NewFlow(protocols[f[1]], f[2], f[3], f[4], f[5])
 		require.Equal(t, f[0], m.Classify(&flow), line)
 	}
@@ -166,6 +167,7 @@ func TestMatcherAgreesWithTheDefinition(t *testing.T) {
 						answers++
 					}
 				}
+
 				require.LessOrEqual(t, answers, 1, "seed %d: requests overlap", seed)
 				if want.Stale() {
 					require.Equal(t, 1, answers, "seed %d: %+v: %s is not asked for", seed, c, f)

@@ -39,6 +39,7 @@ func TestWithoutPermission(t *testing.T) {
 				!errors.Is(deleteErr, kernelerr.ErrNoPermission) {
 				return fmt.Errorf("want two permission errors, got %w and %w", listErr, deleteErr)
 			}
+
 			var refused *kernelerr.OpError
 			if !errors.As(listErr, &refused) || refused.Errno != unix.EPERM {
 				return fmt.Errorf("want what the kernel refused, got %w", listErr)
@@ -56,6 +57,7 @@ func TestCleanWithoutRawSockets(t *testing.T) {
 		"address add 10.0.0.2/8 dev v0", "link set v0 up", "link set v1 up"} {
 		nstest.Run(t, ns, "ip "+command)
 	}
+
 	var flows []Flow
 	for i := range 2000 {
 		f := NewFlow(TCP, "10.1.0.1:1", "10.96.0.10:80", "10.244.0.5:8080", "")
@@ -63,6 +65,7 @@ func TestCleanWithoutRawSockets(t *testing.T) {
 		f.Reply.Dst, f.TCP = f.Original.Src, TCPEstablished
 		flows = append(flows, f)
 	}
+
 	Create(t, table, flows...)
 	m := matcherOf(t, Change{Frontends: []Frontend{{Key: Key("10.96.0.10:80", TCP)}}})
 	require.NoError(t, dataplanetest.WithoutCapabilities(func() error {

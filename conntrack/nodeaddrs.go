@@ -31,8 +31,10 @@ func (t *Table) NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {
 			!slices.ContainsFunc(ranges, in) {
 			continue
 		}
+
 		addrs = append(addrs, addr)
 	}
+
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return slices.Compact(addrs), nil
 }

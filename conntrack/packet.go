@@ -88,6 +88,7 @@ func tcpChecksum(src, dst netip.Addr, segment []byte) uint16 {
 			sum += uint32(binary.BigEndian.Uint16(b[i:]))
 		}
 	}
+
 	for sum > 0xffff {
 		sum = sum>>16 + sum&0xffff
 	}

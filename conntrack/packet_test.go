@@ -9,6 +9,7 @@ import (
 
 func TestSynAckBytes(t *testing.T) {
 	t.Parallel()
+
 	// IPv4: the kernel fills in id and checksum
 	require.Equal(t, "45000028000000004006"+"0000"+"c000020a"+"0a000001"+
 		"0004"+"0fa0"+"00000000"+"00000001"+"5012"+"0000"+"d422"+"0000",

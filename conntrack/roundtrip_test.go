@@ -34,6 +34,7 @@ func TestCreateRoundTrip(t *testing.T) {
 		var got Flow
 		require.NoError(t, ParseFlow(b.Bytes()[20:], &got, WantAll), "seed %d", seed)
 		want := f
+
 		// the request asks for the translation and does not contain its result
 		want.Reply.Src, want.Reply.Dst = f.Original.Dst, f.Original.Src
 		if f.Status != 0 {

@@ -35,6 +35,7 @@ func kernelFilter(f Filter, keep uint32) []bpf.Instruction {
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(f.Protocol), SkipTrue: 1},
 			drop)
 	}
+
 	if want, mask := f.status(); mask != 0 {
 		out = append(out,
 			bpf.LoadConstant{Dst: bpf.RegX, Val: uint32(attrStatus)},
@@ -48,12 +49,14 @@ func kernelFilter(f Filter, keep uint32) []bpf.Instruction {
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(want), SkipTrue: 1},
 			drop)
 	}
+
 	if keep < wholeEvent {
 		out = append(out,
 			bpf.LoadExtension{Num: bpf.ExtRand},
 			bpf.JumpIf{Cond: bpf.JumpLessOrEqual, Val: keep, SkipTrue: 1},
 			drop)
 	}
+
 	return append(out, bpf.RetConstant{Val: wholeEvent})
 }
 
@@ -88,6 +91,7 @@ func (s *sampler) event(now time.Time, lost bool) (changed bool) {
 	} else {
 		share = min(next, 1)
 	}
+
 	old := s.keep
 	s.keep = uint32(max(share*wholeEvent, wholeEvent/1e6))
 	s.since, s.count = now, 0

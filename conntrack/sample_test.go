@@ -12,6 +12,7 @@ func TestTheShareFollowsTheRate(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
 	s := sampler{most: 500, keep: wholeEvent}
+
 	// second lets a second pass with events at a rate, and returns how many the kernel keeps.
 	second := func(rate int) (kept int) {
 		credit := 0.0
@@ -23,8 +24,10 @@ func TestTheShareFollowsTheRate(t *testing.T) {
 				s.event(now, false)
 			}
 		}
+
 		return kept
 	}
+
 	require.Equal(t, 10, second(10))
 	require.Less(t, second(20_000), 2500, "a burst")
 	require.InDelta(t, 500, second(20_000), 100)

@@ -44,6 +44,7 @@ func Open(cfg *Config) (*Table, error) {
 		return nil, errors.Join(fmt.Errorf("open the conntrack table: %w", explain(err)),
 			ns.Close())
 	}
+
 	return t, nil
 }
 
@@ -130,6 +131,7 @@ func (t *Table) scan(ctx context.Context, requests []dumpRequest, wants func(*Fl
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -156,6 +158,7 @@ func (t *Table) Reread(ctx context.Context, flows []Flow, each func(i int, now *
 			return fmt.Errorf("read flow %s again: %w", flows[e.Index], explain(e))
 		}
 	}
+
 	if err != nil {
 		return fmt.Errorf("read flows again: %w", explain(err))
 	}

@@ -19,6 +19,7 @@ func TestTombstonesHaveAFixedTimeout(t *testing.T) {
 		flow.Status = status
 		require.False(t, isTombstone(&flow), status)
 	}
+
 	udp, other := *stone, *stone
 	udp.Protocol = UDP
 	other.Reply.Src = netip.AddrPortFrom(node.Addr(), 80)

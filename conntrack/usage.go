@@ -79,6 +79,7 @@ func (t *Table) usage(ctx context.Context) (u Usage, err error) {
 			u.Max = it.U32()
 		}
 	}
+
 	if err := it.Err(); err != nil {
 		return u, err
 	}

@@ -10,10 +10,12 @@ func appendDump(b *rawnl.Batch, d dumpRequest) {
 		b.U32(attrStatus, uint32(d.Status))
 		b.U32(attrStatusMask, uint32(d.StatusMask))
 	}
+
 	if d.MarkMask != 0 {
 		b.U32(attrMark, d.Mark)
 		b.U32(attrMarkMask, d.MarkMask)
 	}
+
 	if d.Zone != nil {
 		b.U16(attrZone, *d.Zone)
 	}
@@ -51,12 +53,15 @@ func appendTupleFilter(b *rawnl.Batch, typ uint16, d dumpRequest) (flags uint32)
 			flags |= filterSrcPort
 			b.U16(attrProtoSrcPort, d.SrcPort)
 		}
+
 		if d.DstPort != 0 {
 			flags |= filterDstPort
 			b.U16(attrProtoDstPort, d.DstPort)
 		}
+
 		b.End(proto)
 	}
+
 	b.End(tuple)
 	return flags
 }

@@ -49,6 +49,7 @@ func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) (err error) {
 			err = f.parseTimes(it.Nest())
 		}
 	}
+
 	if err == nil {
 		err = it.Err()
 	}
@@ -113,6 +114,7 @@ func appendCreate(b *rawnl.Batch, f *Flow) {
 		ICMPType: f.Reply.ICMPType, ICMPCode: f.Reply.ICMPCode,
 	}
 	appendTuple(b, attrTupleReply, f.Protocol, inverse, !zoned && f.Reply.Zone != 0)
+
 	// Only the kernel sets the other bits. It refuses a status that lacks bits that are already
 	// set.
 	if status := f.Status & (StatusSeenReply | StatusAssured | StatusFixedTimeout); status != 0 {
@@ -150,5 +152,6 @@ func appendNAT(b *rawnl.Batch, typ uint16, p Protocol, to netip.AddrPort) {
 		b.U16(attrNATPortMax, to.Port())
 		b.End(proto)
 	}
+
 	b.End(nat)
 }

@@ -49,10 +49,12 @@ func (f *Flow) parseProtoInfo(it rawnl.AttrIter) error {
 				f.SCTP = SCTPState(state.U8())
 			}
 		}
+
 		if err := state.Err(); err != nil {
 			return err
 		}
 	}
+
 	return it.Err()
 }
 
@@ -65,6 +67,7 @@ func (f *Flow) parseTimes(it rawnl.AttrIter) error {
 			f.Stop = time.Unix(0, int64(it.U64()))
 		}
 	}
+
 	return it.Err()
 }
 
@@ -77,5 +80,6 @@ func parseCount(it rawnl.AttrIter) (c Count, err error) {
 			c.Bytes = it.U64()
 		}
 	}
+
 	return c, it.Err()
 }

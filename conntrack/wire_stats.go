@@ -17,5 +17,6 @@ func (s *Stats) parseStats(attrs []byte) error {
 			*counter += uint64(it.U32())
 		}
 	}
+
 	return it.Err()
 }

@@ -43,11 +43,13 @@ func recordings(tb testing.TB) []recorded {
 			lines = append(lines, line)
 		}
 	}
+
 	require.Zero(tb, len(lines)%4)
 	for i := 0; i < len(lines); i += 4 {
 		attrs := must.OK(hex.DecodeString(lines[i+3]))(tb)
 		all = append(all, recorded{lines[i], lines[i+1], lines[i+2], attrs})
 	}
+
 	return all
 }
 
@@ -86,6 +88,7 @@ func TestParseFlowRefusesWhatIsNoFlow(t *testing.T) {
 		require.NoError(t, b.Err())
 		return b.Bytes()[20:]
 	}
+
 	tuple := Tuple{Src: ap("10.0.0.1:1"), Dst: ap("10.0.0.2:2")}
 	for name, data := range map[string][]byte{
 		"nothing": nil,
@@ -132,6 +135,7 @@ func TestCreateIsWhatConntrackSends(t *testing.T) {
 	var b rawnl.Batch
 	appendCreate(&b, &f)
 	require.NoError(t, b.Err())
+
 	// nlmsghdr, nfgenmsg
 	requireMessage(t, "ac000000"+"0001"+"0106"+"00000000"+"00000000"+"02000000"+
 		"34000180"+"14000180"+"080001000a000001"+"080002000a60000a"+

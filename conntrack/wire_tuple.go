@@ -29,6 +29,7 @@ func appendTuple(b *rawnl.Batch, typ uint16, p Protocol, t Tuple, zone bool) {
 		b.U16(attrProtoSrcPort, t.Src.Port())
 		b.U16(attrProtoDstPort, t.Dst.Port())
 	}
+
 	b.End(proto)
 	if zone {
 		b.U16(attrTupleZone, t.Zone)
@@ -67,10 +68,12 @@ func parseTuple(it rawnl.AttrIter) (t Tuple, p Protocol, err error) {
 		case attrTupleZone:
 			t.Zone = it.U16()
 		}
+
 		if err != nil {
 			return t, p, err
 		}
 	}
+
 	if err := it.Err(); err != nil {
 		return t, p, err
 	}
@@ -92,6 +95,7 @@ func parseAddrs(it rawnl.AttrIter) (src, dst netip.Addr, err error) {
 			dst = addr
 		}
 	}
+
 	return src, dst, it.Err()
 }
 
@@ -113,5 +117,6 @@ func parsePorts(it rawnl.AttrIter, t *Tuple) (p Protocol, sport, dport uint16, e
 			t.ICMPCode = it.U8()
 		}
 	}
+
 	return p, sport, dport, it.Err()
 }

@@ -57,6 +57,7 @@ func (t *Table) Create(ctx context.Context, flows iter.Seq2[Flow, error]) (creat
 			}
 			appendCreate(&b, &batch[i])
 		}
+
 		existing, err := t.send(ctx, &b, syscall.EEXIST, batch)
 		if err == nil {
 			created += len(batch) - existing
@@ -85,12 +86,14 @@ func checkFlow(f *Flow) error {
 			return fmt.Errorf("flow %s: %s: no address, or of another family", *f, a.name)
 		}
 	}
+
 	switch {
 	case f.Protocol == 0:
 		return fmt.Errorf("flow %s: Protocol: not set", *f)
 	case f.Timeout < time.Second:
 		return fmt.Errorf("flow %s: Timeout: %s is less than a second", *f, f.Timeout)
 	}
+
 	return nil
 }
 
@@ -104,6 +107,7 @@ func inBatches(flows iter.Seq2[Flow, error], do func([]Flow) error) error {
 			}
 			return err
 		}
+
 		if batch = append(batch, f); len(batch) == batchFlows {
 			if err := do(batch); err != nil {
 				return err
@@ -111,6 +115,7 @@ func inBatches(flows iter.Seq2[Flow, error], do func([]Flow) error) error {
 			batch = batch[:0]
 		}
 	}
+
 	if len(batch) == 0 {
 		return nil
 	}
@@ -127,6 +132,7 @@ func (t *Table) send(ctx context.Context, b *rawnl.Batch, expected syscall.Errno
 			return 0, fmt.Errorf("%s: %w", flows[e.Index], e)
 		}
 	}
+
 	return len(refusals), err
 }
 
@@ -144,5 +150,6 @@ func refusals(err error) (rawnl.OpErrors, error) {
 	case rawnl.OpErrors:
 		return e, nil
 	}
+
 	return nil, err
 }

@@ -25,6 +25,7 @@ func TestDeleteTakesExactlyTheFlowsGiven(t *testing.T) {
 			others = append(others, f)
 		}
 	}
+
 	d := OK(table.Delete(context.Background(), All(doomed...)))(t)
 	require.Equal(t, len(doomed), d)
 	require.Equal(t, Keys(others), Keys(List(t, table, Filter{})))
@@ -98,6 +99,7 @@ func TestAFlowThatBecameValidAgainSurvives(t *testing.T) {
 			require.Len(t, alive, 1, tc.name)
 			continue
 		}
+
 		// The ID tells the two apart only if the kernel did not reuse the memory of the first.
 		require.Equal(t, 1, d+len(alive), tc.name)
 		t.Logf("%s: %d deleted; the ID was used again if 1", tc.name, d)
@@ -111,13 +113,16 @@ func TestZonesAreNotConfused(t *testing.T) {
 	for _, zones := range [][2]uint16{{0, 0}, {3, 3}, {4, 0}, {0, 5}} {
 		f := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", "")
 		f.Original.Zone, f.Reply.Zone = zones[0], zones[1]
+
 		// A direction without a zone of its own must differ from other flows in the default zone.
 		if zones[0] != zones[1] {
 			f.Original.Src = AddrPort("10.0.0.1:500" + string('0'+rune(zones[0])))
 			f.Reply.Dst = f.Original.Src
 		}
+
 		flows = append(flows, f)
 	}
+
 	Create(t, table, flows...)
 	require.Len(t, List(t, table, Filter{}), 4)
 	for i := range flows {

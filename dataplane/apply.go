@@ -76,8 +76,10 @@ func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Re
 			s.Totals.Failures++
 			e.progress.tried, e.progress.err = rev, err
 		})
+
 		return nil, err
 	}
+
 	r.Step = step
 	e.enter(PhaseSettle)
 	r.Settle, r.Unsettled = e.settle(p.In(ctx))
@@ -110,6 +112,7 @@ func (e *Engine) applyState(ctx context.Context, s servicemodel.State, rev Revis
 			e.known.applied = nil
 		}
 	}
+
 	return r, err
 }
 
@@ -133,11 +136,13 @@ func (e *Engine) retry(ctx context.Context, doing string, b backends.Backend,
 				return err
 			}
 		}
+
 		if err = f(); !errors.Is(err, kernelerr.ErrConflict) {
 			return err
 		}
 		e.observers.emit(ctx, WriteConflict{Doing: doing, Try: try + 1, Err: err})
 	}
+
 	return fmt.Errorf("%s: tried %d times: %w", doing, tries, err)
 }
 
@@ -188,8 +193,10 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, now bool) (*
 			}
 			observed = true
 		}
+
 		changes = e.known.changes(d.table)
 	}
+
 	if present := e.known.atPresent(d.table); now && present != d.table {
 		changes = e.known.changes(present)
 	}
@@ -212,6 +219,7 @@ func (e *Engine) resolve(ctx context.Context, s servicemodel.State) (*reducedSta
 		}
 		s = s.WithNode(n)
 	}
+
 	d := &reducedState{state: s, cfg: &e.cfg, accepted: e.known.accepted}
 	if e.known.lacks != nil {
 		d.leaveOutFamily(*e.known.lacks)
@@ -246,8 +254,10 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 			e.known.failed(err)
 			return err
 		}
+
 		r.Stats = stats
 	}
+
 	e.enter(PhaseCommit)
 	r.Drift = append(r.Drift, e.known.drift...)
 	e.known.committed(c.New)
@@ -264,6 +274,7 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 		f.Changed(r.Accepted, c)
 		e.reported.table = c.New
 	}
+
 	if e.cfg.KeepRefused {
 		before := e.known.accepted
 		r.Accepted = r.Accepted.Tried(before, c.New)
@@ -272,6 +283,7 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 		}
 		e.known.accepted = r.Accepted
 	}
+
 	return nil
 }
 
@@ -291,11 +303,13 @@ func (e *Engine) approve(ctx context.Context, r *Result, c *servicemodel.ChangeS
 			return fmt.Errorf("%w: %w", ErrNotApproved, err)
 		}
 	}
+
 	if debug && err != nil {
 		log.DebugContext(ctx, "no plan", logkey.Backend, name, logkey.Error, err)
 	} else if debug {
 		log.DebugContext(ctx, "committing", logkey.Backend, name, logkey.Plan, p.Plan.String())
 	}
+
 	return nil
 }
 
@@ -320,5 +334,6 @@ func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 	} else {
 		r.Counts = sum(r.Counts, c.Counts())
 	}
+
 	return nil
 }

@@ -47,6 +47,7 @@ func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 		e.update(func(s *Status) { s.Totals.Failures++ })
 		return nil, e.failed(ctx, Failed{Doing: "apply changes", Err: err})
 	}
+
 	e.enter(PhaseSettle)
 	r.Settle, r.Unsettled = e.settle(ctx)
 	e.forget()
@@ -67,6 +68,7 @@ func (e *Engine) fromReading(ctx context.Context, r *Result) error {
 			return err
 		}
 	}
+
 	last := e.known.lastRead
 	r.Changes = servicemodel.Diff(last, r.Changes.New.Arrange(last))
 	e.countRepairs(r)

@@ -98,6 +98,7 @@ func TestRunAsksAgainWhatWasNotApproved(t *testing.T) {
 			synctest.Wait()
 			require.Len(t, g.asked, n)
 		}
+
 		r.engine.Set(services(5))
 		asked(time.Second, 1)
 		r.engine.Set(services(1))
@@ -141,9 +142,11 @@ func TestNeighboursDoNotMakeRunAskAgain(t *testing.T) {
 			case 450:
 				r.Kernel().AddDrift("a chain")
 			}
+
 			r.Kernel().Touch()
 			r.at(time.Second + time.Duration(i)*100*time.Millisecond)
 		}
+
 		require.Equal(t, 4, asked)
 		require.Less(t, r.Calls(memory.CallObserve), 80, "such readings are rationed")
 	})
@@ -169,6 +172,7 @@ func TestSpansOfCallsAndTheirPhases(t *testing.T) {
 		require.Equal(t, want, got)
 		got = nil
 	}
+
 	ok(e.Apply(t.Context(), services(1)))(t)
 	requireSpans("/apply", "/apply/lock", "end /apply/lock <nil>", "/apply/resolve",
 		"end /apply/resolve <nil>", "/apply/observe", "end /apply/observe <nil>", "/apply/check",

@@ -32,6 +32,7 @@ func (e *Engine) begin(ctx context.Context, name string, p Phase) (context.Conte
 			err = wait.Ended(ctx)
 		}
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("%swait for the turn: %w", doing, err)
 	}
@@ -44,6 +45,7 @@ func (e *Engine) begin(ctx context.Context, name string, p Phase) (context.Conte
 		e.span = ctx
 		_, e.endPhase = e.cfg.Span(ctx, p.String())
 	}
+
 	e.phase, e.phaseBegan, e.elapsed = p, time.Now(), Phases{}
 	e.callBegan = e.phaseBegan
 	return ctx, nil
@@ -69,6 +71,7 @@ func (e *Engine) end() {
 		e.endCall(e.failure)
 		e.endCall = nil
 	}
+
 	e.failure, e.phaseFailure = nil, nil
 	<-e.turn
 }
@@ -79,6 +82,7 @@ func (e *Engine) enter(p Phase) {
 		e.endPhase(nil)
 		_, e.endPhase = e.cfg.Span(e.span, p.String())
 	}
+
 	now := time.Now()
 	e.elapsed[e.phase] += now.Sub(e.phaseBegan)
 	e.phase, e.phaseBegan = p, now

@@ -38,13 +38,16 @@ func withContext(v any) map[string]func(context.Context) error {
 				case reflect.TypeFor[func(string) bool]():
 					arg = reflect.ValueOf(func(string) bool { return true })
 				}
+
 				args = append(args, arg)
 			}
+
 			out := m.Call(args)
 			err, _ := out[len(out)-1].Interface().(error)
 			return err
 		}
 	}
+
 	return calls
 }
 
@@ -87,6 +90,7 @@ func TestCallsWithinACallFail(t *testing.T) {
 		try(ctx, p)
 		ok(other.Apply(ctx, services(3+seen)))(t) // another engine has a turn of its own
 	})
+
 	ok(p.Apply(t.Context(), "default", services(1)))(t)
 	require.NotZero(t, seen)
 	require.Subset(t, tried, map[string]bool{"Configure": true, "Keep": true, "Remove": true})
@@ -139,6 +143,7 @@ func TestTheContextOfASpanReachesAll(t *testing.T) {
 			spans["Applied"] = inSpan(ctx)
 		}
 	})
+
 	ok(e.Apply(t.Context(), services(1)))(t)
 	require.Equal(t, map[string]string{"Approve": "/apply", "Commit": "/apply", "Flows": "/apply",
 		"Applied": "/apply"}, spans)

@@ -209,10 +209,12 @@ func (e *Engine) Cleanup(ctx context.Context) (backends.Stats, error) {
 			}
 		}
 	})
+
 	if err == nil {
 		e.enter(PhaseCleanup)
 		e.observers.emit(ctx, CleanedUp{Backend: e.backend.Name(), Phases: e.elapsed, Stats: stats})
 	}
+
 	return stats, err
 }
 

@@ -26,6 +26,7 @@ func TestConflictsAreReadAndTriedAgain(t *testing.T) {
 			}
 			return nil
 		})
+
 		r := b.apply(t, services(4))
 		require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts, "the new one")
 		require.Equal(t, servicemodel.Counts{Added: 3}, r.Repaired, "that the others deleted")
@@ -55,6 +56,7 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 			time.AfterFunc(time.Microsecond, func() { cancel(errRefused) })
 			return kernelerr.ErrConflict
 		})
+
 		_, err = b.engine.Apply(ctx, services(3))
 		require.ErrorIs(t, err, errRefused,
 			"the cause of the end of the context, while waiting for the next try")
@@ -69,6 +71,7 @@ func TestACommitWhoseAnswerWasLostIsAdopted(t *testing.T) {
 		newBench(b.Kernel()).apply(t, services(2)) // stands for the part that took effect
 		return errRefused
 	})
+
 	require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(2))), errRefused)
 	r := b.apply(t, services(2))
 	require.True(t, r.Observed)

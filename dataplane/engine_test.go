@@ -140,6 +140,7 @@ func TestRefusedServicesAreKept(t *testing.T) {
 		requireHolds(t, b.Kernel(), holds)
 		return r
 	}
+
 	s := services(4)
 	apply(s, s)
 	changed := s.WithService(at81(3)).WithService(invalid(2)).WithService(at81(5))
@@ -181,6 +182,7 @@ func TestAcceptedDefinitionsOutliveTheWantedState(t *testing.T) {
 		require.True(t, r.Refused[0].Kept)
 		requireHolds(t, b.Kernel(), s)
 	}
+
 	ok(e.Cleanup(t.Context()))(t)
 	apply()
 	ok(e.ApplyChanges(t.Context(), planned(t, b, services(2))))(t)
@@ -215,8 +217,10 @@ func TestADefinitionWithoutEndpointsIsNotAcceptedYet(t *testing.T) {
 					Value: string(p.New.Scheduler)}
 			}
 		}
+
 		return nil
 	})
+
 	s, name := services(2), serviceName(1)
 	asks := service(1)
 	asks.Scheduler = servicemodel.LeastConn
@@ -232,6 +236,7 @@ func TestADefinitionWithoutEndpointsIsNotAcceptedYet(t *testing.T) {
 		requireHolds(t, b.Kernel(), s)
 		require.NotEqual(t, servicemodel.LeastConn, r.Accepted.Service(name).Scheduler)
 	}
+
 	require.Len(t, r.Refused, 1)
 	require.True(t, r.Refused[0].Kept)
 }
@@ -254,15 +259,18 @@ func TestNothingPanicsForWhatItWasNotGiven(t *testing.T) {
 			changesErr, e.Run(ctx, nil)} {
 			require.ErrorContains(t, err, "there is no backend", name)
 		}
+
 		e.Resync()
 		e.Set(services(1))
 		require.Equal(t, services(1), e.Status().State)
 	}
+
 	for _, p := range []*dataplane.Parts{{}, dataplane.NewParts(nil, nil)} {
 		_, err := p.Apply(ctx, "owner", servicemodel.State{})
 		require.ErrorContains(t, err, "there is no backend")
 		require.ErrorContains(t, errOf(p.Owners(ctx)), "there is no backend")
 	}
+
 	b := newBench(nil)
 	b.engine.Subscribe(nil)()
 	b.engine.Subscribe(nil)
@@ -364,6 +372,7 @@ func TestABackendDoesNotHideAnotherInSilence(t *testing.T) {
 		e := dataplane.New(memory.New(nil), nil)
 		require.ErrorContains(t, errOf(e.Switch(t.Context(), b)), want)
 	}
+
 	for _, b := range []backends.Backend{bare{a}, &bare{a}, memory.New(nil), wrapped{a},
 		hidden{able: a}, sealed{hiding{a}}} {
 		ok(dataplane.New(b, nil).Observe(t.Context()))(t)

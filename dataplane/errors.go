@@ -76,6 +76,7 @@ func problems(err error) (l []Problem, typed bool) {
 			of, ok := problems(inner)
 			l, typed, texts = append(l, of...), typed || ok, append(texts, inner.Error())
 		}
+
 		if typed || err.Error() == strings.Join(texts, "\n") {
 			return l, typed
 		}
@@ -86,5 +87,6 @@ func problems(err error) (l []Problem, typed bool) {
 			}
 		}
 	}
+
 	return []Problem{p}, false
 }

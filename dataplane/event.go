@@ -217,12 +217,14 @@ func logTo(log *slog.Logger) Observer {
 					logkey.Family, ev.Family.String(), logkey.Reason, ev.Err)
 				return
 			}
+
 			what := "service refused"
 			if len(ev.Endpoints) > 0 {
 				what = "endpoints left out"
 			} else if ev.Kept {
 				what = "service refused, and left as it was"
 			}
+
 			log.WarnContext(ctx, what, logkey.Backend, ev.Backend, logkey.Service,
 				ev.Service.String(), logkey.Reason, ev.Err)
 		case PartRefused:

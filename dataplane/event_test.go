@@ -53,6 +53,7 @@ func describe(ev dataplane.Event) string {
 	case dataplane.CleanedUp:
 		return fmt.Sprintf("cleaned up %s, %d messages", ev.Backend, ev.Stats.Messages)
 	}
+
 	return fmt.Sprintf("%T", ev)
 }
 
@@ -68,6 +69,7 @@ func TestObserversAreToldWhatAnEngineDoes(t *testing.T) {
 			synctest.Wait()
 			require.Equal(t, want, first.take())
 		}
+
 		r.set(services(1))
 		told("applied 1: 1 added, 0 changed, 0 removed")
 		thief := service(2)
@@ -143,6 +145,7 @@ func TestObserversAreToldOfChangesCleanupsAndTheTimeOfFailures(t *testing.T) {
 				failed = f
 			}
 		})
+
 		time.Sleep(time.Second)
 		ok(e.ApplyChanges(t.Context(), &changes))(t)
 		require.Equal(t, []string{"applied 1: 1 added, 0 changed, 0 removed"}, told.take())
@@ -153,6 +156,7 @@ func TestObserversAreToldOfChangesCleanupsAndTheTimeOfFailures(t *testing.T) {
 			time.Sleep(time.Second)
 			return errRefused
 		})
+
 		require.Error(t, errOf(e.Apply(t.Context(), services(2))))
 		require.Len(t, told.take(), 1)
 		require.Equal(t, "memory", failed.Backend)
@@ -173,6 +177,7 @@ func TestEventsCostNothingIfNobodyListens(t *testing.T) {
 			}
 		})
 	}
+
 	before := allocs()
 	n := 0
 	unsubscribe := e.Subscribe(func(context.Context, dataplane.Event) { n++ })
@@ -190,6 +195,7 @@ func slow() *settling {
 	} {
 		b.Before(call, func(context.Context) error { time.Sleep(d * time.Second); return nil })
 	}
+
 	return b
 }
 
@@ -202,12 +208,14 @@ func partStory(t *testing.T, b *settling, p *dataplane.Parts) (story []func() []
 			return events
 		})
 	}
+
 	apply := func(owner string, s servicemodel.State) func() error {
 		return func() error {
 			_, err := p.Apply(t.Context(), owner, s)
 			return err
 		}
 	}
+
 	do(apply("a", a), true, "Applied")
 	do(apply("a", a), true, "Applied")
 	do(apply("b", published("b", 8, 81).WithService(&servicemodel.Service{})), false, "PartRefused")
@@ -217,21 +225,25 @@ func partStory(t *testing.T, b *settling, p *dataplane.Parts) (story []func() []
 		b.Fail(memory.CallCommit, 1, kernelerr.ErrConflict)
 		return apply("b", published("b", 8, 90))()
 	}, true, "WriteConflict", "Repaired", "Applied")
+
 	do(func() error {
 		b.Fail(memory.CallCommit, 1, errRefused)
 		_, err := p.Remove(t.Context(), "a", "b")
 		return err
 	}, false, "Failed")
+
 	do(func() error {
 		b.Fail(memory.CallObserve, 1, errRefused)
 		_, err := p.Keep(t.Context(), func(string) bool { return true })
 		return err
 	}, false, "Failed")
+
 	do(func() error {
 		b.err = errRefused
 		_, err := p.Remove(t.Context(), "a")
 		return err
 	}, true, "Applied", "Failed")
+
 	do(func() error { _, err := p.Settle(t.Context()); return err }, false, "Failed")
 	do(func() error {
 		b.err = nil
@@ -239,10 +251,12 @@ func partStory(t *testing.T, b *settling, p *dataplane.Parts) (story []func() []
 		_, err := p.Settle(t.Context())
 		return err
 	}, true, "Settled")
+
 	do(func() error {
 		_, err := p.Keep(t.Context(), func(string) bool { return false })
 		return err
 	}, true, "Applied")
+
 	return story
 }
 
@@ -262,6 +276,7 @@ func TestObserversAreToldOfParts(t *testing.T) {
 			names = nil
 			require.Equal(t, do(), names)
 		}
+
 		golden.File(t, filepath.Join("testdata", "part-events.json"), string(text))
 		unsubscribe()
 		names = nil

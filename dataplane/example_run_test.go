@@ -46,6 +46,7 @@ func ExampleConfig_approve() {
 		}
 		return nil
 	}
+
 	engine := dataplane.New(memory.New(nil), &dataplane.Config{Approve: guard})
 	if _, err := engine.Apply(context.Background(), services(10)); err != nil {
 		fmt.Println(err)
@@ -66,6 +67,7 @@ func ExampleEngine_Plan() {
 		fmt.Println(err)
 		return
 	}
+
 	fmt.Println(preview.Changes.Counts())
 	fmt.Print(preview.Plan) // nftables prints a script for nft -f
 	for _, r := range preview.Refused {
@@ -93,6 +95,7 @@ func ExampleEngine_ApplyChanges() {
 		fmt.Println(err)
 		return
 	}
+
 	stored, err := json.Marshal(preview.Changes)
 	if err != nil {
 		fmt.Println(err)

@@ -36,6 +36,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
+
 	for f := range backend.Kernel().Table().Frontends() {
 		fmt.Println(f)
 	}
@@ -49,6 +50,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
+
 	fmt.Printf("messages: %d\n%s", result.Stats.Messages, result.Changes)
 	// Output:
 	// 10.96.0.10:80/tcp default/web:http cluster-ip -> cluster
@@ -76,6 +78,7 @@ func ExampleParts() {
 		_, err := parts.Apply(context.Background(), owner, state)
 		return err
 	}
+
 	fmt.Println(publish("net,one,eth0", "10.244.1.7"))
 	var taken *servicemodel.TakenError
 	if errors.As(publish("net,two,eth0", "10.244.1.8"), &taken) {
@@ -109,11 +112,13 @@ func ExampleParts_Apply() {
 			e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: fmt.Sprint(p),
 				Protocol: servicemodel.TCP, Port: p})
 		}
+
 		state := servicemodel.State{}.WithService(svc).
 			WithEndpoints(name, []servicemodel.Endpoint{e})
 		result, err := parts.Apply(context.Background(), "engine,web", state)
 		fmt.Println(result.Counts, err)
 	}
+
 	update(80, 443)
 	update(443, 8080) // 443 stays
 	update()          // the container publishes nothing now
@@ -162,6 +167,7 @@ func ExampleParts_Subscribe() {
 			fmt.Println(ev.Doing, "failed in phase", ev.Phase, "with", ev.Err)
 		}
 	})()
+
 	name := servicemodel.Name{Namespace: "net,one,eth0", Name: "ports"}
 	service := &servicemodel.Service{Name: name,
 		Ports:       []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 8080}},
@@ -181,6 +187,7 @@ func ExampleMarshalEvent() {
 		line, err := dataplane.MarshalEvent(ev)
 		fmt.Println(string(line), err)
 	}
+
 	defer dataplane.New(memory.New(nil), nil).Subscribe(observe)()
 	observe(context.Background(), dataplane.Settled{Next: time.Second, Duration: time.Millisecond})
 	// Output: {"event":"Settled","next":"1s","duration":"1ms"} <nil>

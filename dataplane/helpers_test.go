@@ -55,6 +55,7 @@ func refusePort81(c *servicemodel.ChangeSet) error {
 				Hint: "use 80"})
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -156,6 +157,7 @@ func endpoints(hosts ...byte) []servicemodel.Endpoint {
 				Port: 8080}},
 		})
 	}
+
 	return l
 }
 
@@ -166,6 +168,7 @@ func services(n int) servicemodel.State {
 		s = s.WithService(service(i)).WithEndpoints(serviceName(i),
 			endpoints(byte(2*i), byte(2*i+1)))
 	}
+
 	return s
 }
 
@@ -179,6 +182,7 @@ func slots(k *memory.Kernel, i int) []string {
 			}
 		}
 	}
+
 	return l
 }
 

@@ -60,6 +60,7 @@ func (p Phases) MarshalJSON() ([]byte, error) {
 			v[Phase(phase).String()] = d.String()
 		}
 	}
+
 	return json.Marshal(v)
 }
 
@@ -182,6 +183,7 @@ func MarshalEvent(ev Event) ([]byte, error) {
 	default:
 		return nil, fmt.Errorf("dataplane: no event: %T", ev)
 	}
+
 	return json.Marshal(v)
 }
 

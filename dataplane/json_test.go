@@ -163,6 +163,7 @@ func TestEventsAsJSON(t *testing.T) {
 		require.Equal(t, reflect.TypeOf(ev).Name(), eventName(t, text))
 		all.Write(append(text, '\n'))
 	}
+
 	golden.File(t, "testdata/events.json", all.String())
 	require.ErrorContains(t, errOf(dataplane.MarshalEvent(nil)), "no event")
 }

@@ -29,10 +29,12 @@ func tableOf(t *testing.T, prev *servicemodel.Table, services ...[]byte) *servic
 				Addr:  netip.AddrFrom4([4]byte{10, 244, 0, h}),
 				Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 80}}})
 		}
+
 		s = s.WithEndpoints(n, eps).WithService(&servicemodel.Service{Name: n,
 			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i)})},
 			Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}})
 	}
+
 	table, err := servicemodel.Resolve(prev, s)
 	require.NoError(t, err)
 	return table
@@ -92,6 +94,7 @@ func TestKnowledgeOfAReading(t *testing.T) {
 			text := changes.String()
 			require.Equal(t, want, strings.Count(text, "\n"), "%s:\n%s", c.name, text)
 		}
+
 		lines(c.changes, k.changes(next))
 		lines(c.requested, k.requested(next))
 		if c.applied != nil {
@@ -135,6 +138,7 @@ func TestKnowledgeOfASuspicion(t *testing.T) {
 		require.Equal(t, backends.Touched, k.suspected(backends.Touched, now))
 		k.readings.Spend(0)
 	}
+
 	require.Equal(t, backends.Intact, k.suspected(backends.Touched, now), "the ration is used up")
 	now = now.Add(time.Hour)
 	require.Equal(t, backends.Touched, k.suspected(backends.Intact, now), "it is remembered")

@@ -41,6 +41,7 @@ func machineInMemory(_ *testing.T, r *rand.Rand) *law.Machine {
 			return &partial{Backend: b.(*memory.Backend)}
 		}
 	}
+
 	return m
 }
 

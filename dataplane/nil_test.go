@@ -31,6 +31,7 @@ func TestNothingPanicsBecauseOfNil(t *testing.T) {
 	} {
 		callWithNil(t, name, reflect.ValueOf(f))
 	}
+
 	for _, v := range []any{
 		servicemodel.State{}, (*servicemodel.Table)(nil), &servicemodel.Table{},
 		(*servicemodel.ChangeSet)(nil), &servicemodel.ChangeSet{}, &servicemodel.Service{},
@@ -63,6 +64,7 @@ func callWithNil(t *testing.T, name string, f reflect.Value) {
 			t.Errorf("%s: panic: %v", name, r)
 		}
 	}()
+
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var args []reflect.Value
@@ -77,5 +79,6 @@ func callWithNil(t *testing.T, name string, f reflect.Value) {
 			args = append(args, reflect.Zero(in))
 		}
 	}
+
 	f.Call(args)
 }

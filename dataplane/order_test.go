@@ -151,11 +151,13 @@ func (o *ordered) call() (string, error) {
 		o.led, o.foreign = false, true
 		return "flush", nil
 	}
+
 	o.flows.failing.Store(o.r.IntN(2) > 0)
 	if o.r.IntN(8) == 0 {
 		o.closed = true
 		return "close", o.backend.Close()
 	}
+
 	fails(o.r, o.backend)
 	return "fail", nil
 }
@@ -166,6 +168,7 @@ func (o *ordered) run() {
 		o.stop()
 		return
 	}
+
 	ctx, cancel := context.WithCancel(o.t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -176,6 +179,7 @@ func (o *ordered) run() {
 		<-ended
 		o.stop = func() {}
 	}
+
 	synctest.Wait()
 }
 
@@ -204,6 +208,7 @@ func (o *ordered) change(ctx context.Context) (string, error) {
 		}
 		o.backend, o.closed = next, false
 	}
+
 	return name, err
 }
 
@@ -223,6 +228,7 @@ func (o *ordered) check() {
 		require.True(o.t, s.Held.Equal(k), "what is held:\n%s",
 			servicemodel.Diff(k, s.Held))
 	}
+
 	leads := func(k *memory.Kernel) bool { return k.Table().Frontend(frontendKey(1)) != nil }
 	if leads(o.kernels[0]) || leads(o.kernels[1]) {
 		o.led = true
@@ -238,11 +244,13 @@ func (o *ordered) end() {
 		memory.CallPlan, memory.CallCommit, memory.CallCleanup} {
 		o.backend.Fail(c, 0, nil)
 	}
+
 	if o.closed {
 		_, _ = o.change(o.t.Context())
 		o.end()
 		return
 	}
+
 	if !o.engine.Status().Running {
 		o.run()
 	}
@@ -259,6 +267,7 @@ func (o *ordered) end() {
 		require.True(o.t, o.stale || o.kernels[1-o.at].Table().Len() == 0)
 		k.Flush()
 	}
+
 	o.stop()
 }
 
@@ -273,6 +282,7 @@ func TestAnEngineIsCalledInAnyOrder(t *testing.T) {
 			}
 			o.stop()
 		}()
+
 		for range 40 {
 			name, err := o.call()
 			o.done = append(o.done, fmt.Sprintf("%s: %v", name, err))
@@ -282,6 +292,7 @@ func TestAnEngineIsCalledInAnyOrder(t *testing.T) {
 			synctest.Wait()
 			o.check()
 		}
+
 		o.end()
 	})
 }
@@ -310,6 +321,7 @@ func TestAnEngineIsCalledByManyAtOnce(t *testing.T) {
 				return k.Table().Frontend(frontendKey(1)) != nil
 			})
 		}
+
 		var callers sync.WaitGroup
 		for caller := range uint64(4) {
 			r := rand.New(rand.NewPCG(r.Uint64(), caller))
@@ -344,11 +356,13 @@ func TestAnEngineIsCalledByManyAtOnce(t *testing.T) {
 							memory.CallCommit}[r.IntN(3)], r.IntN(3), kernelerr.ErrConflict)
 						_, _ = o.engine.Switch(ctx, b)
 					}
+
 					cancel()
 					assert.True(t, leads(), "nobody leads the packets of the first service")
 				}
 			})
 		}
+
 		callers.Wait()
 		o.engine.Set(services(3))
 		last := &memory.Kernel{}
@@ -399,12 +413,14 @@ func TestPartsAreCalledInAnyOrder(t *testing.T) {
 			default:
 				fails(r, b)
 			}
+
 			want := 0
 			for o, n := range held {
 				part := b.Kernel().Table().Part(o)
 				require.Equal(t, n, part.Len(), "%s, after %v", o, err)
 				want += n
 			}
+
 			require.Equal(t, want, b.Kernel().Table().Len())
 		}
 	})

@@ -56,6 +56,7 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 			e.enter(PhaseSettle)
 			r.Settle, r.Unsettled = s.Settle(e.observers.noticing(ctx, p.notified))
 		}
+
 		return nil
 	})
 	if err != nil {
@@ -66,6 +67,7 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 		next, errFlows := f.Settle(e.observers.noticing(ctx, p.notified))
 		r.Settle, r.Unsettled = earlier(r.Settle, next), errors.Join(r.Unsettled, errFlows)
 	}
+
 	e.enter(PhaseSettle)
 	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
 	if t.doing != doingSettleParts {
@@ -79,6 +81,7 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 	} else if r.Unsettled == nil {
 		e.observers.emit(ctx, Settled{Next: r.Settle, Duration: r.Duration})
 	}
+
 	if r.Unsettled != nil {
 		if t.doing != doingSettleParts {
 			e.elapsed = Phases{} // Applied has reported them
@@ -86,6 +89,7 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 		t.doing = doingSettleParts
 		e.tellFailed(ctx, Failed{Doing: t.doing, Owners: t.owners, Err: t.error(r.Unsettled)})
 	}
+
 	return r, nil
 }
 
@@ -121,6 +125,7 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 			return nil, otherLayout(o)
 		}
 	}
+
 	if held := base.Rules(); held.MasqueradeMark != 0 && !held.Equal(part.Rules()) {
 		asked := part
 		if base, part, err = p.adopt(ctx, owner, s, base, part); err != nil {
@@ -136,6 +141,7 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 			p.engine.enter(PhaseCheck)
 		}
 	}
+
 	next, err := base.WithPart(owner, part)
 	if err != nil {
 		return nil, refusedState{err}
@@ -155,6 +161,7 @@ func claimsMore(part, than *servicemodel.Table) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -168,6 +175,7 @@ func (p *Parts) adopt(ctx context.Context, owner string, s servicemodel.State,
 		adopted, err = servicemodel.Resolve(nil, s.WithNode(node))
 		return held, adopted, err
 	}
+
 	owners, err := p.owners(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -245,6 +253,7 @@ func (p *Parts) owners(ctx context.Context) ([]string, error) {
 		slices.Sort(owners)
 		return slices.Compact(owners), err
 	}
+
 	o, err := p.observe(ctx, nil, nil)
 	if err != nil {
 		return nil, err
@@ -278,6 +287,7 @@ func (p *Parts) changed(s servicemodel.State, r *Result) {
 		}
 		p.state, p.notified = p.state.WithPart(owner, s), next
 	}
+
 	if _, ok := as[backends.PartReader](e.backend); ok {
 		news = servicemodel.Diff(over(others, c.Old), over(others, c.New))
 	}
@@ -294,9 +304,11 @@ func over(known, t *servicemodel.Table) *servicemodel.Table {
 		c.Frontends = append(c.Frontends,
 			servicemodel.Change[servicemodel.Frontend]{Old: known.Frontend(f.Key), New: f})
 	}
+
 	for p := range t.Pools() {
 		c.Pools = append(c.Pools,
 			servicemodel.Change[servicemodel.Pool]{Old: known.Pool(p.ID), New: p})
 	}
+
 	return known.Apply(c)
 }

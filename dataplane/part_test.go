@@ -33,6 +33,7 @@ func published(owner string, host byte, ports ...uint16) servicemodel.State {
 		ep.Ports = append(ep.Ports, servicemodel.EndpointPort{Name: name,
 			Protocol: servicemodel.TCP, Port: 80})
 	}
+
 	return servicemodel.State{}.WithService(svc).WithEndpoints(n, []servicemodel.Endpoint{ep})
 }
 
@@ -56,11 +57,13 @@ func (b *partial) ObserveParts(ctx context.Context, owners []string, want *servi
 			c.Frontends = append(c.Frontends, f)
 		}
 	}
+
 	for p := range o.Table.Pools() {
 		if slices.Contains(owners, p.ID.Service.Name.Namespace) {
 			c.Pools = append(c.Pools, p)
 		}
 	}
+
 	o.Table, err = servicemodel.NewTable(c)
 	return o, err
 }
@@ -79,6 +82,7 @@ func (b *partial) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backen
 			next, err = next.WithPart(owner, c.New.Part(owner))
 		}
 	}
+
 	if err != nil {
 		return backends.Stats{}, err
 	}
@@ -166,6 +170,7 @@ func TestAPartComesWhileTheLastOneGoes(t *testing.T) {
 			return err
 		})
 	}
+
 	ok(p.Remove(t.Context(), "a"))(t)
 	requireOwners(t, b.Kernel(), others)
 }
@@ -191,6 +196,7 @@ func TestAPartIsRefusedAsAWhole(t *testing.T) {
 		svc.Name.Name = "other"
 		two = two.WithService(svc)
 	}
+
 	_, err = p.Apply(t.Context(), "a", two)
 	var taken *servicemodel.TakenError
 	require.ErrorAs(t, err, &taken, "two services for one port")
@@ -221,6 +227,7 @@ func TestNoPartLosesAFrontend(t *testing.T) {
 			applied++
 			continue
 		}
+
 		refused++
 		require.ErrorIs(t, err, dataplane.ErrRefused)
 		require.EqualError(t, errPlan, strings.Replace(err.Error(), "apply", "plan", 1))
@@ -231,8 +238,10 @@ func TestNoPartLosesAFrontend(t *testing.T) {
 			require.EqualError(t, problems[i].Err, c.Key.String()+" is claimed by "+
 				c.Winner.String()+" and "+c.Loser.String())
 		}
+
 		require.Same(t, before, b.Kernel().Table())
 	}
+
 	require.Positive(t, refused)
 	require.Positive(t, applied)
 }
@@ -249,6 +258,7 @@ func randomPart(r *rand.Rand) (s servicemodel.State) {
 			Addr:  netip.AddrFrom4([4]byte{10, 244, 0, 1}),
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 80}}}})
 	}
+
 	return s
 }
 
@@ -295,6 +305,7 @@ func TestPartsAdoptTheSettingsOfTheInstance(t *testing.T) {
 				require.Equal(t, "masqueradeMark", field.Field)
 				continue
 			}
+
 			require.NoError(t, err)
 			require.Equal(t, s.want, rules().MasqueradeMark)
 		}
@@ -321,12 +332,14 @@ func TestManyProgramsChangeTheirParts(t *testing.T) {
 						uint16(2000+100*i+rng.IntN(100)))
 					_, err = p.Apply(t.Context(), name(i), states[i])
 				}
+
 				if err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
+
 	programs.Wait()
 	want := map[string]servicemodel.State{}
 	for i, s := range states {
@@ -353,6 +366,7 @@ func TestFlowsAreToldOfParts(t *testing.T) {
 			n := servicemodel.Name{Namespace: step.owner, Name: "pod"}
 			require.Equal(t, step.state.Service(n), last.Service(n))
 		}
+
 		last := flows.changes[len(flows.changes)-1]
 		require.Equal(t, 2, last.New.Len(), "what a holds is known still")
 		require.Len(t, flows.changes, 4)
@@ -392,11 +406,13 @@ func TestWhoWaitsForPartsHeedsItsContext(t *testing.T) {
 		<-leave
 		return nil
 	})
+
 	done := make(chan error)
 	go func() {
 		_, err := p.Remove(t.Context(), "a")
 		done <- err
 	}()
+
 	<-inside
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("terminated"))
@@ -412,6 +428,7 @@ func TestGetReturnsWhatAnOwnerHolds(t *testing.T) {
 			ok(p.Apply(t.Context(), owner, published(owner, owner[0],
 				80+uint16(owner[0]))))(t)
 		}
+
 		got := ok(p.Get(t.Context(), "b"))(t)
 		require.Equal(t, 1, got.Len())
 		for f := range got.Frontends() {
@@ -419,6 +436,7 @@ func TestGetReturnsWhatAnOwnerHolds(t *testing.T) {
 			pool, _ := got.PoolsOf(f)
 			require.Equal(t, "10.244.0.98:80", pool.Slots[0].Endpoint.String())
 		}
+
 		got = ok(p.Get(t.Context(), "c"))(t)
 		require.Zero(t, got.Len())
 	})
@@ -438,6 +456,7 @@ func TestSettingsOfALiveInstanceAreChanged(t *testing.T) {
 			states[owner] = published(owner, 7, 80+uint16(owner[0])).WithNode(marked(1))
 			ok(p.Apply(t.Context(), owner, states[owner]))(t)
 		}
+
 		_, err := p.Configure(t.Context(), marked(3))
 		require.ErrorIs(t, err, dataplane.ErrRefused)
 		require.Equal(t, "masqueradeMark", dataplane.Problems(err)[0].Field)
@@ -473,9 +492,11 @@ func TestConfigureMakesWhatApplyWouldMake(t *testing.T) {
 				eps = append(eps, servicemodel.Endpoint{Addr: a, Ports: []servicemodel.
 					EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 			}
+
 			states = append(states, servicemodel.State{}.WithService(svc).WithEndpoints(name, eps))
 		}
 	}
+
 	var nodes []servicemodel.Node
 	for _, localhost := range []bool{false, true} {
 		base := states[0].WithNode(servicemodel.Node{LocalhostNodePorts: localhost,
@@ -489,6 +510,7 @@ func TestConfigureMakesWhatApplyWouldMake(t *testing.T) {
 			}
 		}
 	}
+
 	parts := func(n servicemodel.Node, s servicemodel.State) (*dataplane.Parts, *memory.Kernel) {
 		b := memory.New(nil)
 		p := dataplane.NewParts(b, nil)
@@ -496,6 +518,7 @@ func TestConfigureMakesWhatApplyWouldMake(t *testing.T) {
 		ok(p.Apply(t.Context(), "b", s))(t)
 		return p, b.Kernel()
 	}
+
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, to := range nodes {
 		for _, s := range states {
@@ -509,6 +532,7 @@ func TestConfigureMakesWhatApplyWouldMake(t *testing.T) {
 				require.Nil(t, f.Old, "%+v: %v", to, c)
 				require.Nil(t, held.Frontend(f.New.Key), "%+v: %v", to, c)
 			}
+
 			require.Nil(t, c.Rules)
 			ok(p.Apply(t.Context(), "b", s))(t)
 			ok(p.Apply(t.Context(), "a", published("a", 7, 80)))(t)
@@ -531,6 +555,7 @@ func TestAFrontendThatTheInstanceAllowsMayBeTaken(t *testing.T) {
 			svc.ExternalIPs, svc.HostIPs = nil, addrs("127.0.0.1")
 			return s.WithService(svc)
 		}
+
 		ok(p.Apply(t.Context(), "a", at("a").WithNode(node)))(t)
 		_, err := p.Apply(t.Context(), "b", at("b"))
 		require.ErrorIs(t, err, dataplane.ErrRefused)

@@ -75,6 +75,7 @@ func Choose(ctx context.Context, s servicemodel.State, cfg *Config,
 			o, refused, err = open(candidate, d, all)
 			text = "" // the error names the backend already
 		}
+
 		if ctx.Err() != nil && err != nil {
 			break
 		}
@@ -83,6 +84,7 @@ func Choose(ctx context.Context, s servicemodel.State, cfg *Config,
 			errs = append(errs, fmt.Errorf("%s%w", text, err))
 			continue
 		}
+
 		last := &c.Others[len(c.Others)-1]
 		for _, r := range refused {
 			last.Err = errors.Join(last.Err, r.Err)
@@ -97,6 +99,7 @@ func Choose(ctx context.Context, s servicemodel.State, cfg *Config,
 			break
 		}
 	}
+
 	if c.Backend == nil {
 		return c, cmp.Or(wait.Ended(ctx), errors.Join(errs...))
 	}
@@ -128,5 +131,6 @@ func open(c backends.Candidate, d reducedState, changes *servicemodel.ChangeSet)
 			return nil, nil, errors.Join(err, b.Close())
 		}
 	}
+
 	return b, d.refused, nil
 }

@@ -135,6 +135,7 @@ func TestTheFirstThatCanIsChosen(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, tt.want, c.Backend.Name())
 			}
+
 			for _, f := range tt.list {
 				if f.opened > 0 && f.name != tt.want {
 					require.Equal(t, 1, f.Calls(memory.CallClose), "%s was closed", f.name)
@@ -162,9 +163,11 @@ func requireOthers(t *testing.T, list []*fakeCandidate, taken string, got []data
 				break
 			}
 		}
+
 		require.Error(t, got[0].Err)
 		got = got[1:]
 	}
+
 	require.Empty(t, got)
 }
 
@@ -213,6 +216,7 @@ func ExampleChoose() {
 		fmt.Println(err)
 		return
 	}
+
 	defer choice.Backend.Close()
 	fmt.Println("chosen:", choice.Backend.Name())
 	fmt.Println("not chosen:", choice.Others)

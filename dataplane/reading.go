@@ -32,6 +32,7 @@ func (e *Engine) intact(ctx context.Context, denied bool) bool {
 		_, err := e.verify(ctx, nil)
 		return err == nil && e.known.same(before)
 	}
+
 	return denied || e.known.inSync()
 }
 
@@ -53,6 +54,7 @@ func (e *Engine) ensureKnown(ctx context.Context, t *servicemodel.Table, hinted 
 	default:
 		hint = e.known.atPresent(t)
 	}
+
 	if i == backends.Touched {
 		return e.verify(ctx, hint)
 	}
@@ -91,6 +93,7 @@ func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (read boo
 	case (len(e.known.drift) > 0 || e.known.disturbed()) && !e.known.same(before):
 		return true, nil
 	}
+
 	e.known.readings.Spend(time.Since(start))
 	return err == nil, nil
 }

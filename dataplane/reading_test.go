@@ -32,6 +32,7 @@ func besideANeighbour(t *testing.T, b *bench, during time.Duration) (reads []tim
 			reads = append(reads, began)
 		}
 	}
+
 	return reads
 }
 
@@ -77,6 +78,7 @@ func TestASuspicionOutlivesTheRation(t *testing.T) {
 			time.Sleep(time.Second)
 			return nil
 		})
+
 		apply()
 		b.touched = true
 		require.True(t, apply().Observed, "the ration is used up")
@@ -106,6 +108,7 @@ func TestShortReadingsComeOnceASecond(t *testing.T) {
 				b.apply(t, s)
 				time.Sleep(10 * time.Millisecond)
 			}
+
 			require.InDelta(t, 3+10, b.Calls(memory.CallObserve)-reads, 1)
 			require.Zero(t, b.status().Totals.Repairs)
 			require.True(t, b.status().Held.Equal(b.Kernel().Table()))
@@ -123,6 +126,7 @@ func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			return fmt.Errorf("the table moved: %w", kernelerr.ErrConflict)
 		})
+
 		time.Sleep(time.Minute)
 		s := services(2).WithEndpoints(serviceName(1), endpoints(9))
 		for _, wait := range []time.Duration{0, time.Second, 394 * time.Second} {
@@ -130,6 +134,7 @@ func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
 			r := ok(b.engine.Apply(t.Context(), s))(t)
 			require.False(t, r.Observed, "what is known is good enough")
 		}
+
 		b.requireCalls(t, 2, 2)
 		slowReads(b, time.Second)
 		time.Sleep(2 * time.Second)
@@ -151,6 +156,7 @@ func TestAReadingThatFailsIsNotPutOffWhereTheKernelMayBeBroken(t *testing.T) {
 			newBench(b.Kernel()).apply(t, services(1)) // another writer
 			return kernelerr.ErrConflict
 		})
+
 		r := b.apply(t, s)
 		require.True(t, r.Observed, "what is known is not good enough if it is broken")
 		require.Equal(t, servicemodel.Counts{Added: 1, Changed: 1, Removed: 1}, r.Repaired)
@@ -165,6 +171,7 @@ func TestAReadingThatFailsIsNotPutOffWhereTheKernelMayBeBroken(t *testing.T) {
 			}
 			return errRefused
 		})
+
 		require.True(t, b.apply(t, s).Observed, "nor if that cannot be told")
 		b.Before(memory.CallIntegrity, nil)
 
@@ -212,6 +219,7 @@ func TestAnotherOrderOfEndpointsIsNoDifference(t *testing.T) {
 			require.Equal(t, u.reads == 1 && r.Observed, r.Changes.Counts().Added > 0)
 			time.Sleep(10 * time.Millisecond)
 		}
+
 		require.InDelta(t, 1+3+10, u.reads, 1)
 	})
 }
@@ -243,6 +251,7 @@ func TestWhatIsWantedComesFirst(t *testing.T) {
 		held = append(held, b.Kernel().Table().Len())
 		return nil
 	})
+
 	r := b.apply(t, next)
 	require.Equal(t, []int{3, 4}, held, "the new service is there before the old one goes")
 	b.requireCalls(t, 2, 2)
@@ -301,6 +310,7 @@ func TestTheRestIsTriedAgainByItself(t *testing.T) {
 			}
 			return nil
 		})
+
 		r := b.apply(t, services(4).WithoutService(serviceName(1)))
 		require.Equal(t, servicemodel.Counts{Added: 1, Removed: 1}, r.Counts)
 		b.requireCalls(t, 4, 4)
@@ -314,6 +324,7 @@ func TestTheRestIsTriedAgainByItself(t *testing.T) {
 			}
 			return nil
 		})
+
 		_, err := b.engine.Apply(t.Context(), services(5).WithoutService(serviceName(2)))
 		require.ErrorIs(t, err, errRefused)
 		require.NotNil(t, b.Kernel().Table().Frontend(frontendKey(5)))
@@ -343,6 +354,7 @@ func TestTheRestThatCannotBeReadIsAnError(t *testing.T) {
 		}
 		return nil
 	})
+
 	require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(2))), errRefused)
 	require.Equal(t, servicemodel.Counts{Removed: 1}, b.apply(t, services(2)).Counts)
 }
@@ -355,8 +367,10 @@ func TestTheRestPutsRightWhatChangedMeanwhile(t *testing.T) {
 			b.Kernel().Lose(frontendKey(2))
 			b.Kernel().Lose(frontendKey(3))
 		}
+
 		return nil
 	})
+
 	r := b.apply(t, services(6).WithoutService(serviceName(1)).WithEndpoints(serviceName(4),
 		endpoints(9)))
 	require.Equal(t, servicemodel.Counts{Added: 2, Removed: 1}, r.Rest.Counts())

@@ -83,8 +83,10 @@ func (e *Engine) withoutRefused(d *reducedState, err error) error {
 			// the kernel does not change for it.
 			c = servicemodel.Diff(e.known.inKernel, next)
 		}
+
 		d.table, err = next, e.backend.Check(c)
 	}
+
 	return nil
 }
 
@@ -104,6 +106,7 @@ func (d *reducedState) leaveOut(err error) error {
 		}
 		problems[p.Service] = append(problems[p.Service], p.Err)
 	}
+
 	for name, errs := range problems {
 		d.refuse(name, errors.Join(errs...))
 	}
@@ -143,24 +146,28 @@ func (d *reducedState) refuse(name servicemodel.Name, err error) {
 				r.Endpoints = append(r.Endpoints, i)
 			}
 		}
+
 		if len(r.Endpoints) > 0 {
 			d.state = d.state.WithEndpoints(name, valid)
 			d.refused = append(d.refused, r)
 			return
 		}
 	}
+
 	kept := false
 	if i >= 0 {
 		kept = d.refused[i].Kept
 		r.Err = errors.Join(d.refused[i].Err, err)
 		d.refused = slices.DeleteFunc(d.refused, before)
 	}
+
 	if was := d.accepted.Service(name); was != nil && d.keep(was, kept) {
 		r.Kept = true
 		d.kept++
 	} else {
 		d.state = d.state.WithoutService(name)
 	}
+
 	d.refused = append(d.refused, r)
 }
 
@@ -182,6 +189,7 @@ func (d *reducedState) keep(was *servicemodel.Service, kept bool) bool {
 	}):
 		d.state = d.state.WithEndpoints(was.Name, d.accepted.Endpoints(was.Name))
 	}
+
 	if !kept || d.state.Same(before) {
 		return !kept
 	}
@@ -223,5 +231,6 @@ func common(accepted, present []servicemodel.Endpoint) []servicemodel.Endpoint {
 			both = append(both, one)
 		}
 	}
+
 	return both
 }

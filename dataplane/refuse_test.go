@@ -48,6 +48,7 @@ func (b *bench) requireRefused(t *testing.T, s servicemodel.State,
 		refused = append(refused, f.Service)
 		s = s.WithoutService(f.Service).WithEndpoints(f.Service, nil)
 	}
+
 	require.Equal(t, want, refused)
 	requireHolds(t, b.Kernel(), s)
 	return r
@@ -124,6 +125,7 @@ func TestWhoTakesThePlaceOfARefusedServiceIsChecked(t *testing.T) {
 		checked += len(c.Frontends)
 		return refusePort81(c)
 	})
+
 	shared := func(s *servicemodel.Service) {
 		s.ClusterIPs, s.ExternalIPs = nil, []netip.Addr{clusterIP(200)}
 	}
@@ -135,6 +137,7 @@ func TestWhoTakesThePlaceOfARefusedServiceIsChecked(t *testing.T) {
 		others = others.WithoutService(serviceName(1+i)).WithEndpoints(serviceName(1+i), nil)
 		chain = append(chain, serviceName(1+i))
 	}
+
 	r := b.requireRefused(t, s, chain...)
 	require.Empty(t, r.Conflicts)
 	requireHolds(t, b.Kernel(), others)
@@ -166,8 +169,10 @@ func TestCollisionsLeaveOutTheirService(t *testing.T) {
 				})
 			}
 		}
+
 		return nil
 	})
+
 	r := b.requireRefused(t, services(3), serviceName(2))
 	require.ErrorIs(t, r.Refused[0].Err, backends.ErrCollision)
 	require.ErrorContains(t, r.Refused[0].Err,
@@ -193,6 +198,7 @@ func TestWhatIsWrongWithTheNodeRefusesAll(t *testing.T) {
 		b.Refuse(func(*servicemodel.ChangeSet) error { return problem })
 		require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(3))), problem)
 	}
+
 	requireHolds(t, b.Kernel(), services(2))
 	b.Refuse(func(*servicemodel.ChangeSet) error { return refused(1) })
 	_, err = b.engine.Apply(t.Context(), services(3))
@@ -224,6 +230,7 @@ func TestWarningsAreToldOnce(t *testing.T) {
 			told = append(told, w.String())
 		}
 	})
+
 	bare := service(3)
 	bare.Ports = nil
 	s := services(2).WithService(bare)
@@ -235,6 +242,7 @@ func TestWarningsAreToldOnce(t *testing.T) {
 		require.Equal(t, 1, warnings.Len())
 		require.Contains(t, string(ok(json.Marshal(warnings))(t)), `"kind":"no-address"`)
 	}
+
 	require.Contains(t, string(ok(json.Marshal(b.status()))(t)), `"warnings":[{"kind":`)
 	require.Contains(t, r.String(), "; 1 warning")
 	require.Contains(t, log.String(), `msg="state warning" service=default/svc-3 field=ports `+
@@ -244,6 +252,7 @@ func TestWarningsAreToldOnce(t *testing.T) {
 		require.Equal(t, []string{want}, told)
 		require.Equal(t, 1, b.apply(t, s).Warnings.Len())
 	}
+
 	require.Zero(t, b.apply(t, services(2)).Warnings.Len())
 	b.apply(t, s)
 	require.Equal(t, []string{want, want}, told)
@@ -256,6 +265,7 @@ func TestWarningsAreToldOnce(t *testing.T) {
 			told = append(told, w.String())
 		}
 	})
+
 	p = ok(parts.Plan(t.Context(), "default", s))(t)
 	r = ok(parts.Apply(t.Context(), "default", s))(t)
 	require.Equal(t, 1, p.Warnings.Len())
@@ -290,6 +300,7 @@ func TestTheLogTellsOfARefusedServiceOnce(t *testing.T) {
 		ok(b.engine.Apply(t.Context(), step.state))(t)
 		require.Equal(t, step.lines, strings.Count(buf.String(), "service refused"), buf.String())
 	}
+
 	require.Contains(t, buf.String(),
 		`level=WARN msg="service refused" backend=memory service=default/svc-2 reason="memory `+
 			`cannot express`)
@@ -350,6 +361,7 @@ func TestWritersTakeTurns(t *testing.T) {
 				return nil
 			})
 		}
+
 		ok(e.Apply(t.Context(), services(1)))(t)
 		require.Equal(t, 2, l.taken, "one for the apply, one for what the backend settles")
 		ok(e.Cleanup(t.Context()))(t)
@@ -403,6 +415,7 @@ func TestProblemsOfAnyError(t *testing.T) {
 		}
 		require.Equal(t, tt.want, got, "%v", tt.err)
 	}
+
 	require.Equal(t, []dataplane.Problem{
 		{Service: serviceName(1), Object: "service default/1", Field: "scheduler", Value: "x",
 			Err: field},
@@ -466,6 +479,7 @@ func TestTheTraceNamesServicesThatAreRefused(t *testing.T) {
 		return servicemodel.Packet{Src: netip.MustParseAddrPort("10.244.9.9:40000"),
 			Dst: netip.MustParseAddrPort(dst), Protocol: servicemodel.TCP}
 	}
+
 	cluster := netip.AddrPortFrom(svc.ClusterIPs[0], 81).String()
 	trace := b.engine.Status().Trace(packet(cluster), here)
 	require.Equal(t, []servicemodel.Step{
@@ -482,6 +496,7 @@ func TestTheTraceNamesServicesThatAreRefused(t *testing.T) {
 				n++
 			}
 		}
+
 		require.Equal(t, want, n, dst)
 	}
 }
@@ -501,6 +516,7 @@ func refuseHeavy(most int) func(*servicemodel.ChangeSet) error {
 					Value: fmt.Sprint(sum)})
 			}
 		}
+
 		return errors.Join(errs...)
 	}
 }
@@ -518,6 +534,7 @@ func weighted(weights ...int) servicemodel.State {
 			eps = append(eps, e)
 		}
 	}
+
 	return services(2).WithEndpoints(serviceName(1), eps)
 }
 
@@ -571,16 +588,20 @@ func TestAKeptAddressKeepsAllItsPorts(t *testing.T) {
 			e.Weight, other.Weight = weight, weight
 			eps = append(eps, e, other)
 		}
+
 		return eps
 	}
+
 	joined := func(weight uint16, hosts ...byte) []servicemodel.Endpoint {
 		eps := endpoints(hosts...)
 		for i := range eps {
 			eps[i].Weight = weight
 			eps[i].Ports = append(eps[i].Ports, split(1, hosts[i])[1].Ports...)
 		}
+
 		return eps
 	}
+
 	type list = func(uint16, ...byte) []servicemodel.Endpoint
 	for _, accepted := range []list{split, joined} {
 		for _, present := range []list{split, joined} {
@@ -588,6 +609,7 @@ func TestAKeptAddressKeepsAllItsPorts(t *testing.T) {
 			b.Refuse(refuseHeavy(100))
 			s := services(2).WithService(svc)
 			b.apply(t, s.WithEndpoints(svc.Name, accepted(1, 1, 2)))
+
 			// a weight of 200 beside others is refused
 			heavy := append(present(200, 1), split(1, 3)...)
 			r := ok(b.engine.Apply(t.Context(), s.WithEndpoints(svc.Name, heavy)))(t)
@@ -641,6 +663,7 @@ func TestASchedulerIsRefusedBeforeEndpointsCome(t *testing.T) {
 		return rendering.Check("memory", c, rendering.Abilities{
 			Scheduler: func(servicemodel.Scheduler) bool { return false }, AnyOrigins: true})
 	})
+
 	idle := servicemodel.State{}.WithService(service(1)).WithService(service(2))
 	asks := *service(1)
 	asks.Scheduler = servicemodel.LeastConn

@@ -145,12 +145,14 @@ func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 				time.Sleep(c.takes)
 				return nil
 			})
+
 			for i := range 60 * 10 {
 				if r.Kernel().Table().Len() > 0 {
 					r.Kernel().Flush()
 				}
 				r.at(time.Duration(i+1) * 100 * time.Millisecond)
 			}
+
 			repairs := len(r.applies) - 1
 			require.LessOrEqual(t, repairs, c.most)
 			require.Greater(t, repairs, c.most/2)
@@ -225,6 +227,7 @@ func TestWhoUndoesRepairsIsTold(t *testing.T) {
 					events = append(events, ev)
 				}
 			})
+
 			r := runOn(t, &bench{m, e}, dataplane.RunOptions{Resync: never})
 			r.set(services(1))
 			r.at(0)
@@ -232,6 +235,7 @@ func TestWhoUndoesRepairsIsTold(t *testing.T) {
 				r.Kernel().Flush()
 				r.at(time.Duration(i+1) * 100 * time.Millisecond)
 			}
+
 			r.at(time.Hour)
 			require.Subset(t, events, c.events)
 			require.Equal(t, len(c.events) > 0, len(events) > 0)

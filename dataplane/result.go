@@ -96,6 +96,7 @@ func (r *Result) String() string {
 	} else if n > 1 {
 		s += fmt.Sprintf("; %d warnings", n)
 	}
+
 	if r.Unsettled != nil {
 		s += "; not settled: " + r.Unsettled.Error()
 	}

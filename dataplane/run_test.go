@@ -61,6 +61,7 @@ func (r *runner) hear(_ context.Context, ev dataplane.Event) {
 		r.applies, r.results, r.errs = append(r.applies, time.Since(r.start)),
 			append(r.results, res), append(r.errs, err)
 	}
+
 	switch ev := ev.(type) {
 	case dataplane.Applied:
 		note(ev.Result, nil)
@@ -69,6 +70,7 @@ func (r *runner) hear(_ context.Context, ev dataplane.Event) {
 			r.errs[len(r.errs)-1] = ev.Err
 			return
 		}
+
 		note(nil, ev.Err)
 	case dataplane.WatchFailed:
 		note(nil, ev.Err)
@@ -143,6 +145,7 @@ func TestRunKeepsTheMinimalInterval(t *testing.T) {
 			r.at(time.Duration(n) * time.Second)
 			r.set(services(n))
 		}
+
 		r.at(time.Minute)
 		require.Equal(t, seconds(2, 14), r.applies, "ten seconds between an end and a start")
 		requireHolds(t, r.Kernel(), services(5))
@@ -162,6 +165,7 @@ func TestRunHasABurst(t *testing.T) {
 			r.at(time.Duration(n) * time.Second)
 			r.set(services(n))
 		}
+
 		r.at(time.Minute)
 		require.Equal(t, seconds(1, 2, 3, 11), r.applies)
 		requireHolds(t, r.Kernel(), services(8))
@@ -169,6 +173,7 @@ func TestRunHasABurst(t *testing.T) {
 			r.set(services(n))
 			synctest.Wait()
 		}
+
 		r.at(2 * time.Minute)
 		require.Equal(t, seconds(1, 2, 3, 11, 60, 60, 60, 70), r.applies)
 		requireHolds(t, r.Kernel(), services(4))
@@ -202,6 +207,7 @@ func TestRunTriesAgainMoreAndMoreSeldom(t *testing.T) {
 					require.Equal(t, i < 4, errors.Is(err, errRefused), "%d: %v", i, err)
 				}
 			}
+
 			requireHolds(t, r.Kernel(), services(2))
 		})
 	}
@@ -288,6 +294,7 @@ func TestRunTakesOptionsOfAnySize(t *testing.T) {
 				r.set(services(n))
 				r.at(0)
 			}
+
 			r.at(time.Hour)
 			require.Equal(t, seconds(0, 0, 0, 0), r.applies)
 		})

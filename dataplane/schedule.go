@@ -39,6 +39,7 @@ func next(now time.Time, all ...due) (rest time.Duration, do action) {
 			rest, do = left, d.do
 		}
 	}
+
 	return rest, do
 }
 
@@ -116,6 +117,7 @@ func (s *applySchedule) tried(now time.Time, do action, r *Result, err error) {
 		s.rest(now)
 		return
 	}
+
 	wait := jitter(s.opts.RetryMax)
 	if s.denied = errors.Is(err, ErrNotApproved); !s.denied {
 		wait = s.retry.failed()
@@ -175,6 +177,7 @@ func (s *checkSchedule) damaged(now time.Time) action {
 	} else if !waited {
 		return doDelay
 	}
+
 	return 0
 }
 

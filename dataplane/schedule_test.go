@@ -24,6 +24,7 @@ func requireDue(t *testing.T, now time.Time, at int, do action, d due, msg strin
 		require.Zero(t, d.at, msg)
 		return
 	}
+
 	require.False(t, d.at.Before(second(at)), "%s: %v", msg, d.at.Sub(start))
 	require.LessOrEqual(t, d.at.Sub(now), second(at).Sub(now)*5/4, msg)
 }
@@ -90,6 +91,7 @@ func TestScheduleOfApplies(t *testing.T) {
 			} else {
 				requireDue(t, now, step.due, step.do, s.due, name)
 			}
+
 			require.Equal(t, s.have && (s.do == doResync || s.denied), s.checkable(), name)
 		}
 	}
@@ -137,6 +139,7 @@ func TestScheduleOfChecks(t *testing.T) {
 			s.ration.Spend(0)
 		}
 	}
+
 	require.Equal(t, doReapply, s.damaged(second(3)), "a second later")
 	s.ration.Spend(0)
 	require.Equal(t, doDelay, s.damaged(second(3)), "it is said again")

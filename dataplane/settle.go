@@ -62,6 +62,7 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 					return err
 				}
 			}
+
 			if next, err = s.Settle(e.observers.noticing(ctx, e.known.inKernel)); err != nil {
 				e.known.inKernel = nil
 			}
@@ -69,10 +70,12 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 		})
 		err = errors.Join(err, errSettler)
 	}
+
 	if f := e.cfg.Flows; f != nil {
 		n, errFlows := f.Settle(e.observers.noticing(ctx, e.known.inKernel))
 		next, err = earlier(next, n), errors.Join(err, errFlows)
 	}
+
 	if at := e.known.applied.NextStep(); !at.IsZero() {
 		n := time.Until(at)
 		if n <= 0 {
@@ -80,17 +83,20 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 		}
 		next = earlier(next, n)
 	}
+
 	e.update(func(s *Status) {
 		e.progress.settles++
 		if err != nil {
 			s.overdue(err)
 			return
 		}
+
 		s.Unsettled, s.Settle = nil, time.Time{}
 		if next > 0 {
 			s.Settle = time.Now().Add(next)
 		}
 	})
+
 	return next, err
 }
 
@@ -140,8 +146,10 @@ func (e *Engine) step(ctx context.Context, s servicemodel.State, rev Revision) (
 			e.progress.settles++
 			s.overdue(err)
 		})
+
 		return 0, err
 	}
+
 	if r.Unsettled != nil {
 		err = e.fail(r.Unsettled)
 	}

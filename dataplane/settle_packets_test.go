@@ -47,6 +47,7 @@ func (s *sweeper) Settle(ctx context.Context) (time.Duration, error) {
 			s.swept++
 		}
 	}
+
 	return 0, nil
 }
 
@@ -65,6 +66,7 @@ func newSweeping(t *testing.T) *sweeping {
 		s.waits++
 		return wait.For(ctx, time.Second)
 	})
+
 	s.runner = runOn(t, &bench{b.Backend, e}, dataplane.RunOptions{Resync: never})
 	return s
 }
@@ -76,6 +78,7 @@ func TestTheNextCommitDoesNotWaitForPackets(t *testing.T) {
 			s.at(time.Duration(i) * 100 * time.Millisecond)
 			s.set(services(i + 1))
 		}
+
 		s.at(900 * time.Millisecond)
 		require.Equal(t, []time.Duration{0, 1e8, 2e8, 3e8, 4e8}, s.applies, "none has waited")
 		require.Equal(t, 1, s.waits)
@@ -107,6 +110,7 @@ func TestSweepsKeepUpWithCommits(t *testing.T) {
 			s.set(services(i%5 + 1))
 			require.Less(t, len(s.b.commits), 21, "of two seconds")
 		}
+
 		s.at(19900 * time.Millisecond)
 		require.Len(t, s.applies, 200)
 		require.Equal(t, 20, s.waits)
@@ -166,6 +170,7 @@ func part(t *testing.T, k *memory.Kernel, host byte) float64 {
 			}
 		}
 	}
+
 	t.Fatalf("endpoint %d is not there", host)
 	return 0
 }
@@ -199,8 +204,10 @@ func TestRunLetsEndpointsGrow(t *testing.T) {
 				r.Kernel().Flush()
 				time.Sleep(300 * time.Millisecond)
 			}
+
 			time.Sleep(100 * time.Millisecond)
 		}
+
 		synctest.Wait()
 		st := r.status()
 		require.InDelta(t, 1, part(t, r.Kernel(), 3), 0)
@@ -216,6 +223,7 @@ func TestRunLetsEndpointsGrow(t *testing.T) {
 				require.LessOrEqual(t, res.Counts.Changed, 1)
 			}
 		}
+
 		require.GreaterOrEqual(t, steps, 15)
 		r.stop()
 	})
@@ -261,11 +269,13 @@ func TestAPlanHasWholeWeights(t *testing.T) {
 				ok(start.engine.Apply(t.Context(), s))(t)
 				require.InDelta(t, .1, part(t, start.Kernel(), 2), 0)
 			}
+
 			for _, planner := range []*bench{start, newBench(start.Kernel())} {
 				p := ok(planner.engine.Plan(t.Context(), s))(t)
 				require.Contains(t, p.Changes.String(), "10.244.0.2:8080 weight 20")
 			}
 		}
+
 		c := planned(t, newBench(start.Kernel()), s)
 		r := ok(newBench(start.Kernel()).engine.ApplyChanges(t.Context(), c))(t)
 		require.Zero(t, r.Settle)

@@ -43,6 +43,7 @@ func (s *settling) Settle(context.Context) (next time.Duration, err error) {
 		s.conflicts--
 		return 0, kernelerr.ErrConflict
 	}
+
 	for len(s.deadlines) > 0 {
 		if wait := time.Until(s.deadlines[0]); wait > 0 {
 			return wait, nil
@@ -50,6 +51,7 @@ func (s *settling) Settle(context.Context) (next time.Duration, err error) {
 		s.deadlines = s.deadlines[1:]
 		s.done++
 	}
+
 	return 0, nil
 }
 
@@ -141,6 +143,7 @@ func (f *told) take(t *testing.T) (texts []string) {
 		require.True(t, c.New.Equal(f.changes[0].New))
 		texts = append(texts, c.String())
 	}
+
 	f.changes, f.states = nil, nil
 	return texts
 }
@@ -167,6 +170,7 @@ func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 		_, err := other.engine.Apply(ctx, services(1))
 		return errors.Join(err, errRefused)
 	})
+
 	require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(0))), errRefused)
 	require.Empty(t, f.changes, "nobody knows yet")
 	apply(0)
@@ -223,6 +227,7 @@ func TestRunTriesToSettleMoreAndMoreSeldom(t *testing.T) {
 			require.ErrorIs(t, err, errRefused)
 			require.Equal(t, i == 0, r.results[i] != nil)
 		}
+
 		require.ErrorIs(t, r.results[0].Unsettled, errRefused)
 		requireHolds(t, b.Kernel(), services(1))
 		b.fail(nil)
@@ -296,6 +301,7 @@ func TestASettlerTellsEvents(t *testing.T) {
 			services = append(services, d.Service.Name.Name)
 		}
 	})
+
 	svc := service(1)
 	svc.Ports[0].NodePort = 30080
 	ok(e.Apply(t.Context(), servicemodel.State{}.WithService(svc)))(t)

@@ -96,6 +96,7 @@ func (e *Engine) succeeded(ctx context.Context, r *Result) {
 			s.Totals.Repaired = sum(s.Totals.Repaired, r.Repaired)
 		}
 	})
+
 	e.tellRefused(ctx, r)
 	if len(r.Drift) > 0 || repair {
 		e.observers.emit(ctx, Repaired{r})
@@ -127,11 +128,13 @@ func (e *Engine) tellRefused(ctx context.Context, r *Result) {
 			e.observers.emit(ctx, Refused{Backend: r.Backend, Refusal: f})
 		}
 	}
+
 	for _, c := range r.Conflicts {
 		if !slices.Contains(e.reported.conflicts, c) {
 			e.observers.emit(ctx, ClaimConflict{c})
 		}
 	}
+
 	for w := range r.Warnings.Since(e.reported.warnings) {
 		e.observers.emit(ctx, Warned{w})
 	}
@@ -179,10 +182,12 @@ func (p *progress) update(f func(*Status)) {
 	case st.PendingSince.IsZero() || st.Applied != applied:
 		st.PendingSince = time.Now()
 	}
+
 	if p.changed != nil {
 		close(p.changed)
 		p.changed = nil
 	}
+
 	signal(p.wake)
 }
 
@@ -200,6 +205,7 @@ func (p *progress) ask(s servicemodel.State, wants bool) (r Revision) {
 		st.Wanted++
 		st.State, st.Asked, p.wants, r = s, time.Now(), wants, st.Wanted
 	})
+
 	return r
 }
 
@@ -236,11 +242,13 @@ func (e *Engine) Wait(ctx context.Context, r Revision) error {
 		case changed == nil:
 			return nil
 		}
+
 		select {
 		case <-changed:
 			continue
 		case <-ctx.Done():
 		}
+
 		cause := wait.Ended(ctx)
 		if err != nil {
 			return fmt.Errorf("wait for revision %d: %w; the last try: %w", r, cause, err)
@@ -308,6 +316,7 @@ func (s Status) Trace(p servicemodel.Packet, here servicemodel.Locality) service
 			lost = false
 			continue
 		}
+
 		svc := s.State.Service(r.Service)
 		if svc == nil || len(r.Endpoints) > 0 || !answers(svc, p, here) {
 			continue
@@ -317,6 +326,7 @@ func (s Status) Trace(p servicemodel.Packet, here servicemodel.Locality) service
 				Text: fmt.Sprintf("%v has %v, but is refused: %v", r.Service, p.Dst, problem.Err)})
 		}
 	}
+
 	if len(refused) == 0 {
 		return t
 	}
@@ -328,6 +338,7 @@ func (s Status) Trace(p servicemodel.Packet, here servicemodel.Locality) service
 		t.Steps[len(t.Steps)-1].Text = fmt.Sprintf("%v: the service that has %v is refused",
 			t.Decision.Outcome, p.Dst)
 	}
+
 	at := slices.IndexFunc(t.Steps, func(s servicemodel.Step) bool {
 		return s.Kind != "source" && s.Kind != "destination" && s.Kind != "conflict"
 	})

@@ -57,10 +57,12 @@ func (e *Engine) switchTo(ctx context.Context, b backends.Backend, force bool) (
 		return nil, e.failed(ctx, Failed{Doing: "switch", Revision: rev, Err: fmt.Errorf(
 			"switch from %s to %s: %w", before.Name(), b.Name(), err)})
 	}
+
 	e.update(func(s *Status) {
 		s.setServices(r)
 		s.Applied, e.progress.tried, e.progress.err = rev, rev, nil
 	})
+
 	e.tellRefused(ctx, r)
 	signal(e.switched)
 	e.former = slices.DeleteFunc(append(e.former, before), func(f backends.Backend) bool {
@@ -92,6 +94,7 @@ func (e *Engine) leaveFormer(ctx context.Context) error {
 		e.former, e.known.inKernel = former, nil // so that it is tried again
 		err = errors.Join(err, errAgain)
 	}
+
 	return err
 }
 
@@ -104,6 +107,7 @@ func (e *Engine) cleanupFormer(ctx context.Context) error {
 			failed = append(failed, fmt.Errorf("switched from %s to %s; clean up: %w", b.Name(),
 				e.backend.Name(), err))
 		}
+
 		return err == nil
 	})
 	return errors.Join(failed...)
@@ -119,6 +123,7 @@ func (e *Engine) hold(ctx context.Context, b backends.Backend, s servicemodel.St
 			return nil, err
 		}
 	}
+
 	served := e.known.inKernel
 	if force {
 		served = nil
@@ -130,12 +135,14 @@ func (e *Engine) hold(ctx context.Context, b backends.Backend, s servicemodel.St
 		e.backend, e.known = b, newKnowledge(e.known.accepted)
 		return &Result{Backend: b.Name(), Revision: rev}, nil
 	}
+
 	before, known := e.backend, e.known
 	e.backend, e.known = b, newKnowledge(known.accepted)
 	if err := e.holdsAll(ctx, s, served); err != nil {
 		e.backend, e.known = before, known
 		return nil, err
 	}
+
 	r, err := e.applyState(ctx, s, rev)
 	if err != nil {
 		written := e.known.applied != nil || !errors.Is(err, ErrNotApproved)
@@ -143,9 +150,11 @@ func (e *Engine) hold(ctx context.Context, b backends.Backend, s servicemodel.St
 			_, errCleanup := e.cleanup(context.WithoutCancel(ctx), b)
 			err = errors.Join(err, errCleanup)
 		}
+
 		e.backend, e.known = before, known
 		return nil, err
 	}
+
 	r.Observed = true
 	return r, nil
 }
@@ -176,6 +185,7 @@ func (e *Engine) holdsAll(ctx context.Context, s servicemodel.State,
 			lost = append(lost, fmt.Errorf("%s, which is served, would be lost: %w", what, r.Err))
 		}
 	}
+
 	if len(lost) > 0 {
 		return refusedState{errors.Join(lost...)}
 	}

@@ -23,6 +23,7 @@ func TestSwitchKeepsServicesInPlace(t *testing.T) {
 		requireHolds(t, next.Kernel(), services(3))
 		return nil
 	})
+
 	r := ok(b.engine.Switch(t.Context(), next))(t)
 	require.Equal(t, 3, r.Counts.Added)
 	require.False(t, r.IsRepair())
@@ -120,6 +121,7 @@ func TestSwitchNamesWhatIsRefused(t *testing.T) {
 			refused = append(refused, r)
 		}
 	})
+
 	r := ok(b.engine.ForceSwitch(t.Context(), next))(t)
 	require.Len(t, r.Refused, 1)
 	requireHolds(t, next.Kernel(), services(1))
@@ -225,6 +227,7 @@ func TestAStateThatWentWithAFormerBackendComesBack(t *testing.T) {
 		next.Fail(memory.CallCommit, 1, errRefused)
 		return nil
 	})
+
 	require.ErrorIs(t, unsettled(b.engine.Switch(t.Context(), next))(t).Unsettled, errRefused)
 	ok(b.engine.Settle(t.Context()))(t)
 	requireHolds(t, b.Kernel(), services(2))
@@ -265,6 +268,7 @@ func TestSwitchKeepsBothFamilies(t *testing.T) {
 			requireHolds(t, b.Kernel(), s)
 			require.Zero(t, next.Calls(memory.CallCommit)+next.Calls(memory.CallCleanup))
 		}
+
 		change := b.engine.Switch
 		if s.Len() > 1 {
 			change = b.engine.ForceSwitch

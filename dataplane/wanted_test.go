@@ -25,6 +25,7 @@ func TestNothingWaitsForAnApplyLongerThanItsContext(t *testing.T) {
 			_, err := b.engine.Apply(t.Context(), services(1))
 			applied <- err
 		}()
+
 		synctest.Wait()
 		start := time.Now()
 		require.Equal(t, dataplane.Revision(2), b.engine.Set(services(2)))
@@ -52,6 +53,7 @@ func TestNothingWaitsForAnApplyLongerThanItsContext(t *testing.T) {
 			err := call()
 			require.ErrorIs(t, err, context.DeadlineExceeded, name)
 		}
+
 		require.Equal(t, time.Second, time.Since(start))
 		require.Equal(t, dataplane.Revision(2), b.engine.Status().Wanted,
 			"what did not get its turn has not happened")
@@ -75,6 +77,7 @@ func TestAnAppliedRequestIsShownWithItsTable(t *testing.T) {
 		require.NotNil(t, s.Held)
 		require.Equal(t, s.State.Len(), s.Held.Len())
 	})
+
 	ok(b.engine.Apply(ctx, services(2)))(t)
 	ok(b.engine.Apply(ctx, services(1)))(t)
 	ok(b.engine.Switch(ctx, memory.New(nil)))(t)
@@ -181,6 +184,7 @@ func TestErrorsTellThePhase(t *testing.T) {
 		require.ErrorIs(t, err, errRefused)
 		require.Equal(t, phase == dataplane.PhaseCheck, errors.Is(err, dataplane.ErrRefused))
 	}
+
 	strict := benchWith(dataplane.Config{Strict: true})
 	_, err := strict.engine.Apply(t.Context(), services(1).WithService(invalid(1)))
 	requirePhase(t, dataplane.PhaseResolve, err)

@@ -153,6 +153,7 @@ func TestRunFollowsTheNode(t *testing.T) {
 			source.changed <- struct{}{}
 			time.Sleep(time.Second)
 		}
+
 		move("192.0.2.2", nil)
 		nodePortsAt(t, kernel.Table(), source.addr)
 
@@ -186,6 +187,7 @@ func TestRunFollowsTheNodeDuringAnApply(t *testing.T) {
 			source.set(netip.MustParseAddr("192.0.2.3"), nil)
 			source.changed <- struct{}{}
 		})
+
 		ok(b.engine.Apply(t.Context(), primary()))(t)
 		nodePortsAt(t, b.Kernel().Table(), netip.MustParseAddr("192.0.2.2"))
 		r.at(20 * time.Second)

@@ -23,6 +23,7 @@ func as[T any](b backends.Backend) (t T, ok bool) {
 		}
 		b = w.Unwrap()
 	}
+
 	return t, false
 }
 
@@ -41,10 +42,12 @@ func unusable(b backends.Backend) error {
 		}
 		return nil
 	}
+
 	if field, hidden := hides(v); hidden {
 		return fmt.Errorf("%T wraps the backend in its field %s, and needs a method "+
 			"Unwrap() backends.Backend", b, field)
 	}
+
 	return nil
 }
 
@@ -64,6 +67,7 @@ func hides(v reflect.Value) (field string, hidden bool) {
 			(k == reflect.Interface || k == reflect.Pointer) && value.IsNil() {
 			continue
 		}
+
 		if k == reflect.Interface || !f.Anonymous {
 			return f.Name, true
 		}
@@ -71,5 +75,6 @@ func hides(v reflect.Value) (field string, hidden bool) {
 			return field, true
 		}
 	}
+
 	return "", false
 }

@@ -53,6 +53,7 @@ func (c *Config) withDefaults() (r Config, err error) {
 		err = fmt.Errorf("iptables: prefix %q: want a capital letter, then capital letters, "+
 			"digits or \"_\", 7 in all at most", r.Prefix)
 	}
+
 	return r, err
 }
 
@@ -153,6 +154,7 @@ func (b *backend) committed(p *plan) {
 			b.found.versions = []chainID{p.version.next}
 		}
 	}
+
 	for _, x := range p.chains {
 		b.found.uses.change(b.l, x, p.needed[x.id])
 		switch {
@@ -162,6 +164,7 @@ func (b *backend) committed(p *plan) {
 			b.found.shared[x.id] = b.l.sharedAfter(x, b.found.shared[x.id])
 		}
 	}
+
 	for _, id := range p.base {
 		delete(b.found.shared, id)
 	}
@@ -178,5 +181,6 @@ func (l *layout) sharedAfter(x *chainChange, all []rule) []rule {
 			rules = append(rules, all[i])
 		}
 	}
+
 	return rules
 }

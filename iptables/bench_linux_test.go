@@ -60,6 +60,7 @@ func benchmarkFirstPacket(bench *testing.B, n int) {
 		})
 		ok(b.Commit(context.Background(), sm.Diff(o.Table, resolve(bench, nil, s))))(bench)
 	}
+
 	var sink int // receives the packets and never reads them
 	require.NoError(bench, c.Pods[1].NS.Do(func() (err error) {
 		if sink, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
@@ -67,6 +68,7 @@ func benchmarkFirstPacket(bench *testing.B, n int) {
 		}
 		return unix.Bind(sink, &unix.SockaddrInet4{Port: 53})
 	}))
+
 	defer unix.Close(sink)
 	require.NoError(bench, c.Pods[0].NS.Do(func() error { return sendFirst(bench, to) }))
 }
@@ -83,6 +85,7 @@ func sendFirst(bench *testing.B, to netip.AddrPort) error {
 			Addr: to.Addr().As4()}); err != nil {
 			return err
 		}
+
 		start := time.Now()
 		_, err = unix.Write(fd, []byte("x"))
 		took = append(took, time.Since(start))
@@ -90,6 +93,7 @@ func sendFirst(bench *testing.B, to netip.AddrPort) error {
 			return err
 		}
 	}
+
 	slices.Sort(took)
 	bench.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1000, "p50-µs")
 	bench.ReportMetric(float64(took[len(took)/10].Nanoseconds())/1000, "p10-µs")

@@ -75,6 +75,7 @@ func inItsOwnTable(e *encoder, odd bool) {
 		table.DeleteChain("chain")
 		return
 	}
+
 	table.CreateChain(&nft.Chain{Name: "chain"})
 }
 
@@ -103,6 +104,7 @@ func TestABusyNeighbourChangesNothing(t *testing.T) {
 			node.LocalhostNodePorts = !node.LocalhostNodePorts
 			s = s.WithNode(node)
 		}
+
 		r := applied(t, e, s)
 		require.Empty(t, r.Drift)
 		if r.Observed {
@@ -112,6 +114,7 @@ func TestABusyNeighbourChangesNothing(t *testing.T) {
 			requireAdopts(t, ns, s, r.Changes.New)
 		}
 	}
+
 	require.LessOrEqual(t, observed, 3, "what neighbours do is no reason to read everything")
 	require.Greater(t, own.commits.Load(), int64(20))
 	require.Greater(t, shared.commits.Load(), int64(10))
@@ -137,6 +140,7 @@ func newSharedNeighbour(tb testing.TB, ns *netnstest.NS, every time.Duration) *n
 				e.rule(id, nft.Before, 0, &theirs)
 				continue
 			}
+
 			found, err := rd.rules(context.Background(), id, true)
 			assert.NoError(tb, err)
 			for i := range found {
@@ -184,6 +188,7 @@ func benchmarkBusy(bench *testing.B, n int, busy bool) {
 		require.NoError(bench, err)
 		require.NoError(bench, other.Close())
 	}
+
 	_, err := e.Apply(context.Background(), anotherEndpoint(s, 5)) // reads the changes of others
 	require.NoError(bench, err)
 	for i := 0; bench.Loop(); i++ {
@@ -193,6 +198,7 @@ func benchmarkBusy(bench *testing.B, n int, busy bool) {
 		took = append(took, time.Since(start))
 		require.NoError(bench, err)
 	}
+
 	slices.Sort(took)
 	slices.Sort(adopting)
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -222,6 +228,7 @@ func TestTheListOfChainsIsNeverWhole(t *testing.T) {
 		require.NotEqual(t, backends.Broken, i)
 		return gen == b.kernel.gen
 	}, time.Minute, time.Millisecond)
+
 	requireAdopts(t, ns, s, want)
 }
 
@@ -240,6 +247,7 @@ func TestChainsThatTheListLacks(t *testing.T) {
 			require.NotEmpty(t, c.Type)
 		}
 	}
+
 	r.put(b.found.versions[0], &rawChain{})
 	require.NoError(t, b.kernel.readChains(t.Context(), b.l, r))
 	o := ok(b.l.interpret(r, nil))(t)

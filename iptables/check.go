@@ -28,6 +28,7 @@ func check(c *servicemodel.ChangeSet, lacks *lacking) error {
 		family = rendering.RefusedNode(Name, backends.FieldFamily, lacks.lacking.Model.String(),
 			err.Error())
 	}
+
 	return errors.Join(family, rendering.Check(Name, c, rendering.Abilities{
 		Scheduler: func(s servicemodel.Scheduler) bool {
 			name, _, _ := s.Split()
@@ -42,6 +43,7 @@ func check(c *servicemodel.ChangeSet, lacks *lacking) error {
 				r.Refuse(fe.Service, backends.FieldSessionAffinity, "ClientIP",
 					"the kernel lacks xt_recent")
 			}
+
 			if fe.Key.Protocol == servicemodel.SCTP && lacks.sctp {
 				r.Refuse(fe.Service, backends.FieldProtocol, "sctp", "the kernel lacks xt_sctp")
 			}
@@ -84,5 +86,6 @@ func commonAffinity(t *servicemodel.Table, fe *servicemodel.Frontend) affinity {
 			return affinityOf(o)
 		}
 	}
+
 	return affinityOf(fe)
 }

@@ -27,6 +27,7 @@ func slotComment(p *servicemodel.Pool, slot int) string {
 			words = append(words, "scheduler="+string(p.Scheduler))
 		}
 	}
+
 	if w := p.Slots[slot].Weight; w != 1 {
 		words = append(words, "weight="+strconv.Itoa(int(w)))
 	}
@@ -49,6 +50,7 @@ func parseSlot(comment string) (scheduler servicemodel.Scheduler, weight uint16,
 			weight = uint16(n)
 		}
 	}
+
 	return scheduler, weight, nil
 }
 
@@ -66,6 +68,7 @@ func (l *layout) settingRules(s *state) []rule {
 			rules = append(rules, rule{comment: guardBefore})
 		}
 	}
+
 	return rules
 }
 
@@ -86,6 +89,7 @@ func parseSettings(rules []rule) (r servicemodel.Rules, n localnet, err error) {
 			lines = append(lines, line)
 		}
 	}
+
 	r, err = rendering.ParseSettings(layoutNumber, lines)
 	if err == nil && r.MasqueradeMark == 0 {
 		err = errors.New("the setting of the masquerade mark is missing")

@@ -29,6 +29,7 @@ func (b *backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 			return backends.Stats{}, err
 		}
 	}
+
 	p := b.plan(c)
 	leaves := slices.ContainsFunc(nft.Families[:], func(f *nft.Family) bool {
 		return b.state.present[f] && !f.ServedBy(&p.next.rules)
@@ -39,6 +40,7 @@ func (b *backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 			return backends.Stats{}, err
 		}
 	}
+
 	if r != nil {
 		p.sweep(r)
 	}
@@ -70,6 +72,7 @@ func (b *backend) commit(ctx context.Context, p *plan) (stats backends.Stats, er
 			stats = p.encode(&k.batch, known)
 			err = k.conn.Commit(ctx, &k.batch, 0)
 		}
+
 		if err == nil {
 			break
 		}
@@ -81,6 +84,7 @@ func (b *backend) commit(ctx context.Context, p *plan) (stats backends.Stats, er
 			return backends.Stats{}, errors.Join(err, asked)
 		}
 	}
+
 	// If another program committed as well, the kernel's generation is a later one, and the next
 	// check finds out.
 	k.gen = rawnl.NextGenID(k.gen)
@@ -109,6 +113,7 @@ func (b *backend) handles(ctx context.Context, p *plan) (map[chainID]handles, er
 		}
 		known[x.id] = h
 	}
+
 	return known, nil
 }
 
@@ -142,9 +147,11 @@ func (b *backend) giveVersion(ctx context.Context) error {
 			b.found.unversioned = false
 			return nil
 		}
+
 		if !errors.Is(err, rawnl.ErrGenerationChanged) {
 			return err
 		}
 	}
+
 	return fmt.Errorf("the ruleset keeps changing: %w", kernelerr.ErrConflict)
 }

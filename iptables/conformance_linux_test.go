@@ -207,6 +207,7 @@ func writerStates() []sm.State {
 			s = g.Change(s)
 		}
 	}
+
 	return l
 }
 
@@ -273,6 +274,7 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 				require.Equal(t, c.lost, len(o.Drift) > 0)
 				table = o.Table
 			}
+
 			// The writers change different services, so that only the version prevents the second
 			// commit.
 			a := resolve(t, table, c.first.WithNode(testNode()).WithService(plainService("a", 1)))

@@ -84,6 +84,7 @@ func (d *dispatch) matchBits(n int) int {
 	case d.step == stepRange: // the order of ranges is not that of ports
 		return min(n, a+8)
 	}
+
 	return n
 }
 
@@ -101,6 +102,7 @@ func (d *dispatch) parts(t tree) (l []tree) {
 			for i := range p {
 				l = append(l, p[i:i+1])
 			}
+
 		// only if a match can distinguish it from its sibling
 		case (len(p) <= size || d.alike(p)) && d.matchBits(common) > above:
 			l = append(l, p)
@@ -110,6 +112,7 @@ func (d *dispatch) parts(t tree) (l []tree) {
 			divide(p[i:], common)
 		}
 	}
+
 	divide(t, 0)
 	return l
 }
@@ -122,6 +125,7 @@ func (d *dispatch) rules(t tree, first bool) (l []rule) {
 			l = append(l, p[0].rules...)
 			continue
 		}
+
 		r := d.match(p)
 		r.target, r.chain = targetGoto, d.chainOf(p)
 		if first {
@@ -129,6 +133,7 @@ func (d *dispatch) rules(t tree, first bool) (l []rule) {
 		}
 		l = append(l, r)
 	}
+
 	return l
 }
 
@@ -142,6 +147,7 @@ func (d *dispatch) match(t tree) (r rule) {
 			r.src = r.dst
 		}
 	}
+
 	if n < a+8 {
 		return r
 	}
@@ -151,6 +157,7 @@ func (d *dispatch) match(t tree) (r rule) {
 		mask := uint16(1)<<free - 1
 		r.ports = portRange{port &^ mask, port | mask}
 	}
+
 	return r
 }
 
@@ -170,6 +177,7 @@ func (d *dispatch) chainOf(t tree) string {
 			of += "-" + strconv.Itoa(int(r.ports.from)) + "-" + strconv.Itoa(int(r.ports.to))
 		}
 	}
+
 	return d.names.step(d.step, of)
 }
 
@@ -190,6 +198,7 @@ func (d *dispatch) differing(t, other tree, fn func(chainID, []rule)) {
 				o = q
 			}
 		}
+
 		d.differing(p, o, fn)
 	}
 }
@@ -201,6 +210,7 @@ func (t tree) counterpart(in, others map[string]tree) tree {
 			return p
 		}
 	}
+
 	return nil
 }
 
@@ -212,6 +222,7 @@ func (d *dispatch) steps(t tree) map[string]tree {
 			m[d.chainOf(p)] = p
 		}
 	}
+
 	return m
 }
 
@@ -235,6 +246,7 @@ func (t tree) bits() int {
 			return i*8 + bits.LeadingZeros8(a[i]^b[i])
 		}
 	}
+
 	return len(a) * 8
 }
 
@@ -251,6 +263,7 @@ func (t tree) same(o tree) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -278,5 +291,6 @@ func (t tree) with(edits map[string][]rule) tree {
 		}
 		t = t[i:]
 	}
+
 	return append(next, t...)
 }

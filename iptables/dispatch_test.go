@@ -33,11 +33,13 @@ func keyMakers() []keyMaker {
 			return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 		}
 	}
+
 	v6 := func(r *rand.Rand) netip.Addr {
 		a := netip.MustParseAddr("fd00:10:96::").As16()
 		a[15], a[14], a[3] = byte(r.IntN(256)), byte(r.IntN(2)), byte(r.IntN(2))
 		return netip.AddrFrom16(a)
 	}
+
 	few := func(ports ...uint16) func(*rand.Rand) uint16 {
 		return func(r *rand.Rand) uint16 { return ports[r.IntN(len(ports))] }
 	}
@@ -49,6 +51,7 @@ func keyMakers() []keyMaker {
 			return sm.FrontendKey{Addr: addr(r), Protocol: protocol(r), Port: port(r)}
 		}
 	}
+
 	return []keyMaker{
 		{"addresses spread over a range", natServices, nft.IPv4, make(v4(0xfffff), few(80, 443))},
 		{"a few addresses with many ports", natServices, nft.IPv4, make(v4(3), all)},
@@ -75,9 +78,11 @@ func rangeMakers() []keyMaker {
 			k.EndPort = k.Port + 1 + uint16(r.IntN(1<<r.IntN(10)))
 			return k
 		}
+
 		m.name, m.id = "ranges at "+m.name, natRanges
 		return m
 	}
+
 	m := keyMakers()
 	return []keyMaker{of(m[0]), of(m[1]), of(m[3]), of(m[4])}
 }
@@ -127,6 +132,7 @@ func TestDispatchChangesOnlyWhatDiffers(t *testing.T) {
 					require.Equal(t, was[id.name], rules)
 					delete(was, id.name)
 				})
+
 				d.differing(tr, before, func(id chainID, rules []rule) { was[id.name] = rules })
 				was[d.root] = is[d.root]
 				require.Equal(t, is, was, "seed %d step %d", seed, step)
@@ -156,6 +162,7 @@ func randomEdits(rng *rand.Rand, m keyMaker, d *dispatch, have map[sm.FrontendKe
 			have[k] = true
 		}
 	}
+
 	return edits
 }
 
@@ -187,6 +194,7 @@ func (w *walker) walk(chain string, k sm.FrontendKey) bool {
 			return w.walk(r.chain, k)
 		}
 	}
+
 	return false
 }
 
@@ -218,10 +226,12 @@ func TestDispatchFindsEveryKey(t *testing.T) {
 					require.True(t, w.walk(d.root, k), "seed %d: %s is not found", seed, k)
 					longest = max(longest, w.passed)
 				}
+
 				for range 1000 {
 					k := m.key(rng)
 					require.Equal(t, have[k], w.walk(d.root, k), "seed %d: %s", seed, k)
 				}
+
 				require.Less(t, longest, 120)
 				for name, rules := range w.chains {
 					require.LessOrEqual(t, len(name), maxChainName)
@@ -240,10 +250,12 @@ func TestStepsAreReadable(t *testing.T) {
 		keys = append(keys, sm.FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}),
 			Protocol: sm.TCP, Port: 80})
 	}
+
 	for i := range 20 {
 		keys = append(keys, sm.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"),
 			Protocol: sm.UDP, Port: uint16(4000 + i)})
 	}
+
 	text := ""
 	for _, r := range d.rules(grown(d, slices.Values(keys)), true) {
 		text += r.text(sm.IPv4) + "\n"

@@ -135,6 +135,7 @@ COMMIT
 	require.Equal(t, "0", sysctlValue(t, b))
 
 	cleanUp(t, e)
+
 	// KUBE-MARK-MASQ was empty and a rule leads to it. So the chain stays, with the rule that gives
 	// it its effect.
 	after := strings.Replace(save(t, ns, nft.IPv4),
@@ -151,6 +152,7 @@ func withoutBuiltin(saved string) string {
 			l = append(l, line)
 		}
 	}
+
 	return strings.Join(l, "")
 }
 
@@ -187,6 +189,7 @@ func TestTwoInstancesSideBySide(t *testing.T) {
 		require.Empty(t, o.Drift)
 		require.NotZero(t, o.Table.Len())
 	}
+
 	cleanUp(t, b)
 	o := ok(a.Observe(t.Context()))(t)
 	require.Empty(t, o.Drift)
@@ -244,6 +247,7 @@ func TestAFlushIsRepaired(t *testing.T) {
 			for command := range strings.SplitSeq(flush.command, "; ") {
 				nstest.Run(t, c.Node.NS, command)
 			}
+
 			// Another program puts a rule where ours were.
 			runTool(t, c.Node.NS, "", "iptables", "-t", "nat", "-A", "PREROUTING", "-p", "tcp",
 				"--dport", "7", "-j", "RETURN")
@@ -255,6 +259,7 @@ func TestAFlushIsRepaired(t *testing.T) {
 				require.Empty(t, r.Changes.Pools, "the services are still there")
 				require.Less(t, r.Stats.Messages, first.Stats.Messages/2, "rule by rule")
 			}
+
 			for i := range nft.Families {
 				require.Equal(t, oursOf(before[i]), oursOf(save(t, c.Node.NS, nft.Families[i])))
 			}
@@ -278,6 +283,7 @@ func oursOf(saved string) [len(kinds)]string {
 			}
 		}
 	}
+
 	return l
 }
 
@@ -322,6 +328,7 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 		want = [2]string{save(t, ns, nft.IPv4), save(t, ns, nft.IPv6)}
 		o := observation(t, b)
 		require.Empty(t, o.Drift, "seed %d", seed)
+
 		// another endpoint may stand in the place of a lost slot
 		requireSameTable(t, resolve(t, nil, s).Arrange(o.Table), o.Table)
 	}
@@ -340,6 +347,7 @@ func vandalize(saved string, rng *rand.Rand) string {
 				chains = append(chains, chain)
 			}
 		}
+
 		for _, chain := range chains {
 			for n := count[chain]; n > 0; n-- { // from the end, so that the numbers stay valid
 				switch r := rng.IntN(40); {
@@ -350,11 +358,14 @@ func vandalize(saved string, rng *rand.Rand) string {
 						1+rng.IntN(1000))
 				}
 			}
+
 			if rng.IntN(40) == 0 {
 				fmt.Fprintf(&out, "-F %s\n", chain)
 			}
 		}
+
 		out.WriteString("COMMIT\n")
 	}
+
 	return out.String()
 }

@@ -47,6 +47,7 @@ func editsBetween(before, after []rule) (l []ruleEdit) {
 			at, next = at+1, next+1
 		}
 	}
+
 	return l
 }
 
@@ -60,6 +61,7 @@ func kept(a, b []rule) (l []pair) {
 		l = append(l, pair{head, head})
 		head++
 	}
+
 	for tail < shorter-head && a[len(a)-1-tail].same(&b[len(b)-1-tail]) {
 		tail++
 	}
@@ -113,6 +115,7 @@ func commonest(before, after []rule) (l []pair) {
 			links = append(links, x)
 		}
 	}
+
 	if len(ends) == 0 {
 		return nil
 	}

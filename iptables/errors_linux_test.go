@@ -129,6 +129,7 @@ func beforeEach(tap *rawnltest.Tap, fn func(n int)) *int {
 			fn(*n)
 		}
 	}
+
 	return n
 }
 
@@ -160,6 +161,7 @@ func TestHandlesThatChangeAreReadAgain(t *testing.T) {
 				runTool(t, ns, "", "iptables", append([]string{"-D"}, args...)...)
 				runTool(t, ns, "", "iptables", append([]string{"-I"}, args...)...)
 			}
+
 			if n == c.gone {
 				runTool(t, ns, "", "iptables", "-t", "nat", "-X", version)
 			}
@@ -172,6 +174,7 @@ func TestHandlesThatChangeAreReadAgain(t *testing.T) {
 			require.NoError(t, err, "%+v", c)
 			require.NotContains(t, save(t, ns, nft.IPv4), "KUBE")
 		}
+
 		requireNothingIsKnown(t, b)
 	}
 }

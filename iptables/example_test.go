@@ -21,6 +21,7 @@ func ExampleCheck() {
 		fmt.Println(err)
 		return
 	}
+
 	for _, p := range dataplane.Problems(iptables.Check(sm.Diff(nil, table))) {
 		fmt.Println(p.Service, p.Field == backends.FieldScheduler, p.Value)
 	}

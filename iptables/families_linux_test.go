@@ -74,6 +74,7 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 			require.Equal(t, only == 0 || only == f.Model, read.tables[j], "%v of %v",
 				table(j), only)
 		}
+
 		require.Len(t, b.l.versionsOf(read), 1)
 		applied(t, writers[i%2], s.WithoutService(svcName("web")))
 		applied(t, writers[i%2], s)

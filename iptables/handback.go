@@ -31,6 +31,7 @@ func (l *layout) planHandedBack(k *kernelState, r *raw) *plan {
 			ch[id] = x
 		}
 	}
+
 	p := &plan{l: l, needed: k.needed, next: &state{}, chains: ch.sorted()}
 	if len(p.chains) > 0 || len(k.versions) > 0 {
 		p.version = l.renew(k, nft.IPv4, false)
@@ -58,6 +59,7 @@ func (l *layout) withoutExclusive(id chainID, rules []rule, in *raw) (stay []rul
 			stay = append(stay, r)
 		}
 	}
+
 	return stay
 }
 
@@ -69,5 +71,6 @@ func (n names) exclusive(t tableKind, chain string) bool {
 		n.former():
 		return false
 	}
+
 	return n.owned(chain) && (t == filter || !n.ofService(chain))
 }

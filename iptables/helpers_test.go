@@ -45,6 +45,7 @@ func manyServices(n, k int) sm.State {
 		})
 		s = s.WithEndpoints(name, endpoints(i, k, ports))
 	}
+
 	return s
 }
 
@@ -54,6 +55,7 @@ func endpoints(i, k int, ports []sm.EndpointPort) []sm.Endpoint {
 		l = append(l, sm.Endpoint{Addr: endpoint(i, j),
 			Node: fmt.Sprintf("node-%d", (i+j)%500), Ports: ports})
 	}
+
 	return l
 }
 
@@ -84,6 +86,7 @@ func (l *layout) chains(s *state, fn func(id chainID, rules []rule, shared bool)
 			d.differing(t, nil, func(id chainID, rules []rule) { fn(id, rules, false) })
 		}
 	}
+
 	seen := map[sm.PortName]bool{}
 	for fe := range s.table.Frontends() {
 		if seen[fe.Service] {
@@ -125,6 +128,7 @@ func randomConfig() randstate.Config {
 			Node: []string{"node-0", "node-1", ""}[i%3], Zone: "z" + fmt.Sprint(i%2),
 		})
 	}
+
 	c.Nodes = []sm.Node{
 		{Name: "node-0", Zone: "z0", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")}},
 		{
@@ -159,6 +163,7 @@ func webService() sm.State {
 		eps = append(eps, sm.Endpoint{Addr: a, Node: "node",
 			Ports: ports})
 	}
+
 	return sm.State{}.WithNode(node).WithService(svc).WithEndpoints(svc.Name, eps)
 }
 

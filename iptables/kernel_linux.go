@@ -54,6 +54,7 @@ func (k *kernel) open(cfg *Config) error {
 			cfg.Logger.With(logkey.Backend, Name, logkey.Instance, cfg.Prefix))
 		err = k.probe(context.Background())
 	}
+
 	if err != nil {
 		return explain(errors.Join(err, k.close()))
 	}
@@ -74,6 +75,7 @@ func (k *kernel) probe(ctx context.Context) error {
 			k.lacks.family, k.lacks.lacking = err, f
 		}
 	}
+
 	return nil
 }
 
@@ -107,6 +109,7 @@ func (k *kernel) probeFamily(ctx context.Context, f *nft.Family) error {
 			*optional[x] = true
 		}
 	}
+
 	return nil
 }
 
@@ -139,6 +142,7 @@ func (b *backend) observe(ctx context.Context) (o *backends.Observation, r *raw,
 		drift, err = b.kernel.sysctls.Drift(ctx, &b.found.sysctls, sysctls.Loopback(&b.state.rules))
 		o.Drift, b.observed = append(o.Drift, drift...), err == nil
 	}
+
 	return o, r, err
 }
 
@@ -203,6 +207,7 @@ func (b *backend) look(ctx context.Context) (whole, certain bool, err error) {
 			return true, listed, err
 		}
 	}
+
 	one := len(b.l.versionsOf(r)) == len(b.found.versions)
 	return one && b.l.usesOf(r) == b.found.uses, true, nil
 }
@@ -226,6 +231,7 @@ func (b *backend) skeletonWhole(ctx context.Context) (bool, error) {
 			}
 		}
 	}
+
 	return true, nil
 }
 
@@ -248,6 +254,7 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backen
 	} else if r, _, err = b.kernel.readAll(ctx, b.l); err == nil {
 		stats, err = b.remove(ctx, r)
 	}
+
 	if err != nil {
 		return backends.Stats{}, b.failed("commit", err)
 	}
@@ -306,10 +313,12 @@ func (b *backend) remove(ctx context.Context, r *raw) (stats backends.Stats, err
 			stats, err = b.removeInParts(ctx)
 		}
 	}
+
 	if err == nil {
 		b.state, b.written, b.observed = nil, nil, false
 		b.found.sysctls = sysctls.State{}
 	}
+
 	return stats, err
 }
 

@@ -73,12 +73,14 @@ func (rd *reader) listChains(ctx context.Context, f *nft.Family, r *raw) (whole 
 					r.put(t.chain(c.Name), &rawChain{ChainInfo: c})
 				}
 			}
+
 			return err
 		})
 		if err != nil || !torn {
 			return !torn, err
 		}
 	}
+
 	return false, nil
 }
 
@@ -99,6 +101,7 @@ func (rd *reader) findChains(ctx context.Context, l *layout, f *nft.Family, r *r
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -130,6 +133,7 @@ func (rd *reader) rules(ctx context.Context, id chainID, shared bool) ([]foundRu
 			return l, err
 		}
 	}
+
 	return nil, fmt.Errorf("%s keeps changing: %w", id, kernelerr.ErrConflict)
 }
 
@@ -156,6 +160,7 @@ func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 				return nil, 0, err
 			}
 		}
+
 		whole, err := k.reader.listChains(ctx, f, r)
 		if err == nil && !whole {
 			err = k.reader.findChains(ctx, l, f, r)
@@ -165,6 +170,7 @@ func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 		}
 		k.reader.decoders[f].limitNames(len(r.chains) - known)
 	}
+
 	if err := k.readChains(ctx, l, r); err != nil {
 		return nil, 0, err
 	}
@@ -182,6 +188,7 @@ func (k *kernel) stillAt(ctx context.Context, l *layout, versions []chainID) (bo
 			return false, err
 		}
 	}
+
 	if len(versions) > 0 {
 		return true, nil
 	}
@@ -191,6 +198,7 @@ func (k *kernel) stillAt(ctx context.Context, l *layout, versions []chainID) (bo
 			return false, err
 		}
 	}
+
 	return len(l.versionsOf(&r)) == 0, nil
 }
 
@@ -207,6 +215,7 @@ func (k *kernel) readChains(ctx context.Context, l *layout, r *raw) error {
 				ids = append(ids, id)
 			}
 		}
+
 		if len(ids) == 0 {
 			return nil
 		}
@@ -248,6 +257,7 @@ func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) 
 				c.rules = rulesOf(found)
 				continue
 			}
+
 			c.rules = make([]rule, 0, c.Use)
 			add := func(found foundRule) { c.rules = append(c.rules, found.rule) }
 			if _, err := rd.dumpRules(ctx, id, add); err != nil {
@@ -255,6 +265,7 @@ func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) 
 			}
 		}
 	}
+
 	errs := make([]error, min(1+len(ids)/chainsForReader, runtime.GOMAXPROCS(0)))
 	var group sync.WaitGroup
 	for i := range errs[1:] {
@@ -265,6 +276,7 @@ func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) 
 			}
 		})
 	}
+
 	errs[0] = work(k.reader)
 	group.Wait()
 	return errors.Join(errs...)

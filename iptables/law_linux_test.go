@@ -36,12 +36,14 @@ func newLawful(t *testing.T) func(*testing.T, *rand.Rand) *law.Machine {
 			k.Run("", "ip6tables-restore", "testdata/layouts/752c62b.ipv6")
 		}
 	}
+
 	newer := func(at int, _ *rand.Rand) {
 		for _, program := range []string{"iptables", "ip6tables"} {
 			k.Run("", program, "-t", "nat", "-R", prefixes[at]+"-SETTINGS", "1", "-m", "comment",
 				"--comment", "layout 1000")
 		}
 	}
+
 	return func(_ *testing.T, r *rand.Rand) *law.Machine {
 		return k.Machine(r, law.Machine{Check: iptables.Check,
 			Open: func(at int) (backends.Backend, error) {

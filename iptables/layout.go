@@ -83,6 +83,7 @@ func baseChains(t tableKind) []nft.Chain {
 			{Name: "POSTROUTING", Type: "nat", Hook: nft.HookPostrouting, Prio: prioSNAT},
 		}
 	}
+
 	return []nft.Chain{
 		{Name: "INPUT", Type: "filter", Hook: nft.HookInput, Prio: prioFilter},
 		{Name: "FORWARD", Type: "filter", Hook: nft.HookForward, Prio: prioFilter},
@@ -97,6 +98,7 @@ func chainOf(id chainID) *nft.Chain {
 			return &c
 		}
 	}
+
 	return &nft.Chain{Name: id.name}
 }
 
@@ -187,6 +189,7 @@ func (n names) owned(chain string) bool {
 		n.former():
 		return true
 	}
+
 	return n.isStep(chain) || n.ofService(chain)
 }
 
@@ -203,10 +206,12 @@ func (l *layout) foreign(r *raw) string {
 		case l.names.settings(), l.names.masqOffPod(), l.names.clusterIPs():
 			return ""
 		}
+
 		if first == "" && l.names.owned(id.name) {
 			first = id.String()
 		}
 	}
+
 	return first
 }
 
@@ -253,5 +258,6 @@ func (n names) entry(chain string) bool {
 		n.clusterIPs(), n.healthChecks(), n.former():
 		return true
 	}
+
 	return false
 }

@@ -46,6 +46,7 @@ func TestSlotsAsComments(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, p.Slots[i].Weight, weight)
 	}
+
 	_, _, err := parseSlot("weight=0")
 	require.Error(t, err)
 }
@@ -76,10 +77,12 @@ func TestSettingsAsComments(t *testing.T) {
 			require.Equal(t, was, n)
 		}
 	}
+
 	for _, c := range []string{"", "colour blue", "pod-cidr x", "masquerade-mark many"} {
 		_, _, err := parseSettings([]rule{{comment: "masquerade-mark 0x4000"}, {comment: c}})
 		require.Error(t, err, c)
 	}
+
 	_, _, err := parseSettings(nil)
 	require.Error(t, err)
 }
@@ -97,6 +100,7 @@ func TestEditsLeadFromOneListToTheOther(t *testing.T) {
 		}
 		return l
 	}
+
 	for range 5000 {
 		a, b := list(), list()
 		var got []rule
@@ -114,6 +118,7 @@ func TestEditsLeadFromOneListToTheOther(t *testing.T) {
 				got = append(got, b[e.rule])
 			}
 		}
+
 		require.Equal(t, len(a), at)
 		require.True(t, sameRules(b, got), "seed %d: %v to %v", seed, a, b)
 		require.Equal(t, mostKept(a, b), kept, "seed %d: %v to %v", seed, a, b)
@@ -130,6 +135,7 @@ func mostKept(a, b []rule) int {
 	case a[0].same(&b[0]):
 		return 1 + mostKept(a[1:], b[1:])
 	}
+
 	return max(mostKept(a[1:], b), mostKept(a, b[1:]))
 }
 
@@ -140,6 +146,7 @@ func TestALongListIsComparedInBoundedTime(t *testing.T) {
 		a = append(a, rule{target: targetAccept, ports: single(uint16(i + 1))})
 		b = append(b, rule{target: targetDrop, ports: single(uint16(i + 1))})
 	}
+
 	require.Len(t, editsBetween(a, b), 3000)
 	require.Len(t, editsBetween(a, append(b[:1:1], a[1:]...)), 3000)
 }
@@ -217,6 +224,7 @@ func TestCheckNamesWhatCannotBeExpressed(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
+
 			var u *backends.UnsupportedError
 			require.True(t, errors.As(err, &u), "%v", err)
 			require.Equal(t, c.field, u.Field)
@@ -257,18 +265,21 @@ func TestTheDocumentedRulesAreThere(t *testing.T) {
 		"-I INPUT 1", "-I FORWARD 1", "-I FORWARD 2"} {
 		plan = strings.ReplaceAll(plan, command, "-A "+strings.Fields(command)[1])
 	}
+
 	checked := 0
 	for line := range strings.Lines(string(doc)) {
 		line, ok := strings.CutPrefix(line, "//\t-A ")
 		if !ok {
 			continue
 		}
+
 		// "…" stands for text that is too long to show.
 		for part := range strings.SplitSeq(strings.TrimSpace(line), "…") {
 			require.Contains(t, plan, part)
 			checked++
 		}
 	}
+
 	require.Greater(t, checked, 25)
 }
 

@@ -57,6 +57,7 @@ func podService(c *netnstest.Cluster, n int, change func(*sm.Service, *sm.Node))
 				Ports: ports})
 		}
 	}
+
 	return sm.State{}.WithNode(node).WithService(svc).WithEndpoints(svc.Name, eps)
 }
 
@@ -79,6 +80,7 @@ func TestNodePortsAtLocalhost(t *testing.T) {
 	require.True(t, c.IsNodeAddr(o.Source.Addr()), "masqueraded: %s", o)
 	v := ok(c.Node.NS.Sysctl("net/ipv4/conf/all/route_localnet"))(t)
 	require.Equal(t, "1", v)
+
 	// A program that listens only on loopback is still not open to others.
 	ok(c.Node.NS.Serve("local", sm.TCP, netip.MustParseAddrPort("127.0.0.2:9090")))(t)
 	require.Equal(t, "local", dial(t, c.Node, "127.0.0.2:9090").Server)
@@ -110,6 +112,7 @@ func only(c *netnstest.Cluster, s sm.State, port sm.EndpointPort, pods ...int) s
 			})
 		}
 	}
+
 	return s.WithEndpoints(svcName("web"), eps)
 }
 
@@ -153,6 +156,7 @@ func remembered(
 		text, err = os.ReadFile("/proc/thread-self/net/xt_recent/" + list)
 		return err
 	}))
+
 	return string(text)
 }
 
@@ -174,6 +178,7 @@ func TestHealthChecksPassWhereInputDrops(t *testing.T) {
 			require.Equal(t, want, dial(t, c.Outside[0], a).Kind, a)
 		}
 	}
+
 	checks := []string{"192.0.2.10:32555", "[2001:db8:2::10]:32555"}
 	requireDial(netnstest.Dropped, checks...)
 
@@ -182,6 +187,7 @@ func TestHealthChecksPassWhereInputDrops(t *testing.T) {
 		svc.ExternalTrafficPolicy, svc.HealthCheckNodePort = sm.PolicyLocal, 32555
 	})
 	again := another(t, c.Node.NS)
+
 	// This backend observes before there are health checks, and must not take later ones for
 	// unwanted.
 	ok(again.Observe(t.Context(), nil))(t)
@@ -206,6 +212,7 @@ func TestHealthChecksPassWhereInputDrops(t *testing.T) {
 		other.HealthCheckNodePort = 32556
 		applied(t, adopts, with.WithService(&other))
 	}
+
 	requireDial(netnstest.Dropped, checks...)
 	requireDial(netnstest.Answered, "192.0.2.10:32556")
 	applied(t, adopts, podService(c, 3, nil))
@@ -232,6 +239,7 @@ func TestPacketsFindTheirServiceAmongMany(t *testing.T) {
 		s = s.WithService(&svc).WithEndpoints(svc.Name,
 			[]sm.Endpoint{{Addr: pod.IPv4, Node: "node", Ports: ports}})
 	}
+
 	applied(t, dataplane.New(b, nil), s)
 	for i := 7; i < 1500; i += 100 {
 		for _, to := range []netip.AddrPort{netip.AddrPortFrom(spread(i), 80),
@@ -239,9 +247,11 @@ func TestPacketsFindTheirServiceAmongMany(t *testing.T) {
 			o := dial(t, c.Pods[0], to.String())
 			require.Equal(t, pod.Name, o.Server, "%s: %s", to, o)
 		}
+
 		require.Equal(t, netnstest.Refused,
 			dial(t, c.Pods[0], netip.AddrPortFrom(spread(i), 81).String()).Kind, "another port")
 	}
+
 	unused := netnstest.Probe{From: c.Pods[0], Proto: sm.TCP,
 		To: netip.MustParseAddrPort("10.100.7.9:80")}
 	require.Equal(t, netnstest.Dropped, unused.Send(t.Context()).Kind,
@@ -270,6 +280,7 @@ func TestARangeLeadsToOnePort(t *testing.T) {
 				s.Ports[0].EndPort, s.Ports[0].NodePort = 90, 0
 				edit(s)
 			}))
+
 			for _, to := range []string{"10.96.0.10:", "[fd00:10:96::a]:"} {
 				first := dial(t, c.Outside[0], to+"80")
 				require.Equal(t, netnstest.Answered, first.Kind, first)

@@ -58,6 +58,7 @@ func TestEveryFailureIsToldWhileALargeInstanceGoes(t *testing.T) {
 			faults.Arm(refusal, failing)
 		}
 	}
+
 	for hits := 1; hits > 0; failing++ {
 		commit(t, wide, manyServices(200, 1))
 		transactions = 0
@@ -68,6 +69,7 @@ func TestEveryFailureIsToldWhileALargeInstanceGoes(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
+
 	require.Greater(t, transactions, 1)
 	require.NotContains(t, save(t, ns, nft.IPv4), "KUBE")
 }

@@ -60,8 +60,10 @@ func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 			x = ch.of(id)
 			x.shared, x.exists, x.after = d.shared, d.exists, d.after
 		}
+
 		x.existed, x.before = d.existed, d.before
 	}
+
 	for id, x := range ch {
 		if x.shared {
 			all, there := k.shared[id]
@@ -69,12 +71,14 @@ func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 			x.stays = !x.exists && (len(all) > len(x.before) || isBase(id) || k.needed[id])
 		}
 	}
+
 	p.chains = ch.sorted()
 	home := homeOf(&next.rules)
 	if present := next.present[home]; len(p.chains) > 0 || present != (len(k.versions) == 1) {
 		p.version = l.renew(k, home, present)
 		p.tables[nat.of(home)] = present && !k.tables[nat.of(home)]
 	}
+
 	for _, x := range p.chains {
 		p.tables[x.id.table] = p.tables[x.id.table] || x.exists && !k.tables[x.id.table]
 	}
@@ -100,6 +104,7 @@ func (p *plan) edited() []*chainChange {
 			l = append(l, x)
 		}
 	}
+
 	return l
 }
 
@@ -129,6 +134,7 @@ func (p *plan) encode(b *rawnl.Batch, known map[chainID]handles) backends.Stats 
 			e.tables[t].EnsureTable()
 		}
 	}
+
 	if p.version != nil {
 		e.encodeVersion(p.version)
 	}
@@ -137,6 +143,7 @@ func (p *plan) encode(b *rawnl.Batch, known map[chainID]handles) backends.Stats 
 			e.of(x.id).CreateChain(chainOf(x.id))
 		}
 	}
+
 	for _, x := range p.chains {
 		switch {
 		case x.removes():
@@ -148,6 +155,7 @@ func (p *plan) encode(b *rawnl.Batch, known map[chainID]handles) backends.Stats 
 			e.editRules(x, known[x.id])
 		}
 	}
+
 	p.encodeRemovals(e)
 	return backends.Stats{Messages: b.Len(), Bytes: b.Size(), Elements: e.rules}
 }
@@ -160,11 +168,13 @@ func (p *plan) encodeRemovals(e *encoder) {
 			e.of(x.id).FlushChain(x.id.name)
 		}
 	}
+
 	for _, x := range p.chains {
 		if p.deletes(x) {
 			e.of(x.id).DeleteUnusedChain(x.id.name)
 		}
 	}
+
 	for _, id := range p.base {
 		e.of(id).DeleteUnusedChain(id.name)
 	}
@@ -193,6 +203,7 @@ func (e *encoder) editRules(x *chainChange, h handles) {
 			last = append(last, &x.after[d.rule])
 		}
 	}
+
 	// In a shared chain, the rules of other programs come after all of ours.
 	at, handle := nft.Last, uint64(0)
 	switch {
@@ -202,6 +213,7 @@ func (e *encoder) editRules(x *chainChange, h handles) {
 	case x.shared && h.first != 0:
 		at, handle = nft.Before, h.first
 	}
+
 	for _, r := range last {
 		e.rule(x.id, at, handle, r)
 	}
@@ -247,6 +259,7 @@ func (l *layout) handlesOf(x *chainChange, found []foundRule) (handles, bool) {
 		h.rules = append(h.rules, found[i].handle)
 		rules = append(rules, found[i].rule)
 	}
+
 	return h, slices.Equal(rules, x.before) // opaque rules may be equal here
 }
 
@@ -280,6 +293,7 @@ func (p *plan) sweep(r *raw) {
 			p.gone[id.table] = false
 		}
 	}
+
 	for _, id := range others {
 		if p.gone[id.table] {
 			p.base = append(p.base, id)

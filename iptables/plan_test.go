@@ -29,10 +29,12 @@ func planFor(t *testing.T, states ...sm.State) []*plan {
 		plans = append(plans, p)
 		b := backend{l: l, state: old, found: *k}
 		b.committed(p)
+
 		// not at random, so that the text is always the same
 		b.found.nextVersion = uint32(len(plans))
 		old, table, k = b.state, next, &b.found
 	}
+
 	return plans
 }
 
@@ -42,6 +44,7 @@ func story() (names []string, states []sm.State) {
 		names, states = append(names, name), append(states, s)
 		return s
 	}
+
 	s := add("first", webService())
 	eps := slices.Clone(s.Endpoints(svcName("web")))
 	eps[1].Addr = addrs("10.244.1.9")[0]
@@ -52,6 +55,7 @@ func story() (names []string, states []sm.State) {
 		edit(&svc)
 		return s.WithService(&svc)
 	}
+
 	s = add("affinity", change(func(svc *sm.Service) {
 		svc.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}
 	}))
@@ -109,6 +113,7 @@ func encoded(p *plan) []byte {
 		}
 		known[x.id] = h
 	}
+
 	var b rawnl.Batch
 	p.encode(&b, known)
 	return append([]byte{}, b.Bytes()...)

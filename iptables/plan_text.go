@@ -27,9 +27,11 @@ func (p *plan) String() string {
 				fmt.Fprintf(&b, "# %s-restore --noflush\n", toolName(f.Model))
 				first = false
 			}
+
 			fmt.Fprintf(&b, "*%s\n%sCOMMIT\n", t.kind(), body)
 		}
 	}
+
 	for _, line := range p.sysctls.Lines() {
 		fmt.Fprintf(&b, "# sysctl %s\n", line)
 	}
@@ -54,6 +56,7 @@ func (p *plan) tableText(t table) string {
 			gone = append(gone, x.id.name)
 		}
 	}
+
 	if p.version != nil {
 		for _, v := range p.version.gone {
 			if v.table == t {
@@ -61,6 +64,7 @@ func (p *plan) tableText(t table) string {
 			}
 		}
 	}
+
 	for _, name := range made {
 		fmt.Fprintf(&b, ":%s - [0:0]\n", name)
 	}
@@ -69,11 +73,13 @@ func (p *plan) tableText(t table) string {
 			x.appendText(&b)
 		}
 	}
+
 	for _, x := range changes {
 		if x.removes() && len(x.before) > 0 {
 			fmt.Fprintf(&b, "-F %s\n", x.id.name)
 		}
 	}
+
 	for _, name := range gone {
 		fmt.Fprintf(&b, "-X %s\n", name)
 	}
@@ -88,11 +94,13 @@ func (x *chainChange) appendText(b *strings.Builder) {
 				x.line(b, "-D", 0, &x.before[i])
 			}
 		}
+
 		for i := range x.after {
 			x.line(b, "-I", i+1, &x.after[i])
 		}
 		return
 	}
+
 	edits := editsBetween(x.before, x.after)
 	n := 1 // the present number of the rule that the step changes
 	for _, e := range edits {
@@ -105,6 +113,7 @@ func (x *chainChange) appendText(b *strings.Builder) {
 			} else {
 				x.line(b, "-I", n, &x.after[e.rule])
 			}
+
 			n++
 		case editReplace:
 			x.line(b, "-R", n, &x.after[e.rule])

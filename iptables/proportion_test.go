@@ -58,6 +58,7 @@ func lawOf(cfg *Config) *proportion.Law {
 				b.committed(p)
 				return p.Stats()
 			}
+
 			step(sm.Diff(nil, base))
 			return func(to sm.State) func() backends.Stats {
 				step(sm.Diff(b.written, base))
@@ -89,6 +90,7 @@ func TestAChoiceCostsTheSameInLargePools(t *testing.T) {
 				pool = p
 			}
 		}
+
 		choose := Chooser(pool)
 		return func() { choose(netip.MustParseAddrPort("198.51.100.7:4000")) }
 	})

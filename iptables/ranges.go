@@ -21,6 +21,7 @@ func (k treeKind) rangesOf() (treeKind, bool) {
 	case filterServices:
 		return filterRanges, true
 	}
+
 	return 0, false
 }
 
@@ -30,6 +31,7 @@ func (l *layout) toRanges(d *dispatch, s *state, rules []rule) []rule {
 		rules = append(rules, rule{comment: "ranges of ports", target: targetJump,
 			chain: l.names.ranges()})
 	}
+
 	return rules
 }
 

@@ -42,12 +42,14 @@ func TestPacketsFindTheFirstRange(t *testing.T) {
 							all = append(all, o)
 						}
 					}
+
 					require.Equal(t, len(all) > 0, w.walk(d.root, k), "seed %d: %s", seed, k)
 					if len(all) > 0 {
 						first := slices.MinFunc(all, sm.FrontendKey.CompareRange)
 						require.Equal(t, leafRule(first)[0], *w.found, "seed %d: %s", seed, k)
 					}
 				}
+
 				for name := range w.chains {
 					require.LessOrEqual(t, len(name), maxChainName)
 				}
@@ -62,6 +64,7 @@ func rangeStory() (names []string, states []sm.State) {
 		names, states = append(names, name), append(states, s)
 		return s
 	}
+
 	calls := &sm.Service{Name: svcName("calls"), ClusterIPs: addrs("10.96.0.10"),
 		LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: addrs("203.0.113.8")[0]}},
 		Ports: []sm.ServicePort{{Name: "rtp", Protocol: sm.UDP, Port: 10000,
@@ -72,6 +75,7 @@ func rangeStory() (names []string, states []sm.State) {
 		eps = append(eps, sm.Endpoint{Addr: a, Node: "node",
 			Ports: []sm.EndpointPort{{Name: "rtp", Protocol: sm.UDP}}})
 	}
+
 	s := sm.State{}.WithNode(testNode())
 	s = add("range", s.WithService(calls).WithEndpoints(calls.Name, eps))
 	first := *calls

@@ -56,6 +56,7 @@ func (b *backend) adopt(r *raw) (*backends.Observation, error) {
 			r = &raw{} // none of the chains are ours
 		}
 	}
+
 	o, err := b.l.interpret(r, b.written)
 	if err != nil {
 		return nil, fmt.Errorf("iptables: %w", err)
@@ -85,6 +86,7 @@ func (l *layout) interpret(r *raw, written *servicemodel.Table) (*observed, erro
 		o.otherLayout = errors.Is(err, rendering.ErrLayout)
 		o.text = []string{fmt.Sprintf("%s: %v", l.settingsIn(r), err)}
 	}
+
 	o.kernel = kernelState{
 		shared: map[chainID][]rule{}, drift: map[chainID]*chainChange{}, needed: map[chainID]bool{},
 		kept: reading.localnet.kept, versions: l.versionsOf(r), nextVersion: newVersion(),
@@ -113,8 +115,10 @@ func (l *layout) compareVersions(r *raw, o *observed) {
 			o.text = append(o.text, fmt.Sprintf("%s is missing", missing))
 			return
 		}
+
 		surplus = versions[1:]
 	}
+
 	for _, v := range surplus {
 		o.text = append(o.text, fmt.Sprintf("%s does not belong", v))
 	}
@@ -135,6 +139,7 @@ func (l *layout) compare(r *raw, o *observed, wanted changes) {
 				before: have, after: w.after})
 		}
 	}
+
 	o.kernel.tables = r.tables
 	shared := map[chainID][]rule{} // our rules in chains that other programs use, too
 	led := map[chainID]int{}       // how many of our rules lead to a chain
@@ -152,10 +157,12 @@ func (l *layout) compare(r *raw, o *observed, wanted changes) {
 		case !l.owns(id, c):
 			rules = nil
 		}
+
 		for i := range rules {
 			led[rules[i].leads(id)]++
 		}
 	}
+
 	for _, id := range r.sorted() {
 		c := r.chains[id]
 		owned := l.owns(id, c)
@@ -193,6 +200,7 @@ func (l *layout) ours(id chainID, rules, want []rule, shared bool) []rule {
 			own = append(own, rules[i])
 		}
 	}
+
 	return own
 }
 
@@ -213,6 +221,7 @@ func (o *observed) drifted(x *chainChange) {
 	default:
 		what = describeDifference(x.before, x.after, x.id.table.family().Model)
 	}
+
 	o.text = append(o.text, fmt.Sprintf("%s %s", x.id, what))
 }
 
@@ -238,6 +247,7 @@ func describeDifference(before, after []rule, f servicemodel.Family) string {
 			first = s
 		}
 	}
+
 	for _, e := range edits {
 		switch e.kind {
 		case editInsert:
@@ -251,5 +261,6 @@ func describeDifference(before, after []rule, f servicemodel.Family) string {
 			note("surplus: " + before[e.at].text(f))
 		}
 	}
+
 	return fmt.Sprintf("lacks %d and has %d surplus rules; %s", missing, surplus, first)
 }

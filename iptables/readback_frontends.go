@@ -34,6 +34,7 @@ func (r *reading) contents() servicemodel.Contents {
 		r.c = servicemodel.Contents{}
 		return r.c
 	}
+
 	r.pools = map[servicemodel.PoolID]*servicemodel.Pool{}
 	for _, f := range nft.Families {
 		r.frontends(f)
@@ -41,6 +42,7 @@ func (r *reading) contents() servicemodel.Contents {
 			r.addresses(r.l.tree(f, filterClusterIPs), clusterIPRule)...)
 		r.c.Hairpins = append(r.c.Hairpins, r.addresses(r.l.tree(f, natHairpins), hairpinRule)...)
 	}
+
 	used := map[servicemodel.PoolID]bool{}
 	for _, fe := range r.c.Frontends {
 		for _, v := range [...]servicemodel.Verdict{fe.Internal, fe.External} {
@@ -50,6 +52,7 @@ func (r *reading) contents() servicemodel.Contents {
 			}
 		}
 	}
+
 	return r.c
 }
 
@@ -62,6 +65,7 @@ func (r *reading) healthChecks() (l []servicemodel.Change[servicemodel.HealthChe
 		}
 		return l
 	}
+
 	found := map[servicemodel.Name]*servicemodel.HealthCheck{}
 	for i, f := range nft.Families {
 		r.walk(r.l.tree(f, filterHealthChecks), func(have *rule) {
@@ -81,6 +85,7 @@ func (r *reading) healthChecks() (l []servicemodel.Change[servicemodel.HealthChe
 			}
 		})
 	}
+
 	for _, h := range found {
 		l = append(l, servicemodel.Change[servicemodel.HealthCheck]{New: h})
 	}
@@ -105,6 +110,7 @@ func (r *reading) walk(d *dispatch, fn func(*rule)) {
 			}
 		}
 	}
+
 	visit(d.root)
 }
 
@@ -120,6 +126,7 @@ func (r *reading) addresses(d *dispatch, want func(netip.Addr) rule) []netip.Add
 			l = append(l, found.dst.Addr())
 		}
 	})
+
 	slices.SortFunc(l, netip.Addr.Compare)
 	return slices.Compact(l)
 }
@@ -137,6 +144,7 @@ func (r *reading) frontends(f *nft.Family) {
 			}
 		})
 	}
+
 	seen := map[servicemodel.FrontendKey]bool{}
 	for _, kind := range [...]treeKind{natNodePorts, natServices, natRanges} {
 		d := r.l.tree(f, kind)
@@ -161,6 +169,7 @@ func (r *reading) frontends(f *nft.Family) {
 					return
 				}
 			}
+
 			seen[key] = true
 			r.c.Frontends = append(r.c.Frontends, fe)
 		})
@@ -181,6 +190,7 @@ func (r *reading) key(d *dispatch, found *rule) (servicemodel.FrontendKey, bool)
 		k.Addr = d.f.Any
 		return k, !found.dst.IsValid()
 	}
+
 	k.Addr = found.dst.Addr()
 	return k, found.dst.IsSingleIP()
 }
@@ -207,6 +217,7 @@ func (r *reading) sources(f *nft.Family, fe *servicemodel.Frontend, from chainID
 		}
 		fe.Sources = append(fe.Sources, p)
 	}
+
 	return true
 }
 
@@ -219,6 +230,7 @@ func (r *reading) pool(f *nft.Family, fe *servicemodel.Frontend, v servicemodel.
 		p = r.readPool(id, r.raw.chains[nat.of(f).chain(name)], fe.Affinity > 0)
 		r.pools[id] = p
 	}
+
 	return p != nil
 }
 
@@ -243,6 +255,7 @@ func (r *reading) readPool(id servicemodel.PoolID, c *rawChain, affinity bool) *
 		p.Scheduler = cmp.Or(p.Scheduler, scheduler)
 		p.Slots = append(p.Slots, servicemodel.Slot{Endpoint: f.to, Weight: weight})
 	}
+
 	if len(p.Slots) == 0 {
 		return nil
 	}

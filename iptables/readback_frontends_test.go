@@ -82,6 +82,7 @@ func TestRulesOfAPool(t *testing.T) {
 		r.comment, r.recent.kind = comment, k
 		return r
 	}
+
 	a, b := to("10.244.1.1:8080"), to("10.244.1.2:8080")
 	slot := func(r rule, w uint16) sm.Slot { return sm.Slot{Endpoint: r.to, Weight: w} }
 	for _, c := range []struct {
@@ -113,8 +114,10 @@ func TestRulesOfAPool(t *testing.T) {
 			require.Nil(t, p, c.name)
 			continue
 		}
+
 		require.Equal(t, c.want, p.Slots, c.name)
 	}
+
 	p := r.readPool(sm.PoolID{},
 		&rawChain{rules: []rule{b, with(a, "default/web scheduler=rr", recentNone)}}, false)
 	require.Equal(t, sm.RoundRobin, p.Scheduler)

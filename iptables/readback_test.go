@@ -34,6 +34,7 @@ func (m *memory) list() *raw {
 			}
 		}
 	}
+
 	return &m.raw
 }
 
@@ -55,16 +56,19 @@ func (m *memory) apply(l *layout, p *plan) {
 			m.raw.put(p.version.next, &rawChain{})
 		}
 	}
+
 	for _, x := range p.chains {
 		if x.removes() {
 			delete(m.raw.chains, x.id)
 			continue
 		}
+
 		c := m.raw.chains[x.id]
 		if c == nil {
 			c = &rawChain{ChainInfo: nft.ChainInfo{Chain: *chainOf(x.id)}}
 			m.raw.put(x.id, c)
 		}
+
 		if x.shared {
 			c.rules = l.sharedAfter(x, c.rules)
 		} else {
@@ -156,6 +160,7 @@ func TestHealthChecksAreThoseThatAreWanted(t *testing.T) {
 			Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
 		return s.WithService(svc)
 	}
+
 	none := sm.State{}.WithNode(testNode())
 	one := balanced(none, "b", 32001, "10.96.0.1")
 	two := balanced(balanced(one, "a", 32001, "10.96.0.2"), "c", 32002, "fd00:10:96::1")
@@ -177,6 +182,7 @@ func TestHealthChecksAreThoseThatAreWanted(t *testing.T) {
 			m.apply(l, p)
 			return p.empty()
 		}
+
 		for _, c := range []struct {
 			state sm.State
 			rules [2][]string // by family: the services whose port is open
@@ -195,6 +201,7 @@ func TestHealthChecksAreThoseThatAreWanted(t *testing.T) {
 					name, _, _ := strings.Cut(strings.TrimPrefix(r.comment, "default/"), " ")
 					open = append(open, name)
 				}
+
 				require.Equal(t, c.rules[i], open)
 				input := fmt.Sprint(m.raw.rules(filter.of(f).chain("INPUT")))
 				require.Equal(t, open != nil, strings.Contains(input, "KUBE-HEALTH-CHECKS"))

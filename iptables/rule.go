@@ -49,6 +49,7 @@ func sameRules(a, b []rule) bool {
 			return false
 		}
 	}
+
 	return true
 }
 

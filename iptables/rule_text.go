@@ -32,6 +32,7 @@ func (r *rule) appendText(b *strings.Builder, f servicemodel.Family) {
 		b.WriteString(" (a rule that is not understood)")
 		return
 	}
+
 	if r.src.IsValid() {
 		word(b, r.notSrc, "-s", r.src.String())
 	}
@@ -56,6 +57,7 @@ func (r *rule) appendMatches(b *strings.Builder, f servicemodel.Family) {
 		word(b, false, "-m mark")
 		word(b, r.mark.not, "--mark", fmt.Sprintf("0x%x/0x%x", r.mark.value, r.mark.mask))
 	}
+
 	if r.srcLocal || r.dstLocal {
 		word(b, false, "-m addrtype")
 		if r.srcLocal {
@@ -65,10 +67,12 @@ func (r *rule) appendMatches(b *strings.Builder, f servicemodel.Family) {
 			word(b, false, "--dst-type LOCAL")
 		}
 	}
+
 	if r.state.states != 0 {
 		word(b, false, "-m conntrack")
 		word(b, r.state.not, "--ctstate", r.state.states.String())
 	}
+
 	switch r.stat.kind {
 	case statRandom:
 		fmt.Fprintf(b, " -m statistic --mode random --probability %.11f",
@@ -79,6 +83,7 @@ func (r *rule) appendMatches(b *strings.Builder, f servicemodel.Family) {
 	case statHash:
 		fmt.Fprintf(b, ` -m bpf --bytecode "%s"`, bytecode(hashProgram(f, r.stat)))
 	}
+
 	r.appendRecent(b, f)
 	if r.comment != "" {
 		word(b, false, "-m comment --comment", quote(r.comment))
@@ -94,6 +99,7 @@ func (r *rule) appendRecent(b *strings.Builder, f servicemodel.Family) {
 	default:
 		return
 	}
+
 	bits := 32
 	if f == servicemodel.IPv6 {
 		bits = 128
@@ -150,6 +156,7 @@ func (s ctState) String() string {
 			l = append(l, n.name)
 		}
 	}
+
 	return strings.Join(l, ",")
 }
 

@@ -66,6 +66,7 @@ func (l *layout) unit(f *nft.Family, t *servicemodel.Table, frontends []*service
 		b.pools[v] = t.Pool(servicemodel.PoolID{Service: b.name, Family: f.Model,
 			Local: v == servicemodel.BalanceLocal})
 	}
+
 	for _, fe := range frontends {
 		b.frontend(fe)
 	}
@@ -77,6 +78,7 @@ func (l *layout) unit(f *nft.Family, t *servicemodel.Table, frontends []*service
 			b.poolChain(v, frontends)
 		}
 	}
+
 	return b.unit
 }
 
@@ -105,7 +107,9 @@ func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
 	case fe.Key.EndPort != 0:
 		natTree, filterTree = natRanges, filterRanges
 	}
+
 	r := keyRule(fe.Key)
+
 	// With route_localnet others can send to loopback addresses, too. A packet with a forged
 	// address of this node does not get past routing (fib_validate_source).
 	r.srcLocal = fe.Key.Addr.IsLoopback()
@@ -117,6 +121,7 @@ func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
 			r.chain = b.sourcesChain(nat, fe, r.chain)
 		}
 	}
+
 	b.leaf(natTree, fe.Key, r)
 	rules := b.refuse(fe)
 	if fe.Sources != nil && !fe.Key.NodePort() {
@@ -130,6 +135,7 @@ func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
 			rules = append([]rule{r}, rules...)
 		}
 	}
+
 	if rules != nil {
 		b.leaf(filterTree, fe.Key, rules...)
 	}
@@ -158,6 +164,7 @@ func (b *unitBuilder) usesPool(fe *servicemodel.Frontend) bool {
 	case servicemodel.FromAnywhere, servicemodel.FromHost | servicemodel.FromOutside:
 		return fe.Kind == servicemodel.ClusterIP
 	}
+
 	return false
 }
 
@@ -172,6 +179,7 @@ func (b *unitBuilder) target(fe *servicemodel.Frontend) string {
 		i = len(b.entries)
 		b.entries = append(b.entries, e)
 	}
+
 	return b.variant(kindEntry, i)
 }
 
@@ -217,6 +225,7 @@ func (b *unitBuilder) sourcesChain(t tableKind, fe *servicemodel.Frontend, to st
 		pass.src = anyIfWhole(s)
 		rules = append(rules, pass)
 	}
+
 	b.chain(t, name, append(rules, rest))
 	return name
 }
@@ -268,6 +277,7 @@ func (b *unitBuilder) entryChain(i int) {
 		})
 		return
 	}
+
 	var rules []rule
 	words := map[servicemodel.Origins]string{
 		servicemodel.FromPods: "pod traffic for ",
@@ -281,13 +291,16 @@ func (b *unitBuilder) entryChain(i int) {
 			rules = append(rules, m)
 			continue
 		}
+
 		if e.masquerade&o.is != 0 {
 			m.target, m.chain = targetJump, b.l.names.markMasq()
 			rules = append(rules, m)
 		}
+
 		m.target, m.chain = targetGoto, b.pool(o.verdict)
 		rules = append(rules, m)
 	}
+
 	b.chain(nat, name, rules)
 }
 
@@ -306,6 +319,7 @@ func (b *unitBuilder) refuse(fe *servicemodel.Frontend) []rule {
 		}
 		return m
 	}
+
 	switch {
 	case fe.Internal.Balances() && fe.External.Balances():
 		return nil
@@ -314,6 +328,7 @@ func (b *unitBuilder) refuse(fe *servicemodel.Frontend) []rule {
 	case fe.External.Balances():
 		return []rule{one(rule{}, fe.Internal)}
 	}
+
 	var rules []rule
 	for _, o := range b.origins(fe.Internal, fe.External) {
 		rules = append(rules, one(o.match, o.verdict))

@@ -22,6 +22,7 @@ func (b *unitBuilder) poolChain(verdict servicemodel.Verdict, frontends []*servi
 			affinity = affinityOf(fe)
 		}
 	}
+
 	n := len(p.Slots)
 	if affinity.time > 0 {
 		n *= 2
@@ -35,6 +36,7 @@ func (b *unitBuilder) poolChain(verdict servicemodel.Verdict, frontends []*servi
 			rules = append(rules, r)
 		}
 	}
+
 	shares := slotShares(p)
 	for i := len(p.Slots) - 1; i >= 0; i-- {
 		r := dnatRule(p, i)
@@ -44,6 +46,7 @@ func (b *unitBuilder) poolChain(verdict servicemodel.Verdict, frontends []*servi
 		}
 		rules = append(rules, r)
 	}
+
 	b.chain(nat, b.pool(verdict), rules)
 }
 
@@ -67,6 +70,7 @@ func (b *unitBuilder) clusterMarks(rules []rule, v servicemodel.Verdict,
 		}
 		rules = append(rules, r)
 	}
+
 	return rules
 }
 
@@ -100,9 +104,11 @@ func slotShares(p *servicemodel.Pool) []statMatch {
 		default:
 			shares[i] = statMatch{kind: statRandom, prob: uint32((w*certain + sum/2) / sum)}
 		}
+
 		if i > 0 && name == servicemodel.SourceHash {
 			shares[i].kind, shares[i].seed, shares[i].port = statHash, uint32(i), port
 		}
 	}
+
 	return shares
 }

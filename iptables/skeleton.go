@@ -58,6 +58,7 @@ func newLayout(prefix string) *layout {
 			l.trees[d.place] = &d
 		}
 	}
+
 	return l
 }
 
@@ -114,16 +115,19 @@ func (l *layout) fixed(f *nft.Family, s *state) []fixedChain {
 		chains = append(chains,
 			fixedChain{id: inNAT.chain(n.settings()), rules: l.settingRules(s)})
 	}
+
 	if l.localhost(f, r) {
 		chains = append(chains, fixedChain{id: inFilter.chain(n.localnet()),
 			rules: []rule{guard(f)}, shared: true})
 	}
+
 	for _, t := range tablesOf(f) {
 		for _, b := range baseChains(t.kind()) {
 			chains = append(chains, fixedChain{id: t.chain(b.Name),
 				rules: l.jumps(t, b.Hook, s), shared: true})
 		}
 	}
+
 	return chains
 }
 
@@ -157,6 +161,7 @@ func (l *layout) masqOffPod(f *nft.Family, r *servicemodel.Rules) []rule {
 		m.target = targetReturn
 		rules = append(rules, m)
 	}
+
 	return append(rules, l.mark(r))
 }
 
@@ -207,11 +212,13 @@ func (l *layout) jumps(t table, hook uint32, s *state) []rule {
 		}
 		return []rule{to("kubernetes service portals", n.services())}
 	}
+
 	var rules []rule
 	if l.localhost(f, &s.rules) && hook != nft.HookForward {
 		// kube-proxy and kubelet have this rule without a comment
 		rules = append(rules, to("kubernetes localhost node ports", n.localnet()))
 	}
+
 	switch hook {
 	case nft.HookInput:
 		if s.has(l.tree(f, filterHealthChecks)) {
@@ -219,10 +226,12 @@ func (l *layout) jumps(t table, hook uint32, s *state) []rule {
 			checks.proto = servicemodel.TCP
 			rules = append(rules, checks)
 		}
+
 		return append(rules, onlyNew(to("kubernetes service portals", n.services())))
 	case nft.HookForward:
 		rules = append(rules, to("kubernetes forwarding rules", n.forward()))
 	}
+
 	return append(rules, onlyNew(to("kubernetes service portals and cluster IPs", n.clusterIPs())))
 }
 
@@ -247,6 +256,7 @@ func (l *layout) around(d *dispatch, s *state) (before, after []rule) {
 				comment: "unused address of the service range"})
 		}
 	}
+
 	return before, after
 }
 
@@ -259,6 +269,7 @@ func (l *layout) nodePorts(f *nft.Family, r *servicemodel.Rules) []rule {
 			comment: "kubernetes service nodeports; NOTE: this must be the last rule in this " +
 				"chain"})
 	}
+
 	return rules
 }
 

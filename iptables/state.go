@@ -63,6 +63,7 @@ func (c changes) of(id chainID) *chainChange {
 		x = &chainChange{id: id}
 		c[id] = x
 	}
+
 	return x
 }
 
@@ -93,6 +94,7 @@ func (c changes) sorted() []*chainChange {
 			a.id.compare(b.id),
 		)
 	})
+
 	return l
 }
 
@@ -118,6 +120,7 @@ func (l *layout) step(old *state, c *servicemodel.ChangeSet, k *kernelState) (*s
 				l.unit(f, s.c.New, ofFamily(is, f), &s.new.rules))
 		}
 	}
+
 	s.addresses(filterClusterIPs, c.ClusterIPs, clusterIPRule)
 	s.addresses(natHairpins, c.Hairpins, hairpinRule)
 	s.healthChecks()
@@ -131,6 +134,7 @@ func (l *layout) step(old *state, c *servicemodel.ChangeSet, k *kernelState) (*s
 		}
 		s.fixed(f)
 	}
+
 	return s.new, s.out
 }
 
@@ -143,6 +147,7 @@ func (s *stepper) wanted(f *nft.Family) bool {
 	case f == homeOf(&s.new.rules):
 		return true
 	}
+
 	return len(f.Own(s.new.rules.ServiceCIDRs)) > 0 ||
 		slices.ContainsFunc(s.l.treesOf(f), func(d *dispatch) bool {
 			return len(s.new.trees[d.place]) > 0
@@ -160,6 +165,7 @@ func (s *stepper) touchedServices() []servicemodel.PortName {
 			l = append(l, n)
 		}
 	}
+
 	for _, nodePorts := range [...]bool{false, true} {
 		for _, fc := range s.c.Frontends {
 			for _, fe := range [...]*servicemodel.Frontend{fc.New, fc.Old} {
@@ -169,6 +175,7 @@ func (s *stepper) touchedServices() []servicemodel.PortName {
 			}
 		}
 	}
+
 	for _, pc := range s.c.Pools {
 		for _, p := range [...]*servicemodel.Pool{pc.New, pc.Old} {
 			if p != nil {
@@ -176,6 +183,7 @@ func (s *stepper) touchedServices() []servicemodel.PortName {
 			}
 		}
 	}
+
 	o, n := s.old.rules.LocalPods, s.new.rules.LocalPods
 	if o.Bridge != n.Bridge || o.InterfacePrefix != n.InterfacePrefix ||
 		!slices.Equal(o.CIDRs, n.CIDRs) || s.old.rules.NoEndpoints != s.new.rules.NoEndpoints {
@@ -184,6 +192,7 @@ func (s *stepper) touchedServices() []servicemodel.PortName {
 			add(fe.Service)
 		}
 	}
+
 	return l
 }
 
@@ -208,6 +217,7 @@ func (s *stepper) unit(was, is unit) {
 		s.out.of(c.id).place = s.place
 		return c.id
 	}
+
 	for _, c := range was.chains {
 		s.out.was(place(c), c.rules)
 	}
@@ -218,11 +228,13 @@ func (s *stepper) unit(was, is unit) {
 		gone := !slices.ContainsFunc(is.leaves, func(n leaf) bool {
 			return n.tree == l.tree && n.key == l.key
 		})
+
 		// another service may already have taken the key over
 		if gone && sameRules(s.rules(l.tree, l.key), l.rules) {
 			s.set(l.tree, l.key, nil)
 		}
 	}
+
 	for _, l := range is.leaves {
 		if !sameRules(s.rules(l.tree, l.key), l.rules) {
 			s.set(l.tree, l.key, l.rules)
@@ -277,6 +289,7 @@ func (s *stepper) healthChecks() {
 			}
 		}
 	}
+
 	for i, f := range nft.Families {
 		d, want := s.l.tree(f, filterHealthChecks), map[string]rule{}
 		keyOf := func(port uint16) string {
@@ -291,21 +304,25 @@ func (s *stepper) healthChecks() {
 				want[key] = healthCheckRule(&h)
 			}
 		}
+
 		gone := func(key string) {
 			if _, stays := want[key]; !stays {
 				s.set(d, key, nil)
 			}
 		}
+
 		if all {
 			for _, have := range s.old.trees[d.place] {
 				gone(have.key)
 			}
 		}
+
 		for port := range ports {
 			if key := keyOf(port); s.rules(d, key) != nil {
 				gone(key)
 			}
 		}
+
 		for key, r := range want {
 			if rules := []rule{r}; !sameRules(s.rules(d, key), rules) {
 				s.set(d, key, rules)
@@ -324,6 +341,7 @@ func (s *stepper) tree(d *dispatch) {
 		s.old.present[d.f] == s.new.present[d.f] && !s.rangesCome(d) {
 		return
 	}
+
 	if !s.old.present[d.f] {
 		was = nil
 	}
@@ -354,6 +372,7 @@ func (s *stepper) fixed(f *nft.Family) {
 		s.old.has(checks) == s.new.has(checks) {
 		return
 	}
+
 	put := func(st *state, put func(chainID, []rule)) {
 		if !st.present[f] {
 			return
@@ -366,6 +385,7 @@ func (s *stepper) fixed(f *nft.Family) {
 			s.out.of(c.id).shared = c.shared
 		}
 	}
+
 	put(s.old, s.out.was)
 	put(s.new, s.out.is)
 }

@@ -36,6 +36,7 @@ func kubeProxyValues(c *netnstest.Cluster, f *nft.Family) *strings.Replacer {
 			"$LOCAL", "fd00:10:96::14/128", "$EMPTYLB", "2001:db8:113::1e/128", "$EMPTY",
 			"fd00:10:96::1e/128", "$GONE", "fd00:10:96::28/128")...)
 	}
+
 	return strings.NewReplacer(append(l, "$PODS", netnstest.Net.ClusterCIDRv4, "$ICMP",
 		"icmp-port-unreachable", "$MASK", "255.255.255.255",
 		"$WEB", "10.96.0.10/32", "$LOCALLB", "203.0.113.20/32", "$LOCAL", "10.96.0.20/32",
@@ -57,6 +58,7 @@ func kubeProxyRules(t *testing.T, c *netnstest.Cluster, f *nft.Family) string {
 				name += netip.AddrPortFrom(c.Pods[pod[0]-'1'].Addr(f.Loopback.Addr()), backendPort).
 					String()
 			}
+
 			return hash(name)
 		})
 	return kubeProxyValues(c, f).Replace(hashed)
@@ -75,6 +77,7 @@ func takeoverState(c *netnstest.Cluster) sm.State {
 		}
 		return ips
 	}
+
 	local := &sm.Service{
 		Name: svcName("local"), Ports: port(30081), ClusterIPs: addrs("10.96.0.20",
 			"fd00:10:96::14"),
@@ -126,6 +129,7 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 						"the client is still known")
 				}
 			}
+
 			requireTakenOver(t, c)
 			require.Empty(t, observation(t, b).Drift)
 			requireOthersStay(t, c)
@@ -153,6 +157,7 @@ func holdConnections(t *testing.T, c *netnstest.Cluster) []*netnstest.Conns {
 		t.Cleanup(func() { require.NoError(t, conns.Close()) })
 		held = append(held, conns)
 	}
+
 	return held
 }
 
@@ -228,6 +233,7 @@ func TestChainsOfOthersStay(t *testing.T) {
 					strings.Contains(save(t, ns, nft.IPv4), "10.66.0.0/16"))
 				return
 			}
+
 			require.ErrorIs(t, err, backends.ErrCollision)
 			require.ErrorContains(t, err, "chain "+c.chain+" of table ip filter is not ours")
 			require.Zero(t, cleanUp(t, e).Messages)
@@ -253,6 +259,7 @@ func TestKubeProxyComesBack(t *testing.T) {
 		runTool(t, c.Node.NS, kubeProxyRules(t, c, f), toolName(f.Model)+"-restore")
 		before[i] = savedLines(t, c, f)
 	}
+
 	e := dataplane.New(b, nil)
 	applied(t, e, takeoverState(c))
 	held := ok(netnstest.OpenConns(t.Context(), c.Outside[0],
@@ -283,6 +290,7 @@ func TestKubeProxyComesBackAndCannotWrite(t *testing.T) {
 		runTool(t, c.Node.NS, kubeProxyRules(t, c, f), toolName(f.Model)+"-restore")
 		before[i] = savedLines(t, c, f)
 	}
+
 	s := takeoverState(c)
 	eps := s.Endpoints(svcName("web"))
 	for i := range 100 { // enough for steps
@@ -291,6 +299,7 @@ func TestKubeProxyComesBackAndCannotWrite(t *testing.T) {
 			ClusterIPs: addrs(fmt.Sprintf("10.96.1.%d", i), fmt.Sprintf("fd00:10:96::1:%x", i))}
 		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
+
 	e := dataplane.New(b, nil)
 	applied(t, e, s)
 	require.Contains(t, save(t, c.Node.NS, nft.IPv4), ":KUBE-IP-")
@@ -319,6 +328,7 @@ func begin(t *testing.T, c *netnstest.Cluster, f *nft.Family) {
 			fmt.Fprintf(&deletes, "-X %s\n", chain[1])
 		}
 	}
+
 	var chains strings.Builder
 	table := ""
 	for line := range strings.Lines(text) {
@@ -339,6 +349,7 @@ func begin(t *testing.T, c *netnstest.Cluster, f *nft.Family) {
 				"%[1]s -t %[2]s -A %[3]s %[4]s\n", toolName(f.Model), table, chain, rest)
 		}
 	}
+
 	runTool(t, c.Node.NS, chains.String(), toolName(f.Model)+"-restore", "--noflush")
 	runTool(t, c.Node.NS, jumps.String(), "sh", "-e")
 }

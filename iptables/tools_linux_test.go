@@ -45,10 +45,12 @@ func toolsets(t *testing.T) []toolset {
 			l = append(l, toolset(p))
 		}
 	}
+
 	if len(l) == 0 {
 		t.Skip(
 			"iptables is not installed (Debian package iptables), and KERNLB_IPTABLES names none")
 	}
+
 	return l
 }
 
@@ -72,6 +74,7 @@ func (p toolset) run(t *testing.T, ns *netnstest.NS, stdin, name string, args ..
 	} else if _, err := exec.LookPath(name); err != nil {
 		t.Skipf("%s is not installed (Debian package iptables)", name)
 	}
+
 	var stdout, stderr bytes.Buffer
 	err := ns.Do(func() error {
 		cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
@@ -124,6 +127,7 @@ func ourText(b *backend, t table) string {
 			chains[id.name] = rules
 		}
 	})
+
 	var names []string
 	for n := range chains {
 		names = append(names, n)
@@ -137,6 +141,7 @@ func ourText(b *backend, t table) string {
 			out.WriteByte('\n')
 		}
 	}
+
 	return out.String()
 }
 
@@ -150,6 +155,7 @@ func savedRules(saved string, t tableKind) string {
 			l = append(l, line)
 		}
 	}
+
 	slices.SortStableFunc(l, func(a, b string) int {
 		return strings.Compare(strings.Fields(a)[1], strings.Fields(b)[1])
 	})
@@ -205,6 +211,7 @@ func TestPacketsFlowAfterARestore(t *testing.T) {
 			require.Zero(t, conns.Ping(5*time.Second).Lost())
 			require.NoError(t, conns.Close())
 		}
+
 		saved := [2]string{p.save(t, c.Node.NS, nft.IPv4), p.save(t, c.Node.NS, nft.IPv6)}
 		cleanUp(t, e)
 		for i, f := range nft.Families {
@@ -217,6 +224,7 @@ func TestPacketsFlowAfterARestore(t *testing.T) {
 			require.Equal(t, netnstest.Answered, dial(t, c.Outside[0], port).Kind)
 			require.Equal(t, netnstest.Answered, dial(t, c.Pods[0], to).Kind)
 		}
+
 		r := applied(t, e, podService(c, 3, nil))
 		require.Zero(t, r.Stats.Messages, "adopted as it is")
 	})
@@ -281,6 +289,7 @@ func (p toolset) restorePlan(t *testing.T, ns *netnstest.NS, text string) {
 			require.NoError(t, ns.SetSysctl(key, value))
 			continue
 		}
+
 		p.run(t, ns, body, words[0], words[1:]...)
 	}
 }

@@ -57,6 +57,7 @@ func (l *layout) versionsOf(r *raw) []chainID {
 			versions = append(versions, id)
 		}
 	}
+
 	slices.SortFunc(versions, chainID.compare)
 	return versions
 }
@@ -128,8 +129,10 @@ func (u *uses) change(l *layout, x *chainChange, needed bool) {
 		case x.removes() && !needed:
 			n--
 		}
+
 		u.add(l, x.id, n)
 	}
+
 	for i := range x.before {
 		u.add(l, x.before[i].leads(x.id), -1)
 	}

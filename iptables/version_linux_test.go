@@ -77,6 +77,7 @@ func TestTheVersionAfterALostOne(t *testing.T) {
 		runTool(t, ns, "", "iptables", "-t", "nat", "-X", b.found.versions[0].name)
 		observe(t, b)
 	}
+
 	apply(t, b, webService())
 	lose()
 	ok(b.Commit(t.Context(), changeTo(t, b, webService())))(t)
@@ -143,6 +144,7 @@ COMMIT
 		require.True(t, certain)
 		require.True(t, whole)
 	}
+
 	for _, s := range append(writerStates(), sm.State{}.WithNode(testNode())) {
 		applied(t, e, s)
 		ok(e.Observe(t.Context()))(t)
@@ -163,6 +165,7 @@ func TestLooksAreRationed(t *testing.T) {
 		t.Helper()
 		requireIntegrity(t, b, want)
 	}
+
 	integrity(backends.Touched)
 	b.kernel.looks = wait.NewBudget(1, 20)
 	integrity(backends.Broken)
@@ -246,6 +249,7 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 					require.Empty(t, observation(t, other).Drift)
 					apply(t, other, without)
 				}
+
 				require.Equal(t, c.after, sysctlValue(t, b))
 				require.NotContains(t, save(t, ns, nft.IPv4), "route-localnet")
 			})
@@ -266,11 +270,13 @@ func TestTheGuardOfKubeletStays(t *testing.T) {
 			runTool(t, ns, strings.ReplaceAll(localnetGuard, "OTHER-", "KUBE-"), "iptables-restore",
 				"--noflush")
 		}
+
 		requireGuard := func(want bool) {
 			t.Helper()
 			require.Equal(t, want, strings.Contains(save(t, ns, nft.IPv4),
 				"block incoming localnet connections"))
 		}
+
 		e := dataplane.New(b, nil)
 		for range 2 { // the second time, the guard that stayed is unchanged
 			applied(t, e, with)
@@ -279,6 +285,7 @@ func TestTheGuardOfKubeletStays(t *testing.T) {
 			requireGuard(kubelet)
 			require.Equal(t, "0", sysctlValue(t, b))
 		}
+
 		applied(t, e, with)
 		requireAdopts(t, ns, with, b.state.table)
 		other := another(t, ns)
@@ -299,6 +306,7 @@ func TestTwoInstancesShareRouteLocalnet(t *testing.T) {
 		apply(t, b, webService().WithNode(node))
 		require.Equal(t, "1", sysctlValue(t, b))
 	}
+
 	cleanUp(t, one)
 	require.Equal(t, "1", sysctlValue(t, one))
 	cleanUp(t, two)
@@ -322,6 +330,7 @@ func TestTheLongestNames(t *testing.T) {
 		eps[i].Node, eps[i].Ports = "elsewhere",
 			[]sm.EndpointPort{{Name: long("p"), Protocol: sm.TCP, Port: 8080}}
 	}
+
 	want := sm.State{}.WithNode(testNode()).WithService(&web).WithEndpoints(web.Name, eps)
 	r := applied(t, dataplane.New(b, nil), want)
 	requireAdopts(t, ns, want, r.Changes.New)
@@ -330,6 +339,7 @@ func TestTheLongestNames(t *testing.T) {
 		require.Contains(t, saved, web.Name.Namespace+"/"+web.Name.Name+":"+web.Ports[0].Name)
 		runTool(t, ns, saved, toolName(f.Model)+"-restore")
 	}
+
 	requireAdopts(t, ns, want, r.Changes.New)
 }
 
@@ -348,6 +358,7 @@ func TestOtherTablesDoNotMatter(t *testing.T) {
 		}
 		require.NoError(t, conn.Commit(t.Context(), &batch, 0))
 	}
+
 	for _, s := range []sm.State{{}, webService()} {
 		r := applied(t, dataplane.New(b, nil), s)
 		require.Empty(t, r.Drift)
@@ -389,6 +400,7 @@ func TestARuleAtTheVersionHoldsNothingUp(t *testing.T) {
 				require.Equal(t, c.stays, strings.Contains(saved, ":"+old+" "))
 				require.Contains(t, saved, ":"+b.found.versions[0].name+" ")
 			}
+
 			requireAdopts(t, ns, s, b.state.table)
 			cleanUp(t, e)
 			left := runTool(t, ns, "", "iptables-save", "-t", "nat")
@@ -415,5 +427,6 @@ func TestNamesOfChainsAreForgotten(t *testing.T) {
 				Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}}})))(t)
 		require.LessOrEqual(t, len(names.chains), minNames)
 	}
+
 	require.NotEmpty(t, names.chains)
 }

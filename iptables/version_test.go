@@ -23,6 +23,7 @@ func TestVersionsAreNamesOfChains(t *testing.T) {
 		require.Equal(t, v, got)
 		require.False(t, n.owned(name), "it is not a chain that may be missing or be too many")
 	}
+
 	for _, name := range []string{
 		"LONGEST-VERSION-", "LONGEST-VERSION-1a2b3c4", "LONGEST-VERSION-1A2B3C4D",
 		"KUBE-VERSION-1a2b3c4d",
@@ -32,6 +33,7 @@ func TestVersionsAreNamesOfChains(t *testing.T) {
 		_, ok := n.parseVersion(name)
 		require.False(t, ok, name)
 	}
+
 	require.NotEqual(t, newVersion(), newVersion(), "one in four thousand million times this fails")
 }
 
@@ -67,6 +69,7 @@ func TestVersionsThatDoNotBelong(t *testing.T) {
 			versions = append(versions, nat4.chain(l.names.version(v)))
 			c.m.raw.put(versions[len(versions)-1], &rawChain{})
 		}
+
 		o, err := l.interpret(c.m.list(), nil)
 		require.NoError(t, err)
 		require.Equal(t, c.drift, o.text, c.name)
@@ -95,6 +98,7 @@ func TestNamesAreThoseOfKubeProxy(t *testing.T) {
 		require.Equal(t, "KUBE-SVC-"+want, n.service(kindCluster, p, ""))
 		require.Equal(t, "KUBE-EXT-"+want, n.service(kindEntry, p, ""))
 	}
+
 	p := ok(rendering.ParsePortName("ns1/svc1:p80", sm.TCP))(t)
 	require.Equal(t, "KUBE-SEP-SXIVWICOYRO3J4NJ",
 		n.affinityList(p, netip.MustParseAddrPort("10.180.0.1:80"), affinity{}))
@@ -116,6 +120,7 @@ func TestWhichChainsAreOurs(t *testing.T) {
 	} {
 		require.Equal(t, want, n.owned(chain), chain)
 	}
+
 	require.False(t, names{"KUB"}.owned("KUBE-SERVICES"))
 }
 
@@ -148,12 +153,14 @@ func TestPrefixes(t *testing.T) {
 			require.ErrorContains(t, err, "prefix", prefix)
 			continue
 		}
+
 		require.NoError(t, err, prefix)
 		if prefix == "" {
 			prefix = defaultPrefix
 		}
 		require.Equal(t, prefix, got.Prefix)
 	}
+
 	var none *Config
 	got, err := none.withDefaults()
 	require.NoError(t, err)

@@ -48,15 +48,18 @@ func hashProgram(f servicemodel.Family, m statMatch) []bpf.RawInstruction {
 	default:
 		add(bpf.LoadConstant{Dst: bpf.RegA})
 	}
+
 	for i := range words {
 		add(bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: ratio}, bpf.TAX{},
 			bpf.LoadAbsolute{Off: source + 4*uint32(i), Size: 4}, bpf.ALUOpX{Op: bpf.ALUOpAdd})
 	}
+
 	add(bpf.ALUOpConstant{Op: bpf.ALUOpXor, Val: m.seed * ratio})
 	shift := func(n uint32) {
 		add(bpf.TAX{}, bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: n},
 			bpf.ALUOpX{Op: bpf.ALUOpXor})
 	}
+
 	shift(16)
 	add(bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: 0x85ebca6b})
 	shift(13)
@@ -83,6 +86,7 @@ func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
 				return i
 			}
 		}
+
 		return 0
 	}
 }
@@ -100,9 +104,11 @@ func Shares(p *servicemodel.Pool) []float64 {
 		case statNth:
 			part = 1 / float64(m.every)
 		}
+
 		shares[i] = left * part
 		left -= shares[i]
 	}
+
 	return shares
 }
 
@@ -138,6 +144,7 @@ func (d *decoder) bpf(p []byte) bool {
 	if d.r.stat.kind != statNone || d.r.recent.kind != recentNone || n < 15 || n > maxBPF {
 		return false
 	}
+
 	// Counted from the end, the comparison is the third instruction, and the xor the 15th.
 	k := func(fromEnd int) uint32 { return native.Uint32(p[bpfProgram+sizeBPFInst*(n-fromEnd)+4:]) }
 	d.r.stat = statMatch{kind: statHash, prob: k(3) >> 1, seed: k(15) * ratioInverse,

@@ -28,6 +28,7 @@ func newChooser(t *testing.T, f sm.Family, p *sm.Pool) *chooser {
 			c.rules = append(c.rules, nil)
 			continue
 		}
+
 		require.Equal(t, statHash, m.kind)
 		l, all := bpf.Disassemble(hashProgram(f, m))
 		require.True(t, all)
@@ -35,6 +36,7 @@ func newChooser(t *testing.T, f sm.Family, p *sm.Pool) *chooser {
 		vm := ok(bpf.NewVM(l))(t)
 		c.rules = append(c.rules, vm)
 	}
+
 	return c
 }
 
@@ -58,12 +60,14 @@ func (c *chooser) matched(client netip.AddrPort) int {
 		copy(packet[8:], a.AsSlice())
 		binary.BigEndian.PutUint16(packet[40:], client.Port())
 	}
+
 	for i := len(c.rules) - 1; i > 0; i-- {
 		n := ok(c.rules[i].Run(packet))(c.t)
 		if n > 0 {
 			return i
 		}
 	}
+
 	return 0
 }
 
@@ -88,6 +92,7 @@ func clientsOf(f sm.Family, port bool, n int) []netip.AddrPort {
 			a = a.Next()
 		}
 	}
+
 	return l
 }
 
@@ -113,6 +118,7 @@ func TestHashSharesClientsByWeight(t *testing.T) {
 					want := n * float64(w) / float64(sum)
 					chi += (float64(counts[i]) - want) * (float64(counts[i]) - want) / want
 				}
+
 				// Wilson and Hilferty's approximation; 4.75 is the quantile of 1 - 10^-6.
 				k := float64(len(weights) - 1)
 				limit := k * math.Pow(1-2/(9*k)+4.75*math.Sqrt(2/(9*k)), 3)
@@ -137,6 +143,7 @@ func TestANewEndpointTakesOnlyItsShareOfTheHash(t *testing.T) {
 				moved++
 			}
 		}
+
 		share := float64(len(clients)) / float64(n+1)
 		require.InDelta(t, share, float64(moved), 5*math.Sqrt(share))
 	}
@@ -155,6 +162,7 @@ func TestHashOfThePort(t *testing.T) {
 			require.Equal(t, one.slot(netip.AddrPortFrom(addr, 1)), one.slot(c))
 			seen[each.slot(c)] = true
 		}
+
 		require.Len(t, seen, 5)
 	}
 }

@@ -24,8 +24,10 @@ func payloads(t *testing.T, exprs []byte) []string {
 				l = append(l, fmt.Sprintf("%s %d %x", name, a.u32(2), a[3]))
 			}
 		}
+
 		return true
 	}))
+
 	return l
 }
 
@@ -43,6 +45,7 @@ func usable(f *nft.Family, t tableKind) []rule {
 			l = append(l, r)
 		}
 	}
+
 	return l
 }
 
@@ -74,6 +77,7 @@ func requireOurBytes(t *testing.T, p toolset) {
 				raw = append(raw, append([]byte{}, info.Exprs...))
 				return err
 			}))
+
 			found, err := rd.rules(t.Context(), table.of(f).chain("CHAIN"), false)
 			require.NoError(t, err)
 			require.Len(t, found, len(rules))

@@ -31,6 +31,7 @@ func newEncoder(b *rawnl.Batch) *encoder {
 		e.tables[t] = nft.NewEncoder(b, t.family(), t.kind().String())
 		e.tables[t].DescribeRule = ruleOf
 	}
+
 	return e
 }
 
@@ -84,6 +85,7 @@ func (e *encoder) appendMatches(r *rule) {
 		nft.AppendMeta(b, nft.Reg1, nft.MetaIIFName)
 		nft.AppendCmp(b, eqOrNot(r.notIn), name)
 	}
+
 	if r.proto != 0 {
 		// like iptables since 1.8.10: the kernel evaluates this expression inline
 		if e.f.Model == servicemodel.IPv4 {
@@ -91,8 +93,10 @@ func (e *encoder) appendMatches(r *rule) {
 		} else {
 			nft.AppendMeta(b, nft.Reg1, nft.MetaL4Proto)
 		}
+
 		nft.AppendCmp(b, nft.CmpEq, append(e.scratch[:0], byte(r.proto)))
 	}
+
 	if !r.ports.any() {
 		e.appendPorts(r)
 	}
@@ -101,6 +105,7 @@ func (e *encoder) appendMatches(r *rule) {
 		nft.AppendBitwise(b, native.AppendUint32(e.scratch[:0], r.mark.mask), nil)
 		nft.AppendCmp(b, eqOrNot(r.mark.not), native.AppendUint32(e.scratch[:0], r.mark.value))
 	}
+
 	if r.srcLocal || r.dstLocal {
 		e.extension(xtAddrtype, r)
 	}
@@ -114,6 +119,7 @@ func (e *encoder) appendMatches(r *rule) {
 	default:
 		e.extension(xtStatistic, r)
 	}
+
 	if r.recent.kind != recentNone {
 		e.extension(xtRecent, r)
 	}
@@ -128,11 +134,13 @@ func eqOrNot(not bool) uint32 {
 
 func (e *encoder) appendPorts(r *rule) {
 	b := e.batch
+
 	// iptables reads ports of TCP and UDP only from native expressions
 	if r.proto == servicemodel.SCTP {
 		e.extension(xtSCTP, r)
 		return
 	}
+
 	nft.AppendPayload(b, nft.Reg1, nft.TransportHeader, 2, 2)
 	from := binary.BigEndian.AppendUint16(e.scratch[:0], r.ports.from)
 	to := binary.BigEndian.AppendUint16(e.scratch[2:2], r.ports.to)

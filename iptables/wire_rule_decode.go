@@ -70,6 +70,7 @@ func (d *decoder) decodeRule(exprs, udata []byte) rule {
 		ok = d.r.comment == ""
 		d.r.comment = c
 	}
+
 	// No single expression can tell that a match of ports needs a match of the protocol.
 	if ok && (d.r.ports.any() || d.r.proto.Valid()) {
 		return d.r
@@ -81,6 +82,7 @@ func (d *decoder) decodeRule(exprs, udata []byte) rule {
 		}
 		return true
 	})
+
 	return rule{opaque: true, chain: d.r.chain}
 }
 
@@ -114,6 +116,7 @@ func (d *decoder) expr(e nft.ExprInfo) bool {
 	case "target":
 		return d.extension(true)
 	}
+
 	return false
 }
 
@@ -146,6 +149,7 @@ func (d *decoder) port(op uint32, port uint16) bool {
 	case nft.CmpGte:
 		return d.r.setPorts(port, 0xffff)
 	}
+
 	return false
 }
 
@@ -180,6 +184,7 @@ func (d *decoder) cmp() bool {
 		}
 		return r.in != ""
 	}
+
 	return false
 }
 
@@ -200,6 +205,7 @@ func (d *decoder) address(v []byte, not bool) bool {
 			return false
 		}
 	}
+
 	var full [16]byte
 	copy(full[:], v)
 	addr, _ := netip.AddrFromSlice(full[:n])
@@ -214,6 +220,7 @@ func (d *decoder) address(v []byte, not bool) bool {
 		d.r.src, d.r.notSrc = p, not
 		return true
 	}
+
 	return false
 }
 
@@ -232,6 +239,7 @@ func maskBits(mask []byte) (int, bool) {
 		}
 		return n, rest == 0
 	}
+
 	return n, true
 }
 
@@ -252,6 +260,7 @@ func (d *decoder) immediate() bool {
 			d.r.target, d.r.chain = t, chain
 		}
 	}
+
 	jumps := d.r.target == targetJump || d.r.target == targetGoto
 	return d.r.target != targetNone && (chain != "") == jumps
 }
@@ -282,6 +291,7 @@ func (a *attrs) parse(data []byte) bool {
 			a[t] = it.Data()
 		}
 	}
+
 	return it.Err() == nil
 }
 

@@ -23,6 +23,7 @@ func sampleRules(f *nft.Family) []rule {
 		src, dst, to = prefixes("fd00::/57")[0], prefixes("fd00:10:96::a/128")[0],
 			netip.MustParseAddrPort("[fd00:180::1]:8080")
 	}
+
 	whole := netip.PrefixFrom(dst.Addr(), dst.Bits()/2).Masked()
 	kept := netip.AddrPortFrom(to.Addr(), 0)
 	return []rule{
@@ -105,10 +106,12 @@ func randomRule(rng *rand.Rand, f *nft.Family) rule {
 		r.src, r.notSrc = pick().src, false
 		r.dst, r.notDst = pick().dst, false
 	}
+
 	if rng.IntN(2) == 0 {
 		p := pick()
 		r.proto, r.ports = p.proto, p.ports
 	}
+
 	r.in, r.srcLocal, r.dstLocal, r.state = pick().in, pick().srcLocal, pick().dstLocal,
 		pick().state
 	r.mark, r.stat, r.recent = pick().mark, pick().stat, pick().recent
@@ -128,6 +131,7 @@ func TestTheMessageOfARule(t *testing.T) {
 	r := rule{dst: prefixes("10.96.0.0/16")[0], proto: sm.TCP, ports: single(80), comment: "x",
 		target: targetGoto, chain: "C"}
 	e.rule(nat4.chain("K"), nft.Before, 7, &r)
+
 	// NFT_MSG_NEWRULE, request, create; NFPROTO_IPV4
 	want := "d4010000" + "060a" + "0104" + "0000000000000000" + "02000000" +
 		"08000100" + "6e617400" + "06000200" + "4b000000" + // table nat, chain K
@@ -212,12 +216,14 @@ func FuzzDecodeRule(f *testing.F) {
 			f.Add(exprs, udata)
 		}
 	}
+
 	f.Fuzz(func(t *testing.T, exprs, udata []byte) {
 		for _, fam := range nft.Families {
 			r := newDecoder(fam).decodeRule(exprs, udata)
 			if r.opaque || len(r.comment) > maxComment {
 				continue
 			}
+
 			// Encoding a decoded rule and decoding it again gives the same rule.
 			again, ud := encodeRule(t, fam, &r)
 			require.Equal(t, r, newDecoder(fam).decodeRule(again, ud), r.text(fam.Model))
@@ -239,6 +245,7 @@ func FuzzDecodeMessages(f *testing.F) {
 		} else {
 			require.LessOrEqual(t, len(c.Name), len(data))
 		}
+
 		if r, err := newDecoder(nft.IPv6).decodeRuleMessage(data); err != nil {
 			require.ErrorIs(t, err, rawnl.ErrMalformed)
 		} else {
@@ -260,6 +267,7 @@ func BenchmarkEncodeRules(b *testing.B) {
 			e.rule(id, nft.Last, 0, &rules[i])
 		}
 	}
+
 	require.NoError(b, batch.Err())
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(rules)), "ns/rule")
 }
@@ -275,6 +283,7 @@ func BenchmarkDecodeRules(b *testing.B) {
 		e.rule(id, nft.Last, 0, &r)
 		messages = append(messages, append([]byte{}, batch.Bytes()[20:]...))
 	}
+
 	d := newDecoder(nft.IPv4)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -282,5 +291,6 @@ func BenchmarkDecodeRules(b *testing.B) {
 			ok(d.decodeRuleMessage(m))(b)
 		}
 	}
+
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(messages)), "ns/rule")
 }

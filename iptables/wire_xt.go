@@ -90,6 +90,7 @@ func (d *decoder) extension(target bool) bool {
 			return len(info) == x.sizeIn(d.f) && x.take(d, info)
 		}
 	}
+
 	return false
 }
 
@@ -165,13 +166,16 @@ func putStatistic(p []byte, _ *nft.Family, r *rule) {
 	if r.stat.kind == statRandom {
 		native.PutUint16(p, statisticRandom)
 		native.PutUint32(p[4:], r.stat.prob)
+
 		// has no effect, but iptables always computes the count
 		native.PutUint32(p[12:], r.stat.prob)
 		return
 	}
+
 	native.PutUint16(p, statisticNth)
 	native.PutUint32(p[4:], r.stat.every-1)
 	native.PutUint32(p[8:], r.stat.packet)
+
 	// iptables sets the counter so that the first packet is number 0 (libxt_statistic.c).
 	native.PutUint32(p[12:], r.stat.every-1-r.stat.packet)
 }
@@ -189,6 +193,7 @@ func (d *decoder) statistic(p []byte) bool {
 		d.r.stat = statMatch{kind: statNth, every: native.Uint32(p[4:]) + 1,
 			packet: native.Uint32(p[8:])}
 	}
+
 	return d.r.stat.kind != statNone
 }
 
@@ -215,6 +220,7 @@ func putRecent(p []byte, f *nft.Family, r *rule) {
 		native.PutUint32(p, r.recent.seconds)
 		p[recentCheck] = recentFlagUpdate | recentFlagReap
 	}
+
 	copy(p[recentName:recentSide-1], r.recent.name)
 	copy(p[recentMask:], r.recent.mask(f.AddrLen*8))
 }
@@ -330,6 +336,7 @@ func putMasquerade(p []byte, f *nft.Family, _ *rule) {
 		native.PutUint32(p, 1)
 		p = p[4:]
 	}
+
 	native.PutUint32(p, natFullyRandom)
 }
 

@@ -142,6 +142,7 @@ func (c *Config) validate() error {
 		return errors.New("ipvs: StrictARP: without a Device, nobody answers ARP for the " +
 			"addresses of services")
 	}
+
 	if err := ipvsnl.Timeouts(c.Timeouts).Validate(); err != nil {
 		return fmt.Errorf("ipvs: Timeouts: %w", err)
 	}
@@ -239,5 +240,6 @@ func (b *backend) committed(p *plan, ifindex int) {
 			b.draining.note(k, s, now)
 		}
 	}
+
 	b.pl.have.committed(p, ifindex)
 }

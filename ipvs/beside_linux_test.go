@@ -21,6 +21,7 @@ func TestTablesOfNftablesAreNotReplaced(t *testing.T) {
 		t.Cleanup(func() { b.Close() })
 		return b
 	}
+
 	for name, open := range map[string][2]func(*rig) backends.Backend{
 		"ipvs comes second": {other, func(r *rig) backends.Backend {
 			return r.backend(Config{Table: shared})

@@ -42,6 +42,7 @@ func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -60,6 +61,7 @@ func (pl *planner) noteUnusable(ops []ipvsnl.Op, err error) (noted bool) {
 			noted = true
 		}
 	}
+
 	return noted
 }
 
@@ -82,6 +84,7 @@ func (pl *planner) refused(c *servicemodel.ChangeSet) error {
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -104,8 +107,10 @@ func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
 			why = fmt.Sprintf("IPv6 is disabled on the device %s, or for new devices "+
 				"(net.ipv6.conf.default.disable_ipv6 is 1)", pl.cfg.Device)
 		}
+
 		return rendering.RefusedNode(Name, backends.FieldFamily, servicemodel.IPv6.String(), why)
 	}
+
 	return nil
 }
 
@@ -132,6 +137,7 @@ func check(c *servicemodel.ChangeSet, usual servicemodel.Scheduler,
 			"IPVS sends nothing from a loopback address to another machine; node ports answer at "+
 				"addresses of the node that others can reach")
 	}
+
 	forwarding := checkForwarding(c)
 	return errors.Join(loopback, rendering.Check(Name, c, rendering.Abilities{
 		Scheduler: func(s servicemodel.Scheduler) bool {
@@ -145,12 +151,14 @@ func check(c *servicemodel.ChangeSet, usual servicemodel.Scheduler,
 				r.Refuse(fe.Service, backends.FieldAffinityService, "true", "IPVS remembers the "+
 					"clients of each port; nftables and iptables can")
 			}
+
 			_, alt := pools(c.New, fe)
 			if alt != nil && fe.AffinityBits > 0 {
 				r.Refuse(fe.Service, backends.FieldAffinityBits, fmt.Sprint(fe.AffinityBits),
 					"where pods and the host have endpoints of their own, their affinity is a "+
 						"hash of the client's address; nftables and iptables can")
 			}
+
 			if alt != nil && fe.Affinity > 0 && lacking[string(servicemodel.Maglev)] {
 				r.Refuse(fe.Service, backends.FieldSessionAffinity, "ClientIP",
 					"where pods and the host have endpoints of their own, it needs the scheduler "+
@@ -218,5 +226,6 @@ func forwardedElsewhere(t *servicemodel.Table, fe *servicemodel.Frontend) string
 			}
 		}
 	}
+
 	return ""
 }

@@ -61,6 +61,7 @@ func (b *backend) run(ctx context.Context, steps []step) error {
 			return b.failed(s.doing, err)
 		}
 	}
+
 	return nil
 }
 
@@ -73,6 +74,7 @@ func (b *backend) failed(doing string, err error) error {
 		errUnusable, errMoved, errDisabled) {
 		return fmt.Errorf("ipvs: %s: %w: %w", doing, kernelerr.ErrConflict, err)
 	}
+
 	return fmt.Errorf("ipvs: %s: %w", doing, err)
 }
 
@@ -99,12 +101,14 @@ func (k *kernel) stage(p *plan, s int) func(context.Context) error {
 		default:
 			err = k.commitFirst(ctx, batch)
 		}
+
 		if changedByOthers(err) {
 			err = fmt.Errorf("%w: %w", errTaken, err)
 		}
 		if err != nil {
 			return err
 		}
+
 		// If another program has committed since the generation was read, the kernel has another
 		// one, and Integrity will check.
 		k.gen = rawnl.NextGenID(k.gen)
@@ -170,10 +174,12 @@ func (k *kernel) prepare(ctx context.Context, p *plan) error {
 		case p.network.unroute[i]:
 			err = k.unroute(f)
 		}
+
 		if err != nil {
 			return err
 		}
 	}
+
 	if err := k.tunables.Set(ctx, p.network.tunables); err != nil {
 		return err
 	}
@@ -190,11 +196,13 @@ func (k *kernel) releaseAll(d *devicePlan) error {
 			return err
 		}
 	}
+
 	for _, name := range d.remove {
 		if err := k.links.LinkDel(name); err != nil {
 			return fmt.Errorf("remove device %s: %w", name, err)
 		}
 	}
+
 	return nil
 }
 
@@ -205,6 +213,7 @@ func (k *kernel) bindAll(d *devicePlan) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -224,6 +233,7 @@ func (b *backend) send(ops []ipvsnl.Op, v version) func(context.Context) error {
 				}
 				return err
 			}
+
 			k.references.sent(rest[:n])
 			if rest = rest[n:]; len(rest) > 0 {
 				if err := k.requireVersion(ctx, v); err != nil {
@@ -231,6 +241,7 @@ func (b *backend) send(ops []ipvsnl.Op, v version) func(context.Context) error {
 				}
 			}
 		}
+
 		return nil
 	}
 }

@@ -58,6 +58,7 @@ func (c *companion) elements(f *nft.Family, to func(set string, e nft.Elem)) {
 			}
 		}
 	}
+
 	for i, line := range rendering.Settings(layoutNumber, c.rules) {
 		to(setSettings, nft.Elem{Key: nft.Native32(uint32(i + 1)),
 			UserData: nft.AppendComment(nil, line)})
@@ -118,6 +119,7 @@ func parseRecord(s string, k servicemodel.FrontendKey) (*record, error) {
 		default:
 			return false
 		}
+
 		return true
 	})
 	if err != nil {
@@ -142,11 +144,13 @@ func (r *record) elements(to func(set string, e nft.Elem)) {
 			to(kind+set, nft.Elem{Key: key})
 		}
 	}
+
 	in(refusing[r.fe.Internal])
 	if r.fe.External != r.fe.Internal {
 		in(setSplit)
 		in(refusingOutside[r.fe.External])
 	}
+
 	if r.mark != 0 {
 		to(kind+setMarks, nft.Elem{Key: key, Data: nft.Native32(r.mark)})
 	}

@@ -42,6 +42,7 @@ func goldenCompanion(t testing.TB) (companion, [2]*rawTable) {
 		}, edits[i], func(svc *sm.Service) { svc.Name.Name = name })
 		s = s.WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
 	}
+
 	table := resolve(t, nil, s)
 	c := ok((&Config{}).withDefaults())(t)
 	pl := newPlanner(c)
@@ -66,29 +67,35 @@ func rawOf(c *companion) (raws [2]*rawTable) {
 			}
 			raw.elems[set][string(e.Key)+string(e.KeyEnd)] = e
 		}
+
 		c.elements(f, add)
 		for k, r := range c.records {
 			if nft.FamilyIndex(k.Addr) == i {
 				r.elements(add)
 			}
 		}
+
 		if f == nft.IPv4 {
 			add(setVersion, c.version.elem())
 			for name, value := range c.tunables {
 				add(setSettings, tunableElem(name, value))
 			}
 		}
+
 		for _, s := range setsOf(f) {
 			raw.sets[s.Name] = nft.SetInfo{Name: s.Name, Spec: s.Spec()}
 			raw.Use++
 		}
+
 		for _, ch := range newProgram(f, c.rules, testMark) {
 			raw.chains[ch.Name] = nft.ChainInfo{Chain: ch.Chain}
 			raw.rules[ch.Name] = ch.Hashes()
 			raw.Use++
 		}
+
 		raws[i] = raw
 	}
+
 	return raws
 }
 
@@ -122,6 +129,7 @@ func TestCompanionsReadBack(t *testing.T) {
 		change(&other)
 		require.False(t, want.equal(&other), name)
 	}
+
 	for _, set := range addrSets {
 		other := want
 		other.addrs = maps.Clone(want.addrs)
@@ -325,6 +333,7 @@ func TestTablesOfAnotherLayoutAreTold(t *testing.T) {
 				raws[i].elems[setSettings][k] = e
 			}
 		}
+
 		c, drift := companionOf("x", testMark, raws)
 		require.True(t, c.other)
 		require.Len(t, drift, 1)
@@ -345,6 +354,7 @@ func TestCommentsThatAreNotOursAreRefused(t *testing.T) {
 		_, err := parseRecord(s, k)
 		require.Error(t, err, s)
 	}
+
 	r := ok(parseRecord("default/web:http loadbalancer IP internal=cluster external=local "+
 		"masquerade=host affinity=60 mark=7 routed", k))(t)
 	require.Equal(t, allMarks+7, r.mark)

@@ -122,9 +122,11 @@ func podStates() []sm.State {
 			l = append(l, sm.Endpoint{Addr: netip.MustParseAddr(p),
 				Ports: ports})
 		}
+
 		states = append(states, sm.State{}.WithNode(sm.Node{Name: "this"}).
 			WithService(svc).WithEndpoints(svc.Name, l))
 	}
+
 	return states
 }
 
@@ -155,18 +157,21 @@ func between(ns *netnstest.NS, states []sm.State) error {
 			of[e.Addr.String()]++
 		}
 	}
+
 	for vs, pods := range held {
 		for _, p := range pods {
 			if of[p] == 0 {
 				return fmt.Errorf("%s has %s, which is in no state", vs, p)
 			}
 		}
+
 		for p, n := range of {
 			if n == len(states) && !slices.Contains(pods, p) {
 				return fmt.Errorf("%s lacks %s, which is in all states", vs, p)
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -195,6 +200,7 @@ func heldIn(ns *netnstest.NS) (map[string][]string, error) {
 			held[s.ServiceKey.String()] = append(held[s.ServiceKey.String()], d.Addr.String())
 		}
 	}
+
 	return held, nil
 }
 

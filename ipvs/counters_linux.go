@@ -48,6 +48,7 @@ func OpenCounters(cfg *Config) (*Counters, error) {
 		_ = c.Close()
 		return nil, fmt.Errorf("ipvs: open counters: %w", explain(err))
 	}
+
 	return c, nil
 }
 
@@ -83,6 +84,7 @@ func (k *kernel) count(ctx context.Context) (*counters.Reading, error) {
 				return nil, err
 			}
 		}
+
 		dests, err := k.vs.DestinationsIf(ctx, s.ServiceKey)
 		if err != nil {
 			return nil, err
@@ -95,6 +97,7 @@ func (k *kernel) count(ctx context.Context) (*counters.Reading, error) {
 				continue
 			}
 		}
+
 		p := counters.Pair{Protocol: key.Protocol, Dst: netip.AddrPortFrom(key.Addr, key.Port)}
 		rest := valuesOf(s.Stats) // what its destinations do not have is of those that are gone
 		for _, d := range dests {
@@ -102,11 +105,13 @@ func (k *kernel) count(ctx context.Context) (*counters.Reading, error) {
 			v := valuesOf(d.Stats)
 			r.Pairs[p], rest = r.Pairs[p].Plus(v), rest.Since(v)
 		}
+
 		if rest != (counters.Values{}) {
 			p.Endpoint = netip.AddrPort{}
 			r.Pairs[p] = r.Pairs[p].Plus(rest)
 		}
 	}
+
 	return r, nil
 }
 
@@ -132,9 +137,11 @@ func (k *kernel) readMarks(ctx context.Context) (map[uint32]servicemodel.Fronten
 					return nil, fmt.Errorf("set %s: an element of %d bytes: %w", kind+setMarks,
 						len(e.Key)+len(e.Data), rawnl.ErrMalformed)
 				}
+
 				marks[n] = frontend
 			}
 		}
 	}
+
 	return marks, nil
 }

@@ -54,12 +54,14 @@ func TestCountersOfFrontends(t *testing.T) {
 			n, byMark = 100, byMark+1
 			r.fake.SetStats(k, dest(there), ipvsnl.Stats{Connections: 7})
 		}
+
 		r.fake.SetStats(k, ipvsnl.DestinationKey{}, ipvsnl.Stats{Connections: 10 * n, InPackets: 5,
 			InBytes: 6, OutPackets: 7, OutBytes: 8})
 		if k != foreign {
 			r.fake.SetStats(k, dest(here), ipvsnl.Stats{Connections: 2 * n, InPackets: 5})
 		}
 	}
+
 	require.Equal(t, 1, byMark)
 	got := ok(r.counters().Read(t.Context()))(t)
 	require.Len(t, got.Pairs, 6, got.Pairs)

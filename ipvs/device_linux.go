@@ -35,6 +35,7 @@ func (k *kernel) findDevice(a *addresses) error {
 		return fmt.Errorf("device %s is of the type %q: want a %s device", k.device, l.Type(),
 			k.kind)
 	}
+
 	a.ifindex, a.up = l.Attrs().Index, l.Attrs().Flags&net.FlagUp != 0
 	k.ifindex = a.ifindex
 	return nil
@@ -55,6 +56,7 @@ func (k *kernel) linkName(ifindex int, known map[int]string) (string, error) {
 	default:
 		return "", fmt.Errorf("device %d: %w", ifindex, err)
 	}
+
 	return known[ifindex], nil
 }
 
@@ -71,6 +73,7 @@ func (k *kernel) readDevices() ([]string, error) {
 			l = append(l, link.Attrs().Name)
 		}
 	}
+
 	slices.Sort(l)
 	return l, nil
 }
@@ -118,6 +121,7 @@ func (k *kernel) bind(a netip.Addr) error {
 		// The process does not lack a permission, so the error is not wrapped.
 		err = fmt.Errorf("%w: %v", errDisabled, err)
 	}
+
 	return moved("bind", a, k.device, err)
 }
 
@@ -176,10 +180,12 @@ func (k *kernel) listAddresses() (a addresses, err error) {
 			return a, err
 		}
 	}
+
 	for _, l := range []*[]netip.Addr{&a.node, &a.others} {
 		slices.SortFunc(*l, netip.Addr.Compare)
 		*l = slices.Compact(*l)
 	}
+
 	slices.SortFunc(a.bound, compareBound)
 	return a, nil
 }
@@ -212,6 +218,7 @@ func (k *kernel) sortAddress(a *addresses, msg []byte, held []int, names map[int
 			a.node = append(a.node, l.addr)
 		}
 	}
+
 	return nil
 }
 
@@ -225,6 +232,7 @@ func newAddress(a netip.Addr, ifindex int, metric uint32) []nl.NetlinkRequestDat
 		family, scope = unix.AF_INET6, unix.RT_SCOPE_UNIVERSE
 		flags |= unix.IFA_F_NODAD
 	}
+
 	msg := nl.NewIfAddrmsg(family)
 	msg.Prefixlen, msg.Scope, msg.Index = uint8(a.BitLen()), uint8(scope), uint32(ifindex)
 	l := []nl.NetlinkRequestData{msg, nl.NewRtAttr(unix.IFA_LOCAL, a.AsSlice()),
@@ -234,6 +242,7 @@ func newAddress(a netip.Addr, ifindex int, metric uint32) []nl.NetlinkRequestDat
 		lifetimes := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Valid: math.MaxUint32}}
 		l = append(l, nl.NewRtAttr(unix.IFA_CACHEINFO, lifetimes.Serialize()))
 	}
+
 	return append(l, nl.NewRtAttr(unix.IFA_RT_PRIORITY, nl.Uint32Attr(metric)))
 }
 
@@ -263,6 +272,7 @@ func decodeAddress(b []byte) (l listedAddr, err error) {
 			l.metric = it.NativeU32()
 		}
 	}
+
 	if local != nil { // on a link between two ends, IFA_ADDRESS is the peer's address
 		addr = local
 	}

@@ -36,6 +36,7 @@ func (k *kernel) onDevice(name string) map[string]string {
 			m[w[3]] = strings.Join(w[4:], " ")
 		}
 	}
+
 	return m
 }
 
@@ -62,6 +63,7 @@ func (k *kernel) requireServed(port uint16, addrs ...netip.Addr) {
 			}
 		}
 	}
+
 	for i, out := range netnstest.SendAll(k.t.Context(), probes) {
 		require.Equal(k.t, netnstest.Answered, out.Kind, "%v: %v", probes[i], out)
 		require.Contains(k.t, []string{"pod2", "pod3"}, out.Server, "%v: %v", probes[i], out)
@@ -102,6 +104,7 @@ func pinged(t *testing.T, from *netnstest.Host, to netip.Addr) bool {
 			}
 		}
 	}))
+
 	return answered
 }
 
@@ -120,6 +123,7 @@ func TestKernelDeviceHoldsTheAddresses(t *testing.T) {
 			require.True(k.t, pinged(k.t, h, a), "%s pings %v", h.Name, a)
 		}
 	}
+
 	_, err := k.vs.Service(k.t.Context(), ipvsnl.AddressService(ipvsnl.TCP,
 		netip.AddrPortFrom(webAddrs[0], 30080)))
 	require.ErrorIs(k.t, err, ipvsnl.ErrNoService)
@@ -133,6 +137,7 @@ func (k *kernel) sysctlsOfARP() (l []string) {
 		v := ok(k.Node.NS.Sysctl("net/ipv4/conf/all/" + name))(k.t)
 		l = append(l, v)
 	}
+
 	return l
 }
 
@@ -148,6 +153,7 @@ func (k *kernel) answersARP(client *netnstest.Host) bool {
 		k.inside(client, "ip", "route", "del", addr, "dev", dev)
 		k.inside(client, "ip", "neigh", "flush", "to", addr, "dev", dev)
 	}()
+
 	out := netnstest.Probe{From: client, Proto: sm.TCP,
 		To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(k.t.Context())
 	neigh := k.inside(client, "ip", "neigh", "show", addr)
@@ -225,8 +231,10 @@ func TestKernelServicesWithDevice(t *testing.T) {
 			s.Steps[0].Checks = slices.DeleteFunc(s.Steps[0].Checks,
 				func(c scenario.Check) bool { return c.From == "node" })
 		}
+
 		scenarios = append(scenarios, s)
 	}
+
 	require.Len(t, scenarios, len(deviceScenarios))
 	dataplanetest.RunScenarios(t, under, scenarios...)
 }
@@ -263,6 +271,7 @@ func TestKernelLocalPolicyAndAffinityWithDevice(t *testing.T) {
 			require.Equal(t, netnstest.Answered, out.Kind, "%v", out)
 			servers[out.Server] = true
 		}
+
 		require.Len(t, servers, 1, servers)
 	}
 }
@@ -279,6 +288,7 @@ func TestKernelDeviceMakesAddressesTheHosts(t *testing.T) {
 			return netnstest.Probe{From: from, Proto: sm.TCP,
 				To: netip.AddrPortFrom(a, port), Timeout: 3 * time.Second}.Send(t.Context())
 		}
+
 		require.Equal(t, netnstest.Refused, ask(k.pods["pod1"], 81).Kind)
 		ok(k.Node.NS.Serve("node", sm.TCP, netip.AddrPortFrom(a, 81)))(t)
 		for _, from := range []*netnstest.Host{k.pods["pod1"], k.Outside[0], k.Node} {

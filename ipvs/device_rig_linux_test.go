@@ -35,6 +35,7 @@ func (r *rig) boundTo(device string) (l []string, up bool) {
 			l = append(l, w[3])
 		}
 	}
+
 	return l, strings.Contains(r.run("ip link show dev "+device), ",UP")
 }
 
@@ -90,6 +91,7 @@ func TestTheDeviceHoldsLinkLocalAddresses(t *testing.T) {
 		require.Empty(t, res.Drift)
 		require.Empty(t, applied(t, r.engine(cfg), s).Drift)
 	}
+
 	bound, _ := r.boundTo(rigDevice)
 	require.Contains(t, bound, "169.254.20.10/32")
 	require.NotContains(t, bound, "169.254.20.11/32")
@@ -327,6 +329,7 @@ func (r *rig) lives(fault rawnltest.Fault, n int) (hits int) {
 			r.judge(fault, n, hit, err)
 			require.NoError(r.t, live.act(r.t, e), "request %d of %s, once more", n, live.name)
 		}
+
 		if live.holds == nil {
 			continue
 		}
@@ -334,6 +337,7 @@ func (r *rig) lives(fault rawnltest.Fault, n int) (hits int) {
 		require.Empty(r.t, p.Drift, "request %d of %s", n, live.name)
 		require.True(r.t, p.Changes.Empty(), "request %d of %s: %v", n, live.name, p.Changes)
 	}
+
 	return hits
 }
 
@@ -347,6 +351,7 @@ func (r *rig) judge(fault rawnltest.Fault, n, hits int, err error) {
 		require.ErrorIs(r.t, err, kernelerr.ErrConflict)
 		return
 	}
+
 	require.ErrorIs(r.t, err, fault.Errno, "request %d", n)
 }
 
@@ -365,6 +370,7 @@ func lives() []life {
 			return err
 		}}
 	}
+
 	return []life{
 		apply("services come", rigState([]string{"10.244.1.1", "10.244.2.2"})),
 		apply("addresses change", rigState([]string{"10.244.2.2"}, func(s *sm.Service) {
@@ -388,6 +394,7 @@ func TestFailuresAboutTimeoutsAreTold(t *testing.T) {
 		return b.kernel.tunables.Set(ctx,
 			sysctls.Change{Set: map[string]string{timeoutTCP: "3600"}})
 	})
+
 	rawnltest.FailEach(t, "read", func(ctx context.Context) error {
 		return b.kernel.tunables.Look(ctx, &sysctls.State{}, b.pl.tunables)
 	})

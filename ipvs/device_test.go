@@ -22,6 +22,7 @@ func ipLines(p *plan) []string {
 			l = append(l, s)
 		}
 	}
+
 	return l
 }
 
@@ -45,10 +46,12 @@ func TestDevicePlansAreGolden(t *testing.T) {
 		s.Ports = append(s.Ports, sm.ServicePort{Name: "more", Protocol: sm.TCP, Port: 81})
 		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.10"), goldenAddr}
 	}
+
 	state := func(edit ...func(*sm.Service)) sm.State {
 		return sm.State{}.WithNode(goldenNode()).WithService(goldenService(edit...)).
 			WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
 	}
+
 	require.Equal(t, []string{
 		"link add kernlb0 up group 1795224733 type dummy",
 		"address add 10.96.0.10/32 dev kernlb0 metric 1795224733 scope host noprefixroute",
@@ -89,6 +92,7 @@ func TestBoundAddressesAreThoseOfFrontends(t *testing.T) {
 				want[fe.Key.Addr] = true
 			}
 		}
+
 		got := map[netip.Addr]bool{}
 		for _, h := range b.pl.have.addresses.bound {
 			got[h.addr] = true

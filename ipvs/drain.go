@@ -43,11 +43,13 @@ func (d draining) readBack(o *observed, now time.Time) draining {
 			next.note(k, s, now)
 		}
 	}
+
 	for dk := range next {
 		if since, ok := d[dk]; ok {
 			next[dk] = since
 		}
 	}
+
 	return next
 }
 
@@ -58,6 +60,7 @@ func (d draining) servers(o *observed) []ipvsnl.ServiceKey {
 		s := o.servers[dk.svc]
 		return s == nil || s.dests[dk.dest].Weight != 0
 	})
+
 	var l []ipvsnl.ServiceKey
 	for dk := range d {
 		l = append(l, dk.svc)
@@ -85,5 +88,6 @@ func (d draining) drained(k ipvsnl.ServiceKey, dests []ipvsnl.ObservedDestinatio
 				Endpoint: netip.AddrPortFrom(dest.Addr, dest.Port)})
 		}
 	}
+
 	return l, said
 }

@@ -66,6 +66,7 @@ func TestWhatHasDrained(t *testing.T) {
 			require.Empty(t, said, c.name)
 			continue
 		}
+
 		require.Equal(t, []ipvsnl.Op{ipvsnl.DelDestination(k, dest.DestinationKey)}, l, c.name)
 		require.Equal(t, []backends.Drained{{
 			Frontend: sm.FrontendKey{Addr: k.Addr, Port: 80, Protocol: sm.TCP},
@@ -83,11 +84,13 @@ func TestWhichServersAreAskedFor(t *testing.T) {
 		return ipvsnl.AddressService(ipvsnl.TCP,
 			netip.AddrPortFrom(netip.MustParseAddr("10.96.0.10"), port))
 	}
+
 	dest := ipvsnl.DestinationKey{Addr: netip.MustParseAddr("10.244.1.1"), Port: 8080}
 	with := func(weight uint32) *server {
 		return &server{dests: map[ipvsnl.DestinationKey]ipvsnl.Destination{
 			dest: {DestinationKey: dest, Weight: weight}}}
 	}
+
 	o := newObserved()
 	o.servers = map[ipvsnl.ServiceKey]*server{key(1): with(0), key(2): with(1), key(4): with(0)}
 	d := draining{}

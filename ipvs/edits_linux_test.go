@@ -95,6 +95,7 @@ func editedState() sm.State {
 			Node:  []string{"this", "other"}[i%2],
 			Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}})
 	}
+
 	return sm.State{}.WithNode(sm.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)
 }
 
@@ -135,6 +136,7 @@ func (p *place) edit(command string) {
 		require.NoError(p.t, err)
 		command = strings.Replace(command, "MARK", fmt.Sprint(uint32(mark)), 1)
 	}
+
 	p.run(command)
 }
 

@@ -32,12 +32,14 @@ func TestEachFailureIsTold(t *testing.T) {
 		require.Equal(t, err == nil, b.observed)
 		return err
 	})
+
 	n := 0
 	state := func() sm.State {
 		n++
 		return rigState([]string{"10.244.1.1", fmt.Sprintf("10.244.2.%d", n%7+1)},
 			restrictedTo("198.51.100.0/24"))
 	}
+
 	for range 2 { // from nothing, and to other endpoints
 		rawnltest.FailEach(t, "commit", func(ctx context.Context) error {
 			b, c := r.change(state())
@@ -46,10 +48,12 @@ func TestEachFailureIsTold(t *testing.T) {
 			return err
 		})
 	}
+
 	rawnltest.FailEach(t, "observe", func(ctx context.Context) error {
 		_, err := b.Observe(ctx, nil)
 		return err
 	})
+
 	require.Positive(t, len(b.draining))
 	requireEachLaterFailureIsTold(t, r, b, state)
 	require.Empty(t, r.servers())
@@ -66,6 +70,7 @@ func requireEachLaterFailureIsTold(t *testing.T, r *rig, b *backend, state func(
 		require.Equal(t, err == nil, i == backends.Intact)
 		return err
 	})
+
 	rawnltest.FailEach(t, "settle", func(ctx context.Context) error {
 		b := r.commit(state())
 		require.NotEmpty(t, b.draining)
@@ -73,6 +78,7 @@ func requireEachLaterFailureIsTold(t *testing.T, r *rig, b *backend, state func(
 		require.Equal(t, err == nil, b.observed)
 		return err
 	})
+
 	rawnltest.FailEach(t, "clean up", func(ctx context.Context) error {
 		b := r.commit(state())
 		_, err := b.Cleanup(ctx)
@@ -163,6 +169,7 @@ func TestTablesGoWhileTheyAreLookedAt(t *testing.T) {
 			}
 		}
 	}
+
 	b.kernel.gen--
 	b.looks = wait.NewBudget(8, 20)
 	requireIntegrity(t, b, backends.Broken)
@@ -183,6 +190,7 @@ func TestTheFirstVersionIsNotTriedForEver(t *testing.T) {
 			r.run("nft add table ip6 other; delete table ip6 other")
 		}
 	}
+
 	_, err := b.Commit(t.Context(), c)
 	require.ErrorIs(t, err, kernelerr.ErrConflict)
 	require.Equal(t, firstTries, tries)
@@ -203,6 +211,7 @@ func TestCallsOfAClosedBackend(t *testing.T) {
 			errOf(b.Lock(ctx))} {
 			require.ErrorIs(t, err, kernelerr.ErrClosed, call)
 		}
+
 		require.ErrorIs(t, b.kernel.route(unix.AF_INET), kernelerr.ErrClosed)
 	}
 }
@@ -224,6 +233,7 @@ func TestWhichErrorsOfACommitAreConflicts(t *testing.T) {
 		require.ErrorContains(t, failure, "ipvs: do it: ")
 		require.False(t, b.observed)
 	}
+
 	for _, err := range []error{context.Canceled, unix.ENOENT, unix.EPERM, rawnl.ErrMalformed} {
 		require.NotErrorIs(t, withoutKernel(t).failed("do it", err), kernelerr.ErrConflict)
 	}
@@ -261,12 +271,14 @@ func TestGarbledAnswersAreErrors(t *testing.T) {
 		_, err := b.Observe(t.Context(), nil)
 		return err
 	}
+
 	rawnltest.GarbleEach(t, "observe nothing", tap, observe)
 	state := rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24", "2001:db8::/32"))
 	rawnltest.GarbleEach(t, "commit", tap, func() error {
 		_, err := dataplane.New(b, nil).Apply(t.Context(), state)
 		return err
 	})
+
 	rawnltest.GarbleEach(t, "observe", tap, observe)
 	rawnltest.GarbleEach(t, "look", tap, func() error {
 		b.kernel.gen--
@@ -275,6 +287,7 @@ func TestGarbledAnswersAreErrors(t *testing.T) {
 		require.Equal(t, err == nil, i == backends.Intact)
 		return err
 	})
+
 	r.apply(r.engine(Config{Table: "another"}), state)
 	rawnltest.GarbleEach(t, "clean up", tap, func() error {
 		_, err := b.Cleanup(t.Context())

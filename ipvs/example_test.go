@@ -20,6 +20,7 @@ func ExampleCheck() {
 		fmt.Println(err)
 		return
 	}
+
 	for _, p := range dataplane.Problems(ipvs.Check(sm.Diff(nil, table))) {
 		fmt.Println(p.Service, p.Field == backends.FieldScheduler, p.Value)
 	}

@@ -23,6 +23,7 @@ func TestARangeThatIsNoPrefixIsNoSource(t *testing.T) {
 		}
 		raw.elems[setSources][l[0]] = nft.Elem{Key: key(l[0]), KeyEnd: key(l[1])}
 	}
+
 	require.Equal(t, map[sm.FrontendKey][]netip.Prefix{k: {netip.MustParsePrefix("10.0.0.0/24")}},
 		readSources(nft.IPv4, raw))
 }
@@ -36,6 +37,7 @@ func TestANetmaskOfAFrontendIsHeld(t *testing.T) {
 			ServiceKey: ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.1:80"))}
 		return &server{svc: s, prefix: prefix}
 	}
+
 	for _, prefix := range []bool{false, true} {
 		require.Equal(t, !prefix, masked(16, prefix).holds(masked(24, prefix)))
 		require.True(t, masked(24, prefix).holds(masked(24, prefix)))

@@ -21,6 +21,7 @@ func TestVirtualServersOfIPv6AreComparedInFull(t *testing.T) {
 			s = is
 		}
 	}
+
 	require.NotNil(t, s)
 	k := s.svc.ServiceKey
 	key := ipvsnl.DestinationKey{Addr: netip.MustParseAddr("fd00::9"), Port: 80}
@@ -34,12 +35,14 @@ func TestVirtualServersOfIPv6AreComparedInFull(t *testing.T) {
 		edit(&svc)
 		return ipvsnl.SetService(svc)
 	}
+
 	weighed := dest
 	weighed.Weight++
 	holds := func(want bool, what string) {
 		t.Helper()
 		require.Equal(t, want, ok(o.b.kernel.holds(t.Context(), s))(t), what)
 	}
+
 	holds(false, "no destination")
 	o.submit(ipvsnl.NewDestination(k, dest))
 	holds(true, "as it was")
@@ -59,6 +62,7 @@ func TestVirtualServersOfIPv6AreComparedInFull(t *testing.T) {
 		o.submit(ops[1])
 		holds(true, what)
 	}
+
 	o.submit(ipvsnl.NewDestination(k, other))
 	o.submit(ipvsnl.DelDestination(k, key))
 	holds(false, "another destination")

@@ -53,6 +53,7 @@ func (n *neighbour) state(split bool) sm.State {
 			l[i].Node = "other"
 		}
 	}
+
 	return s.WithEndpoints(svc.Name, l).WithNode(sm.Node{Name: "this",
 		MasqueradeAll: true, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}})
 }
@@ -77,6 +78,7 @@ func (n *neighbour) requireFate() {
 			probes = append(probes, netnstest.Probe{From: c.from, Proto: sm.TCP,
 				To: netip.AddrPortFrom(c.to, 80)})
 		}
+
 		for i, o := range netnstest.SendAll(n.t.Context(), probes) {
 			require.Equal(n.t, netnstest.Answered, o.Kind, "%s: %v: %v", n.table, probes[i], o)
 			require.Contains(n.t, c.servers, o.Server, "%s: %v", n.table, probes[i])
@@ -101,6 +103,7 @@ func TestKernelInstancesSideBySide(t *testing.T) {
 			n.requireFate()
 		}
 	}
+
 	// The second instance gives its mark without having read the first one's.
 	l[1].apply(l[1].state(false))
 	for _, n := range l {
@@ -115,6 +118,7 @@ func TestKernelInstancesSideBySide(t *testing.T) {
 		n.apply(n.state(true))
 		requireFates(l...)
 	}
+
 	ok(l[0].engine.Cleanup(t.Context()))(t)
 	requireFates(l[1])
 }
@@ -135,6 +139,7 @@ func TestKernelInstancesRouteDirectly(t *testing.T) {
 			s.ExternalTrafficPolicy = sm.PolicyLocal
 		}), []string{"pod2"}, []string{"pod3"}))
 	}
+
 	for _, n := range l {
 		n.requireAnswers(n.external, []*netnstest.Host{k.Outside[0]}, "pod2")
 		n.requireAnswers(n.external, []*netnstest.Host{k.Node}, "pod2", "pod3")
@@ -156,6 +161,7 @@ func TestKernelConnectionsGoOnWhenKubeProxyIsReplaced(t *testing.T) {
 		theirs = append(theirs, ipvsnl.NewDestination(webKey, ipvsnl.Destination{Weight: 1,
 			DestinationKey: ipvsnl.DestinationKey{Addr: k.pods[pod].IPv4, Port: 8080}}))
 	}
+
 	require.NoError(t, k.vs.Submit(t.Context(), theirs...))
 	conns := k.hold()
 	defer conns.Close()
@@ -219,6 +225,7 @@ func TestKernelSourceRangesHoldOnAddressesOfTheNode(t *testing.T) {
 		s.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: at}}
 		s.LoadBalancerSourceRanges = []netip.Prefix{netip.PrefixFrom(k.Outside[0].IPv4, 32)}
 	}
+
 	with := k.state(web(only), "pod2", "pod3")
 	without := sm.State{}.WithNode(sm.Node{Name: "this"})
 	ctx, stop := context.WithCancel(t.Context())
@@ -236,6 +243,7 @@ func TestKernelSourceRangesHoldOnAddressesOfTheNode(t *testing.T) {
 			}
 		})
 	}
+
 	for i := range 30 {
 		k.apply(with)
 		if i%10 == 0 {
@@ -244,8 +252,10 @@ func TestKernelSourceRangesHoldOnAddressesOfTheNode(t *testing.T) {
 			require.Equal(t, netnstest.Answered, out.Kind, out)
 			ok(k.engine.Cleanup(t.Context()))(t)
 		}
+
 		k.apply(without)
 	}
+
 	stop()
 	asking.Wait()
 	require.Positive(t, asked.Load())
@@ -263,6 +273,7 @@ func TestKernelConnectionsOutliveTheConntrackTable(t *testing.T) {
 		endpoints = append(endpoints, sm.Endpoint{Addr: a,
 			Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: port}}})
 	}
+
 	k.apply(k.state(svc).WithEndpoints(svc.Name, endpoints))
 	for i, first := range []string{"endpoint", "client"} {
 		for _, from := range []string{"pod1", "node"} {
@@ -311,11 +322,13 @@ func (k *kernel) pair(from *netnstest.Host, service, endpoint netip.AddrPort) (c
 		l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(endpoint))
 		return err
 	}))
+
 	defer l.Close()
 	require.NoError(k.t, from.NS.Do(func() (err error) {
 		client, err = net.DialTimeout("tcp", service.String(), 10*time.Second)
 		return err
 	}))
+
 	k.t.Cleanup(func() { client.Close() })
 	require.NoError(k.t, l.SetDeadline(time.Now().Add(10*time.Second)))
 	server = ok(l.Accept())(k.t)

@@ -37,6 +37,7 @@ func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 			// other writers are at work: a reading that fails is tried again
 			return backends.Broken, nil
 		}
+
 		if err != nil {
 			return backends.Broken, fmt.Errorf("ipvs: integrity: %w", kernelerr.Permission(err))
 		}
@@ -44,6 +45,7 @@ func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 			return backends.Broken, nil
 		}
 	}
+
 	if b.kernel.references.fewer() {
 		return backends.Touched, nil
 	}
@@ -67,6 +69,7 @@ func (b *backend) networkIntact(ctx context.Context) (bool, error) {
 			return false, nil
 		}
 	}
+
 	ipv6, binds, err := k.readIPv6()
 	if err != nil || ipv6 != have.ipv6 || binds != have.binds6 {
 		return false, err
@@ -87,6 +90,7 @@ func (b *backend) networkIntact(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
+
 	return true, nil
 }
 
@@ -124,6 +128,7 @@ func (k *kernel) holds(ctx context.Context, s *server) (bool, error) {
 			return false, nil
 		}
 	}
+
 	return true, nil
 }
 

@@ -46,6 +46,7 @@ func (o *outlined) look(want backends.Integrity, k ipvsnl.ServiceKey, what strin
 			o.b.scrub.keys = append(o.b.scrub.keys, other)
 		}
 	}
+
 	i := ok(o.b.Integrity(o.t.Context()))(o.t)
 	require.Equal(o.t, want, i, what)
 }
@@ -57,6 +58,7 @@ func (o *outlined) one() *server {
 			return s
 		}
 	}
+
 	o.t.Fatal("no virtual server of IPv4 has two destinations")
 	return nil
 }
@@ -74,6 +76,7 @@ func TestOutlinesShowChangesAtOnce(t *testing.T) {
 		edit(&edited)
 		return ipvsnl.SetService(edited)
 	}
+
 	more := s.dests[dest]
 	more.Addr = netip.MustParseAddr("192.0.2.99")
 	o.look(backends.Intact, k, "at first")
@@ -114,6 +117,7 @@ func TestOutlinesAreComparedAnewAfterACommit(t *testing.T) {
 			}
 		}
 	}
+
 	o.look(backends.Broken, k, "as before the commit")
 }
 
@@ -129,6 +133,7 @@ func TestThatThereAreNoOutlinesShows(t *testing.T) {
 			o.b.scrub.keys = append(o.b.scrub.keys, k)
 		}
 	}
+
 	o.b.kernel.outlines.forget() // as a commit does
 	o.b.kernel.outlines.due = time.Time{}
 	requireIntegrity(t, o.b, backends.Broken)
@@ -162,6 +167,7 @@ func TestDestinationsAreComparedByWhatKnowsThem(t *testing.T) {
 		require.True(t, known)
 		require.Equal(t, want, is, what)
 	}
+
 	holds(true, "at first")
 	for what, edit := range map[string]func(d *ipvsnl.Destination){
 		"weight":  func(d *ipvsnl.Destination) { d.Weight++ },
@@ -176,6 +182,7 @@ func TestDestinationsAreComparedByWhatKnowsThem(t *testing.T) {
 		o.submit(ipvsnl.SetDestination(k, s.dests[dest]))
 		holds(true, what)
 	}
+
 	other := s.dests[dest]
 	other.Port++
 	o.submit(ipvsnl.NewDestination(k, other))
@@ -213,6 +220,7 @@ func TestOutlinesAreRationedAndMayBeRefused(t *testing.T) {
 		require.Equal(t, wantAsked, asked)
 		return err
 	}
+
 	require.NoError(t, look(true, 1))
 	require.NoError(t, look(true, 1))
 	require.Greater(t, time.Until(o.due), 10*time.Minute)
@@ -247,6 +255,7 @@ func TestComparisonsTakeAShareOfTheTime(t *testing.T) {
 		require.Equal(t, holds, ok)
 		return len(different)
 	}
+
 	require.Equal(t, 1, compared(time.Millisecond, true), "nothing has passed")
 	s.at = s.at.Add(-time.Hour)
 	require.Equal(t, 1, compared(2*scrubMost, true), "the limit")
@@ -270,10 +279,12 @@ func TestReferencesTellOfDeletedServers(t *testing.T) {
 		require.NoError(t, os.WriteFile(b.kernel.references.file,
 			[]byte(strconv.Itoa(n)+"\n"), 0o600))
 	}
+
 	look := func(want backends.Integrity) {
 		t.Helper()
 		requireIntegrity(t, b, want)
 	}
+
 	set(3)
 	e := dataplane.New(b, nil)
 	applied(t, e, rigState([]string{"10.244.1.1"}))
@@ -338,6 +349,7 @@ func holdAllDests(t *testing.T, o *outlines, have map[ipvsnl.ServiceKey]*server)
 			one = s
 		}
 	}
+
 	require.Positive(t, marks)
 	require.NotNil(t, one)
 	return one

@@ -63,6 +63,7 @@ func (k *kernel) open(c *Config) error {
 	at := *c
 	at.NetNS = ns.NetNS()
 	err = k.dial(at.NetNS)
+
 	// any process may look up the family; its timeouts show whether more is permitted
 	if err == nil {
 		_, err = k.vs.Timeouts(context.Background())
@@ -148,6 +149,7 @@ func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*backends
 		_, err := os.Stat(b.kernel.modules + "/ip_vs_" + scheduler)
 		return err == nil
 	})
+
 	obs, err := b.pl.adopt(o, drift)
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: what the kernel holds: %w", err)
@@ -167,6 +169,7 @@ func (b *backend) warn(ctx context.Context, o *observed) error {
 				logkey.Backend, Name, logkey.Instance, b.cfg.Table, logkey.Problem, r)
 		}
 	}
+
 	return err
 }
 
@@ -214,6 +217,7 @@ func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (ba
 			return backends.Stats{}, &rawnl.TooLargeError{Size: size, Limit: limit}
 		}
 	}
+
 	stats := p.Stats()
 	if err := b.run(ctx, b.steps(p)); err != nil {
 		return backends.Stats{}, err
@@ -239,6 +243,7 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 		del, events := b.draining.drained(k, dests, b.cfg.DrainLimit, time.Now())
 		ops, drained = append(ops, del...), append(drained, events...)
 	}
+
 	// A check that finds nothing drained writes nothing, not even the version.
 	if len(ops) > 0 && b.pl.have.companion.version.exists {
 		p := b.pl.newPlan()
@@ -252,12 +257,14 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 			delete(b.pl.have.servers[key.svc].dests, key.dest)
 			delete(b.draining, key)
 		}
+
 		b.pl.have.companion.version = p.versions[stageEnd]
 		for _, ev := range drained {
 			backends.Notify(ctx, ev)
 		}
 		b.kernel.outlines.forget()
 	}
+
 	if len(b.draining) == 0 {
 		return 0, nil
 	}
@@ -304,6 +311,7 @@ func noModule(module string, err error) error {
 				"module %s (modprobe %s): %w",
 			kernelerr.ErrMissingModule, module, module, module, err)
 	}
+
 	return fmt.Errorf("%w %s: %w", kernelerr.ErrMissingModule, module, err)
 }
 

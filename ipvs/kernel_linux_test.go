@@ -43,6 +43,7 @@ func newKernel(t *testing.T, cfg ipvs.Config) *kernel {
 		require.NoError(t, h.Serve(sm.TCP, 8080))
 		k.pods[h.Name] = h
 	}
+
 	k.restart(cfg)
 	k.vs = ok(ipvsnl.Dial(t.Context(), &rawnl.Config{NetNS: c.Node.NS.NetNS()}))(t)
 	t.Cleanup(func() { k.vs.Close() })
@@ -81,6 +82,7 @@ func (k *kernel) state(svc *sm.Service, pods ...string) sm.State {
 				Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}})
 		}
 	}
+
 	return sm.State{}.WithNode(sm.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)
 }
 
@@ -106,6 +108,7 @@ func (k *kernel) weights(key ipvsnl.ServiceKey) map[string]int {
 			}
 		}
 	}
+
 	require.Len(k.t, m, len(list))
 	return m
 }
@@ -169,6 +172,7 @@ func TestKernelDrainsConnections(t *testing.T) {
 		}
 		require.True(t, time.Now().Before(end), "still drains: %v", k.weights(webKey))
 	}
+
 	require.Equal(t, map[string]int{"pod3": 1}, k.weights(webKey))
 }
 
@@ -202,12 +206,15 @@ func TestKernelCleanupLeavesNothing(t *testing.T) {
 			"ip route show table all", "ip -6 route show table all", "ip link", "ip address"} {
 			all = append(all, k.run(strings.Fields(c)...))
 		}
+
 		for _, n := range names {
 			v := ok(k.Node.NS.Sysctl(n))(t)
 			all = append(all, n+" "+v)
 		}
+
 		return all
 	}
+
 	before := look()
 	local := func(s *sm.Service) { s.ExternalTrafficPolicy = sm.PolicyLocal }
 	k.apply(k.state(web(local), "pod2", "pod3"))
@@ -241,6 +248,7 @@ func TestKernelRefusesBroadcastAddresses(t *testing.T) {
 		require.Equal(t, map[string]int{"pod2": 1}, k.weights(webKey))
 		k.engine.Resync()
 	}
+
 	k.run("ip", "address", "del", "198.18.7.1/24", "dev", "seven")
 	require.Empty(t, k.apply(state).Refused)
 	require.Contains(t, k.run("ipvsadm", "-Sn"), "-r 198.18.7.255:8080")
@@ -268,8 +276,10 @@ func TestKernelAffinityOfPrefixes(t *testing.T) {
 				m[out.Server] = true
 			}
 		}
+
 		return m
 	}
+
 	require.Len(t, servers(4), 1)
 	require.Contains(t, k.run("ipvsadm", "-Sn"),
 		"-A -t 10.96.0.10:80 -s wrr -p 10800 -M 255.255.255.0")
@@ -337,6 +347,7 @@ func TestKernelCounts(t *testing.T) {
 			require.Equal(t, netnstest.Answered, got.Kind, got)
 		}
 	}
+
 	pod2 := netip.AddrPortFrom(k.pods["pod2"].IPv4, 8080)
 	here := sm.Locality{node}
 	var s *counters.Sums
@@ -346,6 +357,7 @@ func TestKernelCounts(t *testing.T) {
 		return s.Frontend(clusterIP).Connections == 3 && s.Frontend(nodePort).Connections == 2 &&
 			s.Endpoint(clusterIP, pod2) == s.Frontend(clusterIP)
 	}, time.Minute, 100*time.Millisecond)
+
 	v := s.Endpoint(nodePort, pod2)
 	require.Equal(t, uint64(2), v.Connections)
 	for _, n := range []uint64{v.PacketsIn, v.PacketsOut, v.BytesIn, v.BytesOut} {

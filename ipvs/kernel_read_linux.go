@@ -80,6 +80,7 @@ func (k *kernel) readCompanion(ctx context.Context) (c companion, drift []string
 			return companion{}, nil, err
 		}
 	}
+
 	c, drift = companionOf(k.table, k.mark, raws)
 	return c, drift, nil
 }
@@ -107,6 +108,7 @@ func (k *kernel) readServers(ctx context.Context, o *observed) error {
 			o.foreign[s.ServiceKey] = true
 			continue
 		}
+
 		dests, err := k.vs.DestinationsIf(ctx, s.ServiceKey)
 		if err != nil {
 			return err
@@ -115,6 +117,7 @@ func (k *kernel) readServers(ctx context.Context, o *observed) error {
 			is.dests[d.DestinationKey] = d.Destination
 		}
 	}
+
 	return nil
 }
 
@@ -166,6 +169,7 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family) (*rawTable, error
 			return nil, err
 		}
 	}
+
 	return raw, nil
 }
 

@@ -60,6 +60,7 @@ func tableOf(f *nft.Family, r servicemodel.Rules, mark uint32) (sets []*nft.Set,
 	case hasTable(f, &r):
 		return []*nft.Set{versionSet, settingsSet}, nil, true
 	}
+
 	return nil, nil, false
 }
 
@@ -91,9 +92,11 @@ func newSets(f *nft.Family) []*nft.Set {
 			setMasqAll, setMasqNotPod, setMasqHost} {
 			l = append(l, &nft.Set{Name: k + rest, Key: key})
 		}
+
 		l = append(l, &nft.Set{Name: k + setMarks, Key: key,
 			Data: []nft.Field{nft.FieldMark}, Flags: nft.SetMap})
 	}
+
 	if f == nft.IPv4 {
 		l = append(l, versionSet)
 	}

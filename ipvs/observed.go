@@ -140,24 +140,29 @@ func (o *observed) committed(p *plan, ifindex int) {
 			delete(o.servers, k)
 			continue
 		}
+
 		o.servers[k] = s
 	}
+
 	records, marks := o.companion.records, o.index.marks
 	for k := range p.records {
 		if was := records[k]; was != nil {
 			delete(marks, was.mark)
 		}
 	}
+
 	for k, r := range p.records {
 		if r == nil {
 			delete(records, k)
 			continue
 		}
+
 		records[k] = r
 		if r.mark != 0 {
 			marks[r.mark] = true
 		}
 	}
+
 	if v := p.versions[stageEnd]; v.exists {
 		o.companion.version = v
 	}
@@ -169,6 +174,7 @@ func (o *observed) committed(p *plan, ifindex int) {
 		o.companion.exists[i], o.companion.whole[i] = hasTable(f, &rules), true
 		o.routed[i] = o.leads(f, &rules)
 	}
+
 	o.companion.addrs[setNodeAddrs], o.companion.tunables = p.addrs, p.tunables
 	o.committedDevice(&p.device, ifindex)
 	o.unrouted = [2][]string{}

@@ -91,6 +91,7 @@ func (o *outlines) intact(servers map[ipvsnl.ServiceKey]*server, share float64) 
 		}
 		o.heads, o.equal = o.equal, o.heads
 	}
+
 	now := time.Now()
 	o.due = now.Add(time.Duration(float64(now.Sub(start)) / share))
 	return true, nil
@@ -111,6 +112,7 @@ func (o *outlines) ask(option int, b []byte) error {
 		}
 		return fmt.Errorf("%s %s: %w", op, object, err)
 	}
+
 	return nil
 }
 
@@ -147,6 +149,7 @@ func (o *outlines) hold(servers map[ipvsnl.ServiceKey]*server) bool {
 			missing[ipvsnl.OutlineOf(s.svc, len(s.dests))] = true
 		}
 	}
+
 	for b := o.heads; len(b) > 0; b = b[len(ipvsnl.Outline{}):] {
 		delete(missing, ipvsnl.Outline(b))
 	}
@@ -164,6 +167,7 @@ func (o *outlines) holdsDests(s *server) (holds, known bool, err error) {
 			return false, false, nil
 		}
 	}
+
 	const start, size = ipvsnl.DestinationsStart, ipvsnl.DestinationSize
 	room := len(s.dests) + 1 // one more would show a surplus destination
 	o.dests = slices.Grow(o.dests[:0], start+room*size)[:start+room*size]
@@ -184,6 +188,7 @@ func (o *outlines) holdsDests(s *server) (holds, known bool, err error) {
 			return false, true, nil
 		}
 	}
+
 	_, surplus := ipvsnl.DestinationOutlined(b)
 	return surplus == ipvsnl.OutlineDestination{}, true, nil
 }

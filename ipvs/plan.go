@@ -124,6 +124,7 @@ func (pl *planner) affected(c *servicemodel.ChangeSet,
 			return
 		}
 		l = append(l, f.Key)
+
 		// The frontend takes the address from a node port of the same number.
 		if !f.Key.NodePort() && slices.Contains(addrs, f.Key.Addr) {
 			any := nft.Families[nft.FamilyIndex(f.Key.Addr)].Any
@@ -131,10 +132,12 @@ func (pl *planner) affected(c *servicemodel.ChangeSet,
 				Port: f.Key.Port})
 		}
 	}
+
 	for _, fc := range c.Frontends {
 		note(fc.Old)
 		note(fc.New)
 	}
+
 	for _, pc := range c.Pools {
 		id := cmp.Or(pc.New, pc.Old).ID
 		for _, f := range c.New.FrontendsOf(id.Service) {
@@ -143,6 +146,7 @@ func (pl *planner) affected(c *servicemodel.ChangeSet,
 			}
 		}
 	}
+
 	if !slices.Equal(addrs, pl.have.companion.addrs[setNodeAddrs]) {
 		for f := range c.New.Frontends() {
 			if f.Key.NodePort() {
@@ -150,6 +154,7 @@ func (pl *planner) affected(c *servicemodel.ChangeSet,
 			}
 		}
 	}
+
 	slices.SortFunc(l, servicemodel.FrontendKey.Compare)
 	return slices.Compact(l)
 }
@@ -169,12 +174,14 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 			p.records[k] = nil
 			continue
 		}
+
 		r := pl.record(p, c.New, fe)
 		p.records[k] = r
 		for _, s := range pl.servers(c.New, fe, p.addrs, r.mark) {
 			want[s.svc.ServiceKey] = s
 		}
 	}
+
 	for _, k := range slices.SortedFunc(maps.Keys(want), ipvsnl.ServiceKey.Compare) {
 		p.servers[k] = pl.change(p, cmp.Or(pl.have.servers[k], pl.have.claimable[k]), want[k])
 	}
@@ -185,6 +192,7 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 			p.servers[k] = nil
 		}
 	}
+
 	pl.planDevice(p)
 	pl.planNetwork(p)
 	pl.planTables(p, c, keys)
@@ -203,6 +211,7 @@ func (pl *planner) record(p *plan, t *servicemodel.Table, fe *servicemodel.Front
 		r.mark = had.mark
 		return r
 	}
+
 	for p.mark++; pl.have.index.marks[p.mark]; {
 		p.mark++
 	}
@@ -220,6 +229,7 @@ func (pl *planner) change(p *plan, have, want *server) *server {
 	} else if have.svc != want.svc {
 		p.up = append(p.up, ipvsnl.SetService(want.svc))
 	}
+
 	for _, k := range otherDests(want.dests, have.dests) {
 		if _, ok := have.dests[k]; !ok {
 			p.up = append(p.up, ipvsnl.NewDestination(of, want.dests[k]))
@@ -227,6 +237,7 @@ func (pl *planner) change(p *plan, have, want *server) *server {
 			p.up = append(p.up, ipvsnl.SetDestination(of, want.dests[k]))
 		}
 	}
+
 	drains, shared := want.proto == servicemodel.TCP && pl.cfg.DrainLimit > 0, true
 	for _, k := range otherDests(have.dests, want.dests) {
 		d := have.dests[k]
@@ -237,15 +248,18 @@ func (pl *planner) change(p *plan, have, want *server) *server {
 			p.down = append(p.down, ipvsnl.DelDestination(of, k))
 			continue
 		}
+
 		if d.Weight != 0 {
 			d.Weight = 0
 			p.down = append(p.down, ipvsnl.SetDestination(of, d))
 		}
+
 		if shared {
 			next.dests, shared = maps.Clone(next.dests), false
 		}
 		next.dests[k] = d
 	}
+
 	return next
 }
 
@@ -264,6 +278,7 @@ func diffElements(old, now *record, del, add func(string, nft.Elem)) {
 			del(set, e)
 		}
 	})
+
 	now.elements(func(set string, e nft.Elem) {
 		if !was[idOf(set, e)] {
 			add(set, e)
@@ -279,6 +294,7 @@ func nodePortAddrs(local []netip.Addr, r servicemodel.Rules) []netip.Addr {
 			l = append(l, a)
 		}
 	}
+
 	return l
 }
 
@@ -300,6 +316,7 @@ func (pl *planner) planCleanup() *plan {
 			p.device.release = append(p.device.release, b)
 		}
 	}
+
 	exists, was := have.companion.exists, have.companion.version
 	if exists == [2]bool{} && len(p.down)+p.device.len() == 0 {
 		return p
@@ -313,6 +330,7 @@ func (pl *planner) planCleanup() *plan {
 		first[0].create, first[0].sets = true, []*nft.Set{versionSet}
 		last[0].remove = true
 	}
+
 	v := was.next(true)
 	first[0].replace(was, v)
 	p.versions = [3]version{v, v, {}}

@@ -35,6 +35,7 @@ func (pl *planner) planNetwork(p *plan) {
 		p.network.route[i] = have.leads(f, &rules) && (!have.routed[i] || len(have.unrouted[i]) > 0)
 		p.network.unroute[i] = !f.ServedBy(&rules) && have.routed[i]
 	}
+
 	p.network.tunables = have.tunables.Plan(pl.tunables)
 	p.tunables = p.network.tunables.Records
 }
@@ -53,6 +54,7 @@ func (pl *planner) planTunables(p *plan, anew bool) {
 		all[name] = p.network.tunables.Restore[name]
 		last.del.put(setSettings, nft.Elem{Key: tunableElem(name, "").Key})
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if _, known := recorded[name]; !known {
 			first.add.put(setSettings, tunableElem(name, all[name]))
@@ -68,6 +70,7 @@ func (t *text) tunables(values map[string]string) {
 			t.line("sysctl -w %s=%s", name, values[name])
 		}
 	}
+
 	if timeouts {
 		v := timeoutValues(timeoutsOf(values))
 		t.line("ipvsadm --set %s %s %s", v[timeoutTCP], v[timeoutTCPFin], v[timeoutUDP])
@@ -111,6 +114,7 @@ func (pl *planner) planDevice(p *plan) {
 			}
 		}
 	}
+
 	slices.SortFunc(look, netip.Addr.Compare)
 	needed := false
 	for _, a := range slices.Compact(look) {
@@ -123,6 +127,7 @@ func (pl *planner) planDevice(p *plan) {
 			d.release = append(d.release, b)
 		}
 	}
+
 	if needed {
 		d.add, d.up = have.ifindex == 0, have.ifindex != 0 && !have.up
 	}
@@ -143,6 +148,7 @@ func (pl *planner) userChanges(p *plan) map[netip.Addr]int {
 			m[k.Addr]--
 		}
 	}
+
 	return m
 }
 
@@ -153,12 +159,14 @@ func (o *observed) committedDevice(d *devicePlan, ifindex int) {
 			delete(o.index.users, a)
 		}
 	}
+
 	a := &o.addresses
 	if len(d.release)+len(d.remove) > 0 {
 		a.bound = slices.DeleteFunc(a.bound, func(b boundAddr) bool {
 			return slices.Contains(d.release, b) || slices.Contains(d.remove, b.dev)
 		})
 	}
+
 	if d.add || d.up {
 		a.ifindex, a.up = ifindex, true
 	}

@@ -34,6 +34,7 @@ func (p *plan) phases() [3]phase {
 	case len(p.up) == 0:
 		return [3]phase{opened, opened, ended}
 	}
+
 	return [3]phase{restricted, opened, ended}
 }
 
@@ -48,6 +49,7 @@ func (ph phase) between(old, now *record) *record {
 	case ph == opened && now.fe.Sources == nil:
 		return now.withSourcesOf(old)
 	}
+
 	return now
 }
 
@@ -70,6 +72,7 @@ func (pl *planner) planVersion(p *plan) {
 			nothing = nothing && p.stages[s][i].empty()
 		}
 	}
+
 	if nothing {
 		return
 	}
@@ -92,6 +95,7 @@ func (pl *planner) planTables(p *plan, c *servicemodel.ChangeSet, keys []service
 		} else {
 			pl.planAddrs(p, i, c)
 		}
+
 		if f == nft.IPv4 {
 			pl.planTunables(p, anew)
 		}
@@ -111,6 +115,7 @@ func (pl *planner) planRecord(p *plan, i int, k servicemodel.FrontendKey, anew b
 		(old == nil || !slices.Equal(old.fe.Sources, now.fe.Sources)) {
 		p.restricts = true
 	}
+
 	is := old
 	if anew {
 		is = nil
@@ -121,6 +126,7 @@ func (pl *planner) planRecord(p *plan, i int, k servicemodel.FrontendKey, anew b
 			tp := &p.stages[s][i]
 			diffElements(is, next, tp.del.put, tp.add.put)
 		}
+
 		is = next
 	}
 }
@@ -140,6 +146,7 @@ func (pl *planner) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 			last.del.put(set, addrElem(set, a))
 		}
 	}
+
 	for _, ch := range c.ClusterIPs {
 		change(setClusterIPs, ch.Addr, ch.Added)
 	}
@@ -152,6 +159,7 @@ func (pl *planner) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 			change(setNodeAddrs, a, false)
 		}
 	}
+
 	for _, a := range p.addrs {
 		if !slices.Contains(was, a) {
 			change(setNodeAddrs, a, true)
@@ -172,6 +180,7 @@ func (pl *planner) planNewTable(p *plan, i int,
 		next := companion{rules: rules, addrs: addrsOf(c.New, p.addrs)}
 		next.elements(f, tp.add.put)
 	}
+
 	if !f.ServedBy(&rules) {
 		return nil
 	}
@@ -182,6 +191,7 @@ func (pl *planner) planNewTable(p *plan, i int,
 			p.records[fe.Key] = pl.record(p, c.New, fe)
 		}
 	}
+
 	slices.SortFunc(keys, servicemodel.FrontendKey.Compare)
 	return slices.Compact(keys)
 }

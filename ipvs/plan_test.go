@@ -39,6 +39,7 @@ func goldenEndpoints(addrs ...string) []sm.Endpoint {
 			Node:  []string{"this", "other"}[i%2],
 			Ports: []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}})
 	}
+
 	return l
 }
 
@@ -73,6 +74,7 @@ func atPort(port uint16, l []sm.Endpoint) []sm.Endpoint {
 		l[i].Ports = slices.Clone(l[i].Ports)
 		l[i].Ports[0].Port = port
 	}
+
 	return l
 }
 
@@ -154,6 +156,7 @@ func TestPlansAreGolden(t *testing.T) {
 		b.committed(p, 0)
 		table = next
 	}
+
 	require.Empty(t, b.pl.have.servers)
 	require.Empty(t, b.pl.have.companion.records)
 	require.Empty(t, b.pl.have.index.marks)
@@ -169,6 +172,7 @@ func requireCounted(t *testing.T, p, again *plan) {
 		require.Equal(t, p.batch(s).Bytes(), again.batch(s).Bytes())
 		messages += p.batch(s).Len()
 	}
+
 	require.Equal(t, messages, p.Stats().Messages)
 }
 
@@ -195,6 +199,7 @@ func TestAffinityMasksAreInThePlan(t *testing.T) {
 		require.Contains(t, p, four+tc.want[0]+"\n")
 		require.Contains(t, p, six+tc.want[1]+"\n")
 	}
+
 	whole := rigState(nil, sticky, func(s *sm.Service) { s.SessionAffinity.WholeService = true })
 	require.ErrorContains(t, Check(sm.Diff(nil, resolve(t, nil, whole))),
 		backends.FieldAffinityService)
@@ -216,6 +221,7 @@ func TestMarksAreGivenOnce(t *testing.T) {
 			s.ExternalTrafficPolicy = sm.PolicyLocal
 		})
 	}
+
 	var table *sm.Table
 	endpoints := goldenEndpoints("10.244.1.1", "10.244.2.2")
 	commit := func(services ...int) map[uint32]string {
@@ -236,9 +242,11 @@ func TestMarksAreGivenOnce(t *testing.T) {
 				given[r.mark] = r.fe.Service.Name.Name
 			}
 		}
+
 		require.Len(t, b.pl.have.index.marks, len(given)+1)
 		return given
 	}
+
 	require.Equal(t, map[uint32]string{first + 1: "weba", first + 3: "webb"}, commit(0, 1))
 	require.Equal(t, map[uint32]string{first + 3: "webb"}, commit(1))
 	require.Equal(t, map[uint32]string{first + 3: "webb", first + 1: "webc"}, commit(1, 2))

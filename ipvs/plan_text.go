@@ -28,11 +28,13 @@ func (p *plan) String() string {
 			t.line("%s route replace local default dev lo table %d", ip, n.number)
 			t.line("%s rule add %s", ip, rule)
 		}
+
 		if n.unroute[i] {
 			t.line("%s rule del %s", ip, rule)
 			t.line("%s route del local default dev lo table %d", ip, n.number)
 		}
 	}
+
 	t.tunables(n.tunables.Set)
 	switch {
 	case d.add:
@@ -40,6 +42,7 @@ func (p *plan) String() string {
 	case d.up:
 		t.line("ip link set %s up", d.name)
 	}
+
 	t.ops(p.up)
 	t.stage(p, stageOpen)
 	for _, b := range d.release {
@@ -56,6 +59,7 @@ func (p *plan) String() string {
 		t.line("ip address add %s dev %s metric %d %s noprefixroute",
 			netip.PrefixFrom(a, a.BitLen()), d.name, d.metric, how)
 	}
+
 	t.ops(p.down)
 	t.tunables(n.tunables.Restore)
 	t.stage(p, stageEnd)
@@ -108,6 +112,7 @@ func ipvsadm(o ipvsnl.Op) string {
 	default:
 		s += fmt.Sprintf(" -f %d", k.FWMark)
 	}
+
 	switch o.Command {
 	case ipvsnl.CommandNewService, ipvsnl.CommandSetService:
 		s += " -s " + o.Service.Scheduler
@@ -117,6 +122,7 @@ func ipvsadm(o ipvsnl.Op) string {
 				s += " -M " + o.Service.Netmask.Text(k.Family)
 			}
 		}
+
 		var options []string
 		if o.Service.Flags&ipvsnl.FlagHashPort != 0 {
 			options = append(options, o.Service.Scheduler+"-port")
@@ -133,6 +139,7 @@ func ipvsadm(o ipvsnl.Op) string {
 	case ipvsnl.CommandDelDestination:
 		s += " -r " + o.Destination.DestinationKey.String()
 	}
+
 	return s
 }
 
@@ -145,6 +152,7 @@ func (p *plan) batch(s int) *rawnl.Batch {
 			p.stages[s][i].write(nft.NewEncoder(p.batches[s], f, p.name), f)
 		}
 	}
+
 	return p.batches[s]
 }
 
@@ -159,6 +167,7 @@ func (tp *tablePlan) write(w nft.Writer, f *nft.Family) {
 			w.Elements(nft.Delete, s, l)
 		}
 	}
+
 	if tp.remove {
 		w.DeleteTable()
 	}
@@ -168,11 +177,13 @@ func (tp *tablePlan) write(w nft.Writer, f *nft.Family) {
 			w.AddSet(s)
 		}
 	}
+
 	for _, s := range setsOf(f) {
 		if l := tp.add[s.Name]; l != nil {
 			w.Elements(nft.Add, s, l)
 		}
 	}
+
 	if tp.create {
 		tp.program.Write(w)
 	}
@@ -196,6 +207,7 @@ func (p *plan) Stats() backends.Stats {
 			}
 		}
 	}
+
 	s.Messages += commands + p.device.len()
 	s.Elements += commands
 	return s

@@ -29,6 +29,7 @@ func probeIn(t *testing.T, without ...uint) (links []string, err error) {
 	} else {
 		err = dataplanetest.WithoutCapabilities(probe, without...)
 	}
+
 	require.NoError(t, ns.Do(func() error {
 		interfaces, err := net.Interfaces()
 		for _, i := range interfaces {
@@ -36,6 +37,7 @@ func probeIn(t *testing.T, without ...uint) (links []string, err error) {
 		}
 		return err
 	}))
+
 	return links, err
 }
 
@@ -90,6 +92,7 @@ func TestKernelThatDoesNotLoadItByItself(t *testing.T) {
 		t.Log("ip_vs is in use, and stays")
 		return
 	}
+
 	_, err := probeIn(t, unix.CAP_SYS_MODULE)
 	if strings.HasPrefix(os.Getenv("KERNLB_KERNEL"), "5.10") {
 		require.ErrorIs(t, err, kernelerr.ErrMissingModule)
@@ -97,6 +100,7 @@ func TestKernelThatDoesNotLoadItByItself(t *testing.T) {
 	} else {
 		require.NoError(t, err)
 	}
+
 	_, err = probeIn(t)
 	require.NoError(t, err, "with all capabilities")
 }

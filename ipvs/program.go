@@ -93,6 +93,7 @@ func (b *builder) masquerade() {
 			c.Add(nft.Concat{b.f.Saddr, nft.CTOriginalProtocol, nft.CTOriginalDPort}.
 				In(kindService+"s"), nft.Masquerade)
 		}
+
 		c.Add(b.flowIn(k, k+setMasqAll), nft.Masquerade)
 		c.Add(b.flowIn(k, k+setMasqNotPod), notPods, nft.Masquerade)
 		c.Add(b.flowIn(k, k+setMasqHost), notPods, nft.FIBSaddrLocal, nft.Masquerade)
@@ -131,6 +132,7 @@ func (b *builder) hooks() {
 	post.Add(nft.MarkIs(ownMask, b.mark), nft.MarkAnd(^kindMask))
 
 	b.lead(services)
+
 	// A packet that IPVS did not translate belongs to a connection that IPVS has forgotten. No
 	// device has the address, so the machine itself cannot answer.
 	input := b.Filter("input", nft.HookInput, prioReset)
@@ -147,6 +149,7 @@ func (b *builder) lead(services nft.Rule) {
 	pre := b.Filter("prerouting", nft.HookPrerouting, prioSteer)
 	pre.Add(nft.CTDirOriginal, nft.CTNotDNAT, b.flowIn(kindService, kindService+"s"), b.steer())
 	pre.Add(backwards, services, nft.FIBDaddrNotLocal, b.steer())
+
 	// If packets are forwarded unchanged, answers may take another way. Then conntrack sees only
 	// half of the connection and considers it invalid.
 	pre.Add(b.in(kindService, setRouted), b.steer())
@@ -157,6 +160,7 @@ func (b *builder) lead(services nft.Rule) {
 	for _, c := range []*nft.ProgramChain{pre, out} {
 		c.Add(nft.CTStateNew, nft.Jump("admit"))
 	}
+
 	// A packet that is for none of our services may be for one of another instance. By now that
 	// instance has marked it.
 	for _, c := range []*nft.ProgramChain{

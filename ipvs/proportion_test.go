@@ -47,6 +47,7 @@ func lawOf(cfg Config) *proportion.Law {
 				b.committed(p, 1)
 				return p.Stats()
 			}
+
 			step(sm.Diff(nil, base))
 			return func(to sm.State) func() backends.Stats {
 				step(sm.Diff(b.pl.have.table, base))

@@ -31,6 +31,7 @@ func (pl *planner) adopt(o observed, drift []string) (*backends.Observation, err
 			o.index.users[k.Addr]++
 		}
 	}
+
 	for k := range o.foreign { // other programs' virtual servers use marks, too
 		o.index.marks[k.FWMark] = true
 	}
@@ -41,6 +42,7 @@ func (pl *planner) adopt(o observed, drift []string) (*backends.Observation, err
 		}
 		drift = append(drift, pl.networkDrift(&o)...)
 	}
+
 	device := pl.deviceDrift(&o)
 	o.damage.addresses = len(device) > 0
 	t, err := servicemodel.NewTable(c)
@@ -63,11 +65,13 @@ func (pl *planner) networkDrift(o *observed) []string {
 			drift = append(drift, fmt.Sprintf("what %s was is not recorded", sysctls.Text(name)))
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(o.companion.tunables)) {
 		if pl.tunables[name] == "" {
 			drift = append(drift, sysctls.Text(name)+" is set, and need not be")
 		}
 	}
+
 	return drift
 }
 
@@ -83,6 +87,7 @@ func (o *observed) routingDrift() (drift []string) {
 				"the node does not serve them", f.Model))
 		}
 	}
+
 	return drift
 }
 
@@ -102,6 +107,7 @@ func (pl *planner) deviceDrift(o *observed) (drift []string) {
 			drift = append(drift, fmt.Sprintf("device %s is not the one that is configured", made))
 		}
 	}
+
 	switch {
 	case name == "" || len(o.index.users) == 0:
 	case a.ifindex == 0:
@@ -109,11 +115,13 @@ func (pl *planner) deviceDrift(o *observed) (drift []string) {
 	case !a.up:
 		drift = append(drift, fmt.Sprintf("device %s is down", name))
 	}
+
 	for _, b := range a.bound {
 		if b.ifindex != a.ifindex || o.index.users[b.addr] == 0 || a.othersHave(b.addr) {
 			drift = append(drift, fmt.Sprintf("address %v is bound to device %s", b.addr, b.dev))
 		}
 	}
+
 	if name == "" {
 		return drift
 	}
@@ -122,5 +130,6 @@ func (pl *planner) deviceDrift(o *observed) (drift []string) {
 			drift = append(drift, fmt.Sprintf("address %v is not bound to device %s", addr, name))
 		}
 	}
+
 	return drift
 }

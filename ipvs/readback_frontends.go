@@ -20,12 +20,14 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift [
 	records := o.companion.records
 	keys := slices.SortedFunc(maps.Keys(records), servicemodel.FrontendKey.Compare)
 	found := map[servicemodel.PoolID]*servicemodel.Pool{}
+
 	// The virtual servers of a frontend depend on the other frontends. Here all of them count.
 	all := servicemodel.Contents{Rules: c.Rules}
 	for _, k := range keys {
 		all.Frontends = append(all.Frontends, records[k].fe)
 		o.findPools(records[k], found)
 	}
+
 	addrs := nodePortAddrs(o.addresses.node, c.Rules)
 	all.Pools = slices.AppendSeq(o.unheld(addrs, found), maps.Values(found))
 	recorded, err := servicemodel.NewTable(all)
@@ -44,6 +46,7 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift [
 				have.proto = k.Protocol
 			}
 		}
+
 		damaged, outdated := o.compare(r, recorded, servers)
 		if o.unreachable(k) {
 			damaged = noIPv6 // so that Check sees it again
@@ -52,6 +55,7 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift [
 			o.damage.frontends = append(o.damage.frontends, k)
 			drift = append(drift, fmt.Sprintf("frontend %v: %s", k, cmp.Or(damaged, outdated)))
 		}
+
 		if damaged != "" {
 			continue
 		}
@@ -62,6 +66,7 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift [
 			}
 		}
 	}
+
 	c.Pools = slices.Collect(maps.Values(used))
 	o.damage.servers = slices.SortedFunc(maps.Keys(unowned), ipvsnl.ServiceKey.Compare)
 	for _, k := range o.damage.servers {
@@ -79,6 +84,7 @@ func (o *observed) compare(r *record, recorded *servicemodel.Table,
 			damaged = "no destination"
 		}
 	}
+
 	for _, s := range servers {
 		key := s.svc.ServiceKey
 		if have := o.servers[key]; !have.holds(s) {
@@ -87,6 +93,7 @@ func (o *observed) compare(r *record, recorded *servicemodel.Table,
 			outdated = fmt.Sprintf("virtual server %v is not as configured", key)
 		}
 	}
+
 	return damaged, outdated
 }
 
@@ -100,6 +107,7 @@ func (o *observed) findPools(r *record, found map[servicemodel.PoolID]*servicemo
 			}
 		}
 	}
+
 	main := mainVerdict(r.fe)
 	addressServices(r.fe.Key, o.addresses.node, o.recorded,
 		func(k ipvsnl.ServiceKey) { note(main, k) })
@@ -134,6 +142,7 @@ func (o *observed) unheld(addrs []netip.Addr,
 			empty[id] = &servicemodel.Pool{ID: id}
 		}
 	}
+
 	return slices.Collect(maps.Values(empty))
 }
 
@@ -145,5 +154,6 @@ func poolIDs(fe *servicemodel.Frontend) []servicemodel.PoolID {
 			l = append(l, id)
 		}
 	}
+
 	return l
 }

@@ -39,8 +39,10 @@ func companionOf(name string, mark uint32, raws [2]*rawTable) (c companion, drif
 			drift = append(drift, fmt.Sprintf("table %s %s: %v", f.Name, name, err))
 			continue
 		}
+
 		c.whole[i] = true
 	}
+
 	for i, f := range nft.Families {
 		switch {
 		case c.exists[i] || c.exists == [2]bool{}:
@@ -50,6 +52,7 @@ func companionOf(name string, mark uint32, raws [2]*rawTable) (c companion, drif
 			c.whole[i] = true
 		}
 	}
+
 	for _, l := range c.addrs {
 		slices.SortFunc(l, netip.Addr.Compare)
 	}
@@ -89,6 +92,7 @@ func (c *companion) take(f *nft.Family, raw *rawTable, mark uint32) error {
 			return err
 		}
 	}
+
 	one := newCompanion()
 	one.rules = rules
 	if err := one.takeRecords(f, raw); err != nil {
@@ -123,6 +127,7 @@ func (c *companion) takeAddrs(f *nft.Family, raw *rawTable) error {
 			c.addrs[set] = append(c.addrs[set], a)
 		}
 	}
+
 	return nil
 }
 
@@ -137,6 +142,7 @@ func (c *companion) requireElements(f *nft.Family, raw *rawTable,
 		}
 		want[set][string(e.Key)+string(e.KeyEnd)] = e
 	}
+
 	c.elements(f, add)
 	for _, r := range c.records {
 		r.elements(add)
@@ -153,6 +159,7 @@ func (c *companion) requireElements(f *nft.Family, raw *rawTable,
 			return fmt.Errorf("set %s has %d elements, want %d", s.Name, len(have),
 				len(want[s.Name]))
 		}
+
 		for k, e := range want[s.Name] {
 			h, ok := have[k]
 			if !ok || !bytes.Equal(e.Data, h.Data) ||
@@ -161,6 +168,7 @@ func (c *companion) requireElements(f *nft.Family, raw *rawTable,
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -174,12 +182,14 @@ func requireProgram(raw *rawTable, sets []*nft.Set, prog nft.Program) error {
 			return fmt.Errorf("set %s is missing", s.Name)
 		}
 	}
+
 	for _, ch := range prog {
 		have := raw.chains[ch.Name]
 		if have.Chain != ch.Chain || !slices.Equal(ch.Hashes(), raw.rules[ch.Name]) {
 			return fmt.Errorf("chain %s is not as it should be", ch.Name)
 		}
 	}
+
 	if n := len(prog) + len(sets); raw.Use != n {
 		return fmt.Errorf("it has %d chains and sets, want %d", raw.Use, n)
 	}
@@ -207,9 +217,11 @@ func parseSettings(elems map[string]nft.Elem) (servicemodel.Rules, map[string]st
 			}
 			continue
 		}
+
 		rd := nft.Reader{Bytes: []byte(k)}
 		lines[rd.Native()] = line
 	}
+
 	var ordered []string
 	for _, n := range slices.Sorted(maps.Keys(lines)) {
 		ordered = append(ordered, lines[n])
@@ -241,6 +253,7 @@ func (c *companion) takeRecords(f *nft.Family, raw *rawTable) error {
 			c.records[k] = r
 		}
 	}
+
 	return nil
 }
 
@@ -256,6 +269,7 @@ func readSources(f *nft.Family, raw *rawTable) map[servicemodel.FrontendKey][]ne
 			m[k] = append(m[k], p)
 		}
 	}
+
 	for _, l := range m {
 		slices.SortFunc(l, netip.Prefix.Compare)
 	}

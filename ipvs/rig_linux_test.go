@@ -76,6 +76,7 @@ func openOn(fake *ipvsfake.Kernel, c Config, with rawnl.Config) (*backend, error
 		with.NetNS = c.NetNS
 		k.nf, err = rawnl.Dial(&with)
 	}
+
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
@@ -115,6 +116,7 @@ func (r *rig) servers() []string {
 			l = append(l, fmt.Sprintf("%v -> %v %d", s.ServiceKey, d.DestinationKey, d.Weight))
 		}
 	}
+
 	return l
 }
 
@@ -132,10 +134,12 @@ func (r *rig) state() []string {
 			l = append(l, line)
 		}
 	}
+
 	for _, command := range []string{"ip rule", "ip -6 rule", "ip route show table all",
 		"ip -6 route show table all", "ip address show up"} { // a VM has tunnels that are down
 		l = append(l, r.run(command))
 	}
+
 	return l
 }
 

@@ -104,6 +104,7 @@ func (k *kernel) readRouting(ipv6 bool) (missing [2][]string, exists [2]bool, er
 			missing[i] = append(missing[i], "the route that leads packets to IPVS is missing")
 		}
 	}
+
 	return missing, exists, nil
 }
 
@@ -132,6 +133,7 @@ func (k *kernel) policyRules(family int) (r routingRules, err error) {
 			r.stale = append(r.stale, l)
 		}
 	}
+
 	return r, err
 }
 
@@ -151,11 +153,13 @@ func (k *kernel) readRivals(o *observed) (rivals []string, err error) {
 			rivals = append(rivals, fmt.Sprintf("policy rule %d leads packets with the mark "+
 				"0x%x/0x%x to table %d", r.Priority, r.Mark, *r.Mask, r.Table))
 		}
+
 		if len(o.unrouted[i]) == 0 && !k.routed(i) {
 			rivals = append(rivals, "packets to services do not reach IPVS: another policy rule "+
 				"comes before that of the instance")
 		}
 	}
+
 	return rivals, nil
 }
 
@@ -166,6 +170,7 @@ func (k *kernel) route(family int) error {
 		// The process does not lack a permission, so the error is not wrapped.
 		return fmt.Errorf("add route: %w: %v", errDisabled, err)
 	}
+
 	if err != nil {
 		return fmt.Errorf("add route: %w", err)
 	}
@@ -191,6 +196,7 @@ func (k *kernel) deleteRules(family int, all bool) error {
 			return fmt.Errorf("delete rule: %w", err)
 		}
 	}
+
 	return nil
 }
 

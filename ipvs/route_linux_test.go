@@ -58,6 +58,7 @@ func TestIPv6IsDisabled(t *testing.T) {
 			r.apply(e, perFamily("10.244.1.1"))
 			require.Contains(t, strings.Join(r.servers(), "\n"), "[fd00:10:96::66]:80")
 		}
+
 		r.disableIPv6("1")
 		for _, endpoint := range []string{"10.244.1.2", "10.244.1.3"} {
 			res := applied(t, e, perFamily(endpoint))
@@ -69,6 +70,7 @@ func TestIPv6IsDisabled(t *testing.T) {
 			require.Contains(t, servers, endpoint)
 			require.NotContains(t, servers, "fd00:10:96::66")
 		}
+
 		r.disableIPv6("0")
 		r.apply(e, perFamily("10.244.1.3"))
 		require.Contains(t, strings.Join(r.servers(), "\n"), "[fd00:10:96::66]:80")
@@ -105,6 +107,7 @@ func TestIPv6IsDisabledOnTheDevice(t *testing.T) {
 			applied(t, e, perFamily("10.244.1.1"))
 			requireIntegrity(t, b, backends.Intact)
 		}
+
 		r.setSysctl(disabled, "1")
 		if of == rigDevice {
 			requireIntegrity(t, b, backends.Broken)
@@ -146,8 +149,10 @@ func TestMarksOfOthersAreLeftAlone(t *testing.T) {
 			"0xfd300000", "0xffffffff"} {
 			l = append(l, r.run("ip route get 8.8.8.8 mark "+mark))
 		}
+
 		return l
 	}
+
 	before := ways()
 	r.apply(r.engine(), rigState([]string{"10.244.1.1"}))
 	require.Equal(t, before, ways())
@@ -168,6 +173,7 @@ func TestAnInstanceGetsAnotherMark(t *testing.T) {
 		require.Contains(t, rules, "fwmark 0xd0000000/0xfff80000")
 		require.NotContains(t, rules, "0xfd200000")
 	}
+
 	cleanUp(t, e)
 	require.Equal(t, before, r.state())
 	for _, mark := range []uint32{1 << 30, 0xc0000001, 0x100000} {
@@ -200,6 +206,7 @@ func TestRivalsAreTold(t *testing.T) {
 			e.Resync()
 			applied(t, e, rigState([]string{"10.244.1.1"}))
 		}
+
 		require.Equal(t, min(1, len(want)), strings.Count(log.String(), "level=WARN"), rule)
 		require.Contains(t, log.String(), want)
 	}
@@ -253,6 +260,7 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 			require.Equal(t, served, strings.Contains(table, "hook"))
 		}
 	}
+
 	// A route that another program brings back is drift. The next reading finds it.
 	r.run(fmt.Sprintf("ip -6 route add local default dev lo table %d",
 		instanceNumber(b.pl.instance)))

@@ -42,6 +42,7 @@ func (k *kernel) routedState(svc *sm.Service, pods, other []string) sm.State {
 			}
 		}
 	}
+
 	add("this", pods)
 	add("other", other)
 	return sm.State{}.WithNode(sm.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)
@@ -63,6 +64,7 @@ func (k *kernel) holdAddresses(pod string, addrs ...netip.Addr) {
 		} else {
 			k.inside(h, "ip", "address", "add", a.String()+"/128", "dev", "lo", "nodad")
 		}
+
 		for _, proto := range []sm.Protocol{sm.TCP, sm.UDP} {
 			ok(h.NS.Serve(pod, proto, netip.AddrPortFrom(a, 80)))(k.t)
 		}
@@ -82,6 +84,7 @@ func (k *kernel) requireAnswers(to netip.Addr, clients []*netnstest.Host, server
 			}
 		}
 	}
+
 	for i, out := range netnstest.SendAll(k.t.Context(), probes) {
 		require.Equal(k.t, netnstest.Answered, out.Kind, "%v: %v", probes[i], out)
 		require.Contains(k.t, servers, out.Server, "%v: %v", probes[i], out)
@@ -136,6 +139,7 @@ func TestKernelDirectRoutingPastTheNode(t *testing.T) {
 		k.requireAnswers(a, []*netnstest.Host{client}, "pod2")
 		k.requireConns(client, a)
 	}
+
 	for _, protocol := range []string{"6", "17"} {
 		sent, answers := count(protocol)
 		require.Positive(t, sent, protocol)
@@ -174,6 +178,7 @@ func shortcut(t *testing.T, server, client *netnstest.Host) {
 		t.Cleanup(handle.Close)
 		return handle
 	}
+
 	here, there := at(server), at(client)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "direct0"
@@ -184,6 +189,7 @@ func shortcut(t *testing.T, server, client *netnstest.Host) {
 		l := ok(h.LinkByName(name))(t)
 		require.NoError(t, h.LinkSetUp(l))
 	}
+
 	link := ok(here.LinkByName("direct0"))(t)
 	peer = ok(there.LinkByName("direct1"))(t)
 	for _, a := range []netip.Addr{client.IPv4, client.IPv6} {
@@ -211,6 +217,7 @@ func TestKernelTunnels(t *testing.T) {
 			h.IPv6.String(), "remote", "any")
 		k.inside(h, "ip", "link", "set", "in6", "up")
 	}
+
 	k.apply(k.routedState(routed(sm.ForwardTunnel), []string{"pod2", "pod3"}, nil))
 	count := k.counters(k.pods["pod2"], "4", "41") // IPPROTO_IPIP, IPPROTO_IPV6
 	clients := []*netnstest.Host{k.pods["pod1"], k.Outside[0], k.Node}
@@ -220,6 +227,7 @@ func TestKernelTunnels(t *testing.T) {
 			k.requireConns(c, a)
 		}
 	}
+
 	for _, protocol := range []string{"4", "41"} {
 		sent, _ := count(protocol)
 		require.Positive(t, sent, protocol)

@@ -26,6 +26,7 @@ func allSchedulers() []sm.Scheduler {
 			}
 		}
 	}
+
 	return l
 }
 
@@ -46,6 +47,7 @@ func TestNumbersOfSchedulersStay(t *testing.T) {
 			ok(sm.ParseScheduler(string(s)))(t)
 		}
 	}
+
 	require.False(t, hasScheduler("rr+port"))
 	require.False(t, hasScheduler("random"))
 }
@@ -85,6 +87,7 @@ func TestServersShowTheirPools(t *testing.T) {
 			d.Weight = 0
 			s.dests[key] = d
 		}
+
 		require.Nil(t, s.pool(p.ID))
 	}
 }
@@ -111,6 +114,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 		_, err := openBackend(&tc.cfg)
 		require.ErrorContains(t, err, tc.want)
 	}
+
 	ok((&Config{Device: "kernlb0", StrictARP: true, AffinityMask4: 24, AffinityMask6: 1}).
 		withDefaults())(t)
 }
@@ -141,6 +145,7 @@ func TestTheTableOfAHashHasRoomForAllEndpoints(t *testing.T) {
 			a := netip.AddrFrom4([4]byte{10, 0, byte(i / 256), byte(i)})
 			p.Slots = append(p.Slots, sm.Slot{Weight: w, Endpoint: netip.AddrPortFrom(a, 80)})
 		}
+
 		s := b.pl.server(k, fe, p, false)
 		name, port, _ := p.Scheduler.Split()
 		if n > 256 {
@@ -160,6 +165,7 @@ func TestTheTableOfAHashHasRoomForAllEndpoints(t *testing.T) {
 				require.InDelta(t, want, entries[k], float64(len(p.Slots)), "%v", p.Slots)
 			}
 		}
+
 		require.Equal(t, p.Slots, s.pool(p.ID).Slots)
 	}
 }
@@ -179,12 +185,14 @@ func kernelTable(s *server, size int) map[ipvsnl.DestinationKey]int {
 			}
 		}
 	}
+
 	if s.svc.Scheduler == string(sm.Maglev) {
 		shift := max(bits.Len(uint(greatest/divisor))-6, 0) // ip_vs_mh_shift_weight
 		for k, w := range turns {
 			turns[k] = max(w/divisor>>shift, 1)
 		}
 	}
+
 	entries := map[ipvsnl.DestinationKey]int{}
 	for size > 0 {
 		for _, k := range sortedDests(s.dests) {
@@ -193,6 +201,7 @@ func kernelTable(s *server, size int) map[ipvsnl.DestinationKey]int {
 			size -= n
 		}
 	}
+
 	return entries
 }
 
@@ -208,14 +217,17 @@ func TestMoreEndpointsThanEntriesAreRefused(t *testing.T) {
 			eps = append(eps, sm.Endpoint{Ports: []sm.EndpointPort{{Protocol: sm.TCP,
 				Port: 8080}}, Addr: netip.AddrFrom4([4]byte{10, 0, byte(i / 256), byte(i)})})
 		}
+
 		state := sm.State{}.WithService(svc).WithEndpoints(svc.Name, eps)
 		return sm.Diff(nil, ok(sm.Resolve(nil, state))(t))
 	}
+
 	lacking := map[string]bool{"mh": true}
 	for _, by := range []sm.Scheduler{"sh", "mh+port"} {
 		require.NoError(t, Check(changes(by, 4093)))
 		require.ErrorContains(t, Check(changes(by, 4094)), "4094 endpoints")
 	}
+
 	require.NoError(t, check(changes("sh", 256), "", lacking))
 	require.ErrorContains(t, check(changes("sh", 257), "", lacking), "table of sh has 256 entries")
 	require.NoError(t, check(changes("", 4094), "wlc", nil))

@@ -38,6 +38,7 @@ func (s *scrub) each(servers map[ipvsnl.ServiceKey]*server,
 			break
 		}
 	}
+
 	return true, nil
 }
 

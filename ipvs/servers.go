@@ -44,6 +44,7 @@ func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (main, alt *service
 	case internal == nil:
 		return external, nil
 	}
+
 	return external, internal
 }
 
@@ -72,6 +73,7 @@ func addressServices(k servicemodel.FrontendKey, addrs []netip.Addr,
 		to(ipvsnl.AddressService(proto, netip.AddrPortFrom(k.Addr, k.Port)))
 		return
 	}
+
 	for _, a := range addrs {
 		at := servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol, Port: k.Port}
 		if a.Is4() == k.Addr.Is4() && !taken(at) {
@@ -118,6 +120,7 @@ func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *ser
 			s.svc.Netmask = ipvsnl.PrefixNetmask(k.Family, bits)
 		}
 	}
+
 	name, _, _ := scheduler.Split()
 	if name == servicemodel.SourceHash && p != nil && len(p.Slots) > hashTables[name] {
 		scheduler, name = servicemodel.Maglev+scheduler[len(name):], servicemodel.Maglev
@@ -139,6 +142,7 @@ func (pl *planner) destinations(p *servicemodel.Pool, entries int) destinations 
 			return d.dests
 		}
 	}
+
 	reduce := reduction(p, entries)
 	dests := make(destinations, len(p.Slots))
 	for _, slot := range p.Slots {
@@ -149,8 +153,10 @@ func (pl *planner) destinations(p *servicemodel.Pool, entries int) destinations 
 			d.UpperThreshold, d.LowerThreshold = ipvsnl.MaxWeight, d.Weight
 			d.Weight = uint32(reduce(slot.Weight))
 		}
+
 		dests[k] = d
 	}
+
 	pl.pools[0], pl.pools[1] = pl.pools[1], poolDestinations{p, entries, dests}
 	return dests
 }
@@ -199,9 +205,11 @@ func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
 				p.Forwarding = f
 			}
 		}
+
 		p.Slots = append(p.Slots, servicemodel.Slot{Endpoint: netip.AddrPortFrom(k.Addr, k.Port),
 			Weight: uint16(weight)})
 	}
+
 	if p.Slots == nil {
 		return nil
 	}
@@ -218,6 +226,7 @@ func (s *server) withConfigOf(want *server) ipvsnl.Service {
 			svc.Netmask = want.svc.Netmask
 		}
 	}
+
 	return svc
 }
 
@@ -233,6 +242,7 @@ func otherDests(m, than destinations) (keys []ipvsnl.DestinationKey) {
 			keys = append(keys, k)
 		}
 	}
+
 	slices.SortFunc(keys, ipvsnl.DestinationKey.Compare)
 	return keys
 }
@@ -253,5 +263,6 @@ func (s *server) holds(want *server) bool {
 			return false
 		}
 	}
+
 	return n == len(want.dests)
 }

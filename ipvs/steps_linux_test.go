@@ -84,6 +84,7 @@ func (r *rig) requireClosed(states ...sm.State) {
 			allowed = append(allowed, fe.Sources)
 		}
 	}
+
 	require.Contains(r.t, allowed, have.fe.Sources)
 }
 
@@ -124,6 +125,7 @@ func TestACommitMayEndAfterAnyStep(t *testing.T) {
 					require.NoError(t, s.do(t.Context()))
 					r.requireClosed(story.from, story.to)
 				}
+
 				r.requireRecorded()
 				applied(t, r.engine(Config{DrainLimit: -1}), story.to)
 				require.Equal(t, want, r.state(), "%d steps", n)
@@ -152,6 +154,7 @@ func TestACleanupMayEndAfterAnyStep(t *testing.T) {
 				require.NoError(t, s.do(t.Context()))
 				r.requireClosed(state)
 			}
+
 			v := ok(b.kernel.readVersion(t.Context()))(t)
 			require.Equal(t, n > 0 && n < len(steps), v.writing)
 			r.requireRecorded()
@@ -160,6 +163,7 @@ func TestACleanupMayEndAfterAnyStep(t *testing.T) {
 				require.Equal(t, want, r.state(), "%d steps", n)
 				continue
 			}
+
 			cleanUp(t, r.engine())
 			require.Equal(t, nothing, r.state(), "%d steps", n)
 			for name := range rigSysctls {
@@ -177,10 +181,12 @@ func onFake() dataplanetest.FaultyBackend {
 		if err != nil {
 			return nil, err
 		}
+
 		// The number of requests must not depend on the time, nor on the turn of virtual servers.
 		b.scrub.share, b.kernel.outlines.read = 0, nil
 		return b, nil
 	}
+
 	return dataplanetest.FaultyBackend{
 		Backend: dataplanetest.Backend{Open: func(ns netns.Namespace) (backends.Backend, error) {
 			return open(rawnl.Config{NetNS: ns})

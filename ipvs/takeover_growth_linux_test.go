@@ -36,6 +36,7 @@ func many(n int, third byte, nodePorts bool) sm.State {
 		}
 		s = s.WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1", "fd01::1"))
 	}
+
 	return s
 }
 
@@ -58,6 +59,7 @@ func (r *rig) hold(device string, s sm.State) {
 			fmt.Fprintf(&batch, "address add %v/%d dev %s\n", a, a.BitLen(), device)
 		}
 	}
+
 	nstest.Exec(r.t, r.ns, batch.String(), "ip", "-batch", "-")
 }
 
@@ -74,6 +76,7 @@ func takeOverOf(t *testing.T, n int, holder string, theirs bool, cfg Config) map
 		r.run(fmt.Sprintf("ip address add %v/%d dev %s nodad", a, a.BitLen(),
 			[]string{"v", "nodelocaldns"}[i/2]))
 	}
+
 	holders[holder](r, n, s)
 	before := len(r.fake.Keys())
 	if theirs {
@@ -87,6 +90,7 @@ func takeOverOf(t *testing.T, n int, holder string, theirs bool, cfg Config) map
 			}
 		}
 	}
+
 	r.fake.ResetLog()
 
 	b := r.backend(cfg)
@@ -100,6 +104,7 @@ func takeOverOf(t *testing.T, n int, holder string, theirs bool, cfg Config) map
 		requests = 0
 		r.fake.ResetLog()
 	}
+
 	e := dataplane.New(b, nil)
 	count("take over", applied(t, e, s).Stats.Messages)
 
@@ -108,6 +113,7 @@ func takeOverOf(t *testing.T, n int, holder string, theirs bool, cfg Config) map
 			r.run("ip link del " + device)
 		}
 	}
+
 	count("the device is gone", applied(t, e, s).Stats.Messages)
 	count("clean up", cleanUp(t, e).Messages)
 	return counts
@@ -131,6 +137,7 @@ func TestATakeOverIsProportional(t *testing.T) {
 						assert.LessOrEqual(t, four[what]-two[what], 8+2*max(0, two[what]-one[what]),
 							"%s: %d, %d, %d", what, one[what], two[what], four[what])
 					}
+
 					require.Equal(t, 80*(3+len(nodeOfMany)), four["take over: virtual servers"])
 					require.Zero(t, four["clean up: virtual servers"])
 				})

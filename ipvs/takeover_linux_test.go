@@ -29,6 +29,7 @@ func theirs(t *testing.T, r *rig) (wanted, other ipvsnl.ServiceKey) {
 					Port: 8080}}))
 		}
 	}
+
 	return wanted, other
 }
 
@@ -52,6 +53,7 @@ func TestAVirtualServerIsTakenOver(t *testing.T) {
 		}
 		require.NotContains(t, line, other.String())
 	}
+
 	require.Equal(t, []string{
 		"set service TCP 10.96.0.10:80: wrr",
 		"new destination 10.244.2.2:8080 of TCP 10.96.0.10:80: weight 1 masquerade",
@@ -124,6 +126,7 @@ func TestAQuietKernelIsNotLookedAt(t *testing.T) {
 		requireIntegrity(t, b, backends.Intact)
 		require.Equal(t, wait.Budget{}, b.looks)
 	}
+
 	r.run("nft add table inet other")
 	b.looks = wait.NewBudget(8, 20)
 	requireIntegrity(t, b, backends.Intact)
@@ -158,19 +161,23 @@ func TestWatchFollowsTheRuleAndTheRoute(t *testing.T) {
 			require.Fail(t, "not noticed", what)
 		}
 	}
+
 	require.Eventually(t, func() bool { // until Watch has begun
 		r.run("ip address add 198.51.100.77/32 dev lo")
 		r.run("ip address del 198.51.100.77/32 dev lo")
 		return len(changes) > 1
 	}, 5*time.Second, time.Millisecond)
+
 	for {
 		select {
 		case <-changes:
 			continue
 		case <-time.After(50 * time.Millisecond):
 		}
+
 		break
 	}
+
 	r.run("ip rule add priority 300 table 300")
 	r.run("ip rule del priority 300")
 	for _, damage := range []string{"ip rule del priority 107",
@@ -181,6 +188,7 @@ func TestWatchFollowsTheRuleAndTheRoute(t *testing.T) {
 		require.NotEmpty(t, r.apply(e, s).Drift)
 		require.Equal(t, want, r.state())
 	}
+
 	cancel()
 	require.NoError(t, <-ended)
 }
@@ -226,11 +234,13 @@ func TestDamageIsNoticedAndRepaired(t *testing.T) {
 		require.Equal(t, want, r.state(), damage)
 		require.Len(t, strings.Fields(r.version()), 1, damage)
 	}
+
 	for name := range rigSysctls {
 		r.setSysctl(name, "0")
 		require.NotEmpty(t, r.apply(e, s).Drift, name)
 		require.Equal(t, "1", r.sysctl(name))
 	}
+
 	require.Equal(t, want, r.state())
 }
 
@@ -243,6 +253,7 @@ func (r *rig) version() string {
 			list = r.run("nft list set ip kernlb-ipvs version")
 		}
 	}
+
 	_, elems, _ := strings.Cut(list, "elements = {")
 	elems, _, _ = strings.Cut(elems, "}")
 	return elems

@@ -41,6 +41,7 @@ func sysctlValues(strictARP bool) map[string]string {
 		m["net/ipv4/conf/all/arp_ignore"] = "1"
 		m["net/ipv4/conf/all/arp_announce"] = "2"
 	}
+
 	return m
 }
 
@@ -52,6 +53,7 @@ func (c *Config) tunables() map[string]string {
 			m[name] = value
 		}
 	}
+
 	return m
 }
 
@@ -68,6 +70,7 @@ func timeoutsOf(values map[string]string) ipvsnl.Timeouts {
 		n, _ := strconv.ParseUint(values[name], 10, 31)
 		return time.Duration(n) * time.Second
 	}
+
 	return ipvsnl.Timeouts{TCP: seconds(timeoutTCP), TCPFin: seconds(timeoutTCPFin),
 		UDP: seconds(timeoutUDP)}
 }

@@ -50,6 +50,7 @@ func (v *values) Write(ctx context.Context, name, value string) error {
 		}
 		return err
 	}
+
 	err := v.k.vs.SetTimeouts(ctx, timeoutsOf(map[string]string{name: value}))
 	if err != nil {
 		return fmt.Errorf("set timeouts: %w", err)
@@ -83,6 +84,7 @@ func (o *others) Relied(ctx context.Context, names []string) (map[string]string,
 			relied[name] = "others have rules about forwarded packets"
 		}
 	}
+
 	return relied, nil
 }
 
@@ -96,8 +98,10 @@ func (o *others) Earlier(ctx context.Context) (map[string]string, error) {
 			q := nft.Query{Conn: o.k.nf, Family: nft.IPv4, Table: t}
 			lines, err = q.Comments(ctx, setSettings)
 		}
+
 		maps.Copy(all, sysctls.ParseRecords(lines))
 	}
+
 	return all, err
 }
 
@@ -122,6 +126,7 @@ func (o *others) read(ctx context.Context) (tables map[string]bool, err error) {
 			tables[c.Table] = true
 			o.forwards = o.forwards || c.Type != "" && c.Hook == nft.HookForward
 		}
+
 		return err
 	})
 	return tables, err
@@ -137,6 +142,7 @@ func (o *others) usesIptables() (uses bool) {
 			}
 			uses = uses || len(names) > 0
 		}
+
 		return nil
 	})
 	return uses || err != nil

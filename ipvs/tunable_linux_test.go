@@ -79,6 +79,7 @@ func TestTunablesOthersRelyOnAreLeft(t *testing.T) {
 				now := ok(r.client().Timeouts(t.Context()))(t)
 				require.Equal(t, tcp, now.TCP)
 			}
+
 			applied(t, r.engine(shorter), rigState([]string{"10.244.1.1"}))
 			tc.between(r)
 			var log bytes.Buffer

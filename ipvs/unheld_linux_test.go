@@ -69,6 +69,7 @@ func TestNodePortsWithoutAnAddress(t *testing.T) {
 		res := applied(t, e, first)
 		require.True(t, res.Observed && !res.IsRepair() && res.Stats.Messages == 0, res.String())
 	}
+
 	require.Zero(t, e.Status().Totals.Repairs)
 
 	// One process plans a change and another makes it, whatever either knows.
@@ -77,6 +78,7 @@ func TestNodePortsWithoutAnAddress(t *testing.T) {
 		r.apply(e, s)
 		return e
 	}
+
 	for _, engines := range [][2]*dataplane.Engine{{r.engine(), r.engine()}, {e, r.engine()},
 		{r.engine(), knows(first)}, {e, e}} {
 		p = ok(engines[0].Plan(t.Context(), second))(t)
@@ -87,6 +89,7 @@ func TestNodePortsWithoutAnAddress(t *testing.T) {
 		r.apply(e, second)
 		r.apply(e, first)
 	}
+
 	r.apply(e, second)
 
 	// A new address gets a virtual server.

@@ -44,6 +44,7 @@ func TestABroadcastAddressHoldsBackNoOtherService(t *testing.T) {
 			require.Equal(t, cfg != nil, kept, r.servers())
 			require.Equal(t, cfg != nil, slices.Contains(r.servers(), "TCP 10.96.0.66:80 wrr 0s"))
 		}
+
 		r.fake.SetBroadcast(netip.Addr{})
 		r.run("ip address add 192.0.2.200/32 dev lo")
 		e.Resync()
@@ -78,6 +79,7 @@ func TestAMissingSchedulerHoldsBackNoOtherService(t *testing.T) {
 			s.Name.Name, s.Ports[0].NodePort = "bad", 0
 			s.ClusterIPs[0] = netip.MustParseAddr("10.96.0.66")
 		}
+
 		good := goldenService(bad)
 		s := rigState([]string{"10.244.1.1"}).WithService(good).
 			WithEndpoints(good.Name, goldenEndpoints("10.244.1.2", "10.244.2.2"))
@@ -89,6 +91,7 @@ func TestAMissingSchedulerHoldsBackNoOtherService(t *testing.T) {
 			require.Len(t, res.Refused, 1)
 			require.ErrorContains(t, res.Refused[0].Err, c.why)
 		}
+
 		r.fake.SetLacking()
 		require.NoError(t, os.Mkdir(filepath.Join(b.kernel.modules, "ip_vs_"+c.scheduler), 0o700))
 		e.Resync()

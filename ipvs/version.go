@@ -77,5 +77,6 @@ func versionOf(elems map[string]nft.Elem) (version, error) {
 		}
 		v.writing = nft.CommentOf(e.UserData) == commentWriting
 	}
+
 	return v, nil
 }

@@ -43,6 +43,7 @@ func (b *backend) Watch(ctx context.Context, changed func()) error {
 		case from.Pid != nl.PidKernel:
 			continue
 		}
+
 		concerned := false
 		for _, m := range msgs {
 			switch m.Header.Type {
@@ -53,6 +54,7 @@ func (b *backend) Watch(ctx context.Context, changed func()) error {
 				concerned = concerned || routingTable(m.Data) == instanceNumber(k.instance)
 			}
 		}
+
 		if concerned {
 			changed()
 		}
@@ -72,6 +74,7 @@ func routingTable(body []byte) (table uint32) {
 			table = it.NativeU32()
 		}
 	}
+
 	return table
 }
 

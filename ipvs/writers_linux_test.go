@@ -104,6 +104,7 @@ func TestDrainingIsAWriter(t *testing.T) {
 		require.Zero(t, other.pl.have.servers[dk.svc].dests[dk.dest].Weight)
 		other.draining[dk] = since
 	}
+
 	observation(t, other)
 	require.Len(t, other.draining, draining)
 	for dk, from := range other.draining {
@@ -172,6 +173,7 @@ func TestReadingsWaitForWriters(t *testing.T) {
 		require.GreaterOrEqual(t, waited, writerPatience)
 		v = ok(reader.kernel.readIdleVersion(t.Context()))(t)
 	}
+
 	require.False(t, v.writing)
 	require.Equal(t, p.versions[stageEnd], v)
 	require.ErrorIs(t, reader.kernel.requireVersion(t.Context(), begun), errTaken)
@@ -216,6 +218,7 @@ func TestWritersNoticeThatTheyWereTakenOver(t *testing.T) {
 		k := ipvsnl.MarkService(ipvsnl.FamilyIPv4, uint32(i+1))
 		ops = append(ops, ipvsnl.NewService(ipvsnl.Service{ServiceKey: k, Scheduler: "rr"}))
 	}
+
 	before := len(r.fake.Keys())
 	another := b.pl.have.companion.version.next(false)
 	require.ErrorIs(t, b.send(ops, another)(t.Context()), errTaken)
@@ -229,6 +232,7 @@ func TestIntegrityLooksAtTheRest(t *testing.T) {
 		t.Helper()
 		requireIntegrity(t, b, want)
 	}
+
 	broken(backends.Broken)
 	observation(t, b)
 	broken(backends.Intact) // nothing exists yet, and nothing is wanted
@@ -252,6 +256,7 @@ func TestIntegrityLooksAtTheRest(t *testing.T) {
 		r.submit(ipvsnl.SetService(ipvsnl.Service{ServiceKey: k, Scheduler: "lc",
 			Flags: b.pl.have.servers[k].svc.Flags}))
 	}
+
 	b.kernel.outlines.due = time.Time{} // those of IPv4 show in outlines, which are rationed
 	broken(backends.Broken)
 	r.apply(e, s)
@@ -339,6 +344,7 @@ func TestWritersAreRightWithoutTheLock(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 	b := r.backend()
 	o := observation(t, b)

@@ -78,6 +78,7 @@ func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 		require.Empty(t, servicemodel.Diff(o.Table, mustResolve(t, s).Arrange(o.Table)).String(),
 			tc.what)
 	}
+
 	n, o := dumpsOf(t, ns, mustResolve(t, manyServices(59)))
 	require.Greater(t, n, none, "a service that nobody wants")
 	require.LessOrEqual(t, n, none+4,
@@ -104,6 +105,7 @@ func TestAReadingDuringASlowStartAsksForPresentWeights(t *testing.T) {
 		require.Zero(t, r.Stats.Messages, "nothing differs")
 		return int(counter.dumps.Load() - before)
 	}
+
 	name := servicemodel.Name{Namespace: "default", Name: "s7"}
 	s := manyServices(60)
 	svc := s.Service(name)
@@ -165,6 +167,7 @@ func TestLargePoolsComeAndGo(t *testing.T) {
 		} else {
 			s = s.WithService(manyServices(3).Service(local.Name))
 		}
+
 		ok(e.Apply(t.Context(), s))(t)
 		r := ok(b.kernel.reader.Table(t.Context(), nft.IPv4, defaultTable))(t)
 		require.Equal(t, step.want, r.Has("service-over-128"), "%+v", step)

@@ -32,6 +32,7 @@ func affinityState(n, replaced int) servicemodel.State {
 		eps = append(eps, servicemodel.Endpoint{Addr: a,
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
+
 	return servicemodel.State{}.WithService(svc).WithEndpoints(stickyName, eps)
 }
 
@@ -80,9 +81,11 @@ func rememberClientsFor(tb testing.TB, b *backend, n, endpoints int,
 			e.Key = nft.AppendFrontend(e.Key, tcpKey("10.96.0.1:80"))
 			e.Data = nft.AppendEndpoint(nil, ep)
 		}
+
 		// not the map that the client's hash selects: none of these clients connects
 		fp.OpsOf(form.AffinityMap(group, i%form.AffinityMaps)).Add.Add(e)
 	}
+
 	ok(b.send(tb.Context(), p))(tb)
 	b.pl.Version = p.Next
 }
@@ -139,6 +142,7 @@ func commitsBesideASweep(b *testing.B, kind string, timeout func(int) time.Durat
 		}
 		waits = append(waits, time.Since(start))
 	}
+
 	start := time.Now()
 	set(affinityStateOf(kind, 10, 3))
 	for i := 0; !e.Status().Settle.IsZero(); i++ {
@@ -148,6 +152,7 @@ func commitsBesideASweep(b *testing.B, kind string, timeout func(int) time.Durat
 			Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}))
 		time.Sleep(time.Millisecond)
 	}
+
 	b.ReportMetric(float64(time.Since(start).Milliseconds()), "ms-until-settled")
 	cancel()
 	<-ended

@@ -31,10 +31,12 @@ func endpointsOfClients(t *testing.T, b *backend) map[string]int {
 					seen[string(e.Key)] = true
 					n[d.Endpoint(4).Addr().String()]++
 				}
+
 				return nil
 			})
 		require.NoError(t, err)
 	}
+
 	return n
 }
 
@@ -124,11 +126,13 @@ func TestSweeps(t *testing.T) {
 		return nft.Elem{Key: nft.AppendFrontend(key, tcpKey(dst)),
 			Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort(endpoint))}
 	}
+
 	fe := func(dst string) *servicemodel.Frontend {
 		f := table.Frontend(tcpKey(dst))
 		require.NotNil(t, f, dst)
 		return f
 	}
+
 	const clusterIP, loadBalancer, nodePort = "10.96.0.10:80", "203.0.113.10:80", "192.0.2.10:30080"
 	at := netip.MustParseAddrPort
 	some := plan.NewSweep(nil).After(&plan.Plan{Changes: &servicemodel.ChangeSet{New: table},
@@ -150,6 +154,7 @@ func TestSweeps(t *testing.T) {
 		s.Of[0].Pending(func(f *plan.Forget) { f.Read = true })
 		return s.Takes(nft.IPv4, form.GroupClients, e)
 	}
+
 	for _, tc := range []struct {
 		dst, endpoint string
 		some, all     bool
@@ -172,6 +177,7 @@ func TestSweeps(t *testing.T) {
 		require.Equal(t, tc.some, takes(some, entry(tc.dst, tc.endpoint)), "%v: some", tc)
 		require.Equal(t, tc.all, takes(all, entry(tc.dst, tc.endpoint)), "%v: all", tc)
 	}
+
 	require.True(t, takes(local, entry(loadBalancer, "10.244.2.1:8080")),
 		"clients outside lost it, and have not got it back")
 	short := entry(clusterIP, "10.244.9.9:8080")
@@ -214,8 +220,10 @@ func TestWhenASweepHasEnded(t *testing.T) {
 			f.Found = r.found
 			done = f.Note(at(2*i), at(2*i+1), r.sure)
 		}
+
 		require.Equal(t, tc.done, done, "%v", tc.readings)
 	}
+
 	f := &plan.Forget{Since: at(5)}
 	require.False(t, f.Note(at(4), at(6), true), "packets from before the commit are under way")
 	require.True(t, f.Note(at(5), at(7), true))
@@ -300,6 +308,7 @@ func TestASweepBeginsAnewWithOtherMaps(t *testing.T) {
 		p := &wait.Packets{Done: time.Now(), Piece: true}
 		ok(s.Settle(p.In(t.Context())))(t)
 	}
+
 	piece()
 	require.NotNil(t, s.sweep.Reading)
 
@@ -314,6 +323,7 @@ func TestASweepBeginsAnewWithOtherMaps(t *testing.T) {
 		require.Less(t, pieces, 6*form.AffinityMaps)
 		piece()
 	}
+
 	require.Zero(t, endpointsOfClients(t, s.backend)["10.244.0.4"])
 }
 
@@ -357,20 +367,24 @@ func TestASweepReadsAgainAfterItsCountersWereReset(t *testing.T) {
 			other.ClusterIPs = []netip.Addr{netip.MustParseAddr("10.96.0.2")}
 			s = s.WithService(&other)
 		}
+
 		return s.WithService(&svc)
 	}
+
 	s := &sweeping{b, t, ns, nil}
 	commit := func(state servicemodel.State) {
 		next := mustResolve(t, state).Arrange(s.table)
 		ok(s.Commit(t.Context(), servicemodel.Diff(s.table, next)))(t)
 		s.table = next
 	}
+
 	remember := func() {
 		key := nft.AppendAddr(nil, netip.MustParseAddr("100.0.0.0"))
 		require.NoError(t, addTo(t, b, form.AffinityMap(form.GroupClients, 5), nft.Elem{
 			Key:  nft.AppendFrontend(key, tcpKey("10.96.0.1:80")),
 			Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.0.2:8080"))}))
 	}
+
 	ok(b.Observe(t.Context(), nil))(t)
 	commit(state(2))
 	remember()
@@ -416,6 +430,7 @@ func TestASweepEndsForEachCommitBesideOthers(t *testing.T) {
 		}
 		require.LessOrEqual(t, left, 4, "after %d commits", n+1)
 	}
+
 	for s.settle(time.Now()) {
 	}
 	require.Nil(t, s.sweep)

@@ -33,6 +33,7 @@ func (c *touched) count(tap *rawnltest.Tap) {
 			})
 		}
 	}
+
 	tap.Request = func(request []rawnltest.Message) {
 		c.requests += len(request)
 		before := c.deleted
@@ -43,6 +44,7 @@ func (c *touched) count(tap *rawnltest.Tap) {
 			time.Sleep(c.late)
 		}
 	}
+
 	tap.Answer = func(m rawnltest.Message) {
 		const failure = 2 // NLMSG_ERROR
 		if m.Type == failure && binary.NativeEndian.Uint32(m.Body) != 0 {
@@ -89,6 +91,7 @@ func TestASweepWorksInPieces(t *testing.T) {
 					deleted += c.deleted
 					require.LessOrEqual(t, pieces, 3*form.AffinityMaps)
 				}
+
 				require.Equal(t, n/10, deleted)
 				require.False(t, b.pl.Version.Unswept)
 

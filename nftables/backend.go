@@ -84,6 +84,7 @@ func openBackend(cfg *Config) (*backend, error) {
 		return nil, fmt.Errorf("nftables: open: %w",
 			nft.Explain(err, nil, nft.Running()))
 	}
+
 	return b, nil
 }
 

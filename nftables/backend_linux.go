@@ -24,6 +24,7 @@ func (b *backend) failed(doing string, err error) error {
 		// unless others committed meanwhile, the tables have more or less than was read
 		b.doubted = b.pl.Version
 	}
+
 	if lacks := nft.Missing(err, &b.kernel.batch); lacks != nil {
 		return fmt.Errorf("nftables: %s: %w", doing, lacks)
 	}
@@ -31,6 +32,7 @@ func (b *backend) failed(doing string, err error) error {
 		errors.Is(err, rawnl.ErrGenerationChanged) || errors.Is(err, rawnl.ErrDumpInterrupted) {
 		return fmt.Errorf("nftables: %s: %w: %w", doing, kernelerr.ErrConflict, err)
 	}
+
 	return fmt.Errorf("nftables: %s: %w", doing, err)
 }
 

@@ -19,6 +19,7 @@ func BenchmarkPlanOneEndpoint(b *testing.B) {
 				a := netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)})
 				eps = append(eps, goldenEndpoints(a.String())...)
 			}
+
 			before := servicemodel.State{}.WithNode(goldenNode()).WithService(
 				goldenService()).WithEndpoints(goldenService().Name, eps)
 			eps = slices.Clone(eps)

@@ -43,6 +43,7 @@ func (b *backend) with(c rawnl.Config) (*backend, error) {
 		k.reader.Queriers[i].Conn.Close()
 		k.reader.Queriers[i].Conn = conn
 	}
+
 	k.reader.Conn, k.room = k.reader.Queriers[0].Conn, k.reader.Queriers[0].Conn.MaxBatch()/2
 	return b, nil
 }

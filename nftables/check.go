@@ -37,6 +37,7 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 		errs = append(errs, &backends.UnsupportedError{Backend: Name, Service: fe.Service.Name,
 			Object: "service " + fe.Service.String(), Field: field, Value: value, Hint: hint})
 	}
+
 	check := func(fe *servicemodel.Frontend) {
 		if fe == nil || fe.Key.EndPort == 0 || refused[fe.Service] {
 			return
@@ -53,9 +54,11 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 				refuse(fe, backends.FieldEndPort, strconv.Itoa(int(fe.Key.EndPort)),
 					"nftables keeps the ports of packets, at endpoints without a port")
 			}
+
 			return
 		}
 	}
+
 	for _, fc := range c.Frontends {
 		check(fc.New)
 	}
@@ -66,6 +69,7 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -121,6 +125,7 @@ func (b *backend) Check(c *servicemodel.ChangeSet) error {
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -30,12 +30,14 @@ func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
 			return int(uint64(jhash(key, seed)) * uint64(mod) >> 32)
 		}
 	}
+
 	if w == form.ByMaglev {
 		table := p.Maglev()
 		return func(client netip.AddrPort) int {
 			return int(table[drawer(client)(len(table), form.SeedMaglev)])
 		}
 	}
+
 	units := p.UnitsOf()
 	return func(client netip.AddrPort) int { return level(units, drawer(client)) }
 }
@@ -61,6 +63,7 @@ func Shares(p *servicemodel.Pool) []float64 {
 	default:
 		return p.Shares()
 	}
+
 	return shares
 }
 
@@ -75,6 +78,7 @@ func levelShares(units []int32) []float64 {
 				there++
 			}
 		}
+
 		again := float64(half-there) / float64(2*half) // the units that are missing
 		each := left * (1 - math.Pow(again, form.Attempts)) / (1 - again) / float64(2*half)
 		for i := range here {
@@ -82,8 +86,10 @@ func levelShares(units []int32) []float64 {
 				here[i] = each
 			}
 		}
+
 		left -= each * float64(there)
 	}
+
 	shares[0] += left
 	return shares
 }
@@ -101,6 +107,7 @@ func level(units []int32, draw func(mod int, seed uint32) int) int {
 			}
 		}
 	}
+
 	return int(units[0])
 }
 
@@ -110,6 +117,7 @@ func jhash(k []byte, seed uint32) uint32 {
 		w, k = binary.NativeEndian.Uint32(k), k[4:]
 		return w
 	}
+
 	start := 0xdeadbeef + uint32(len(k)) + seed
 	a, b, c := start, start, start
 	rol := bits.RotateLeft32
@@ -122,6 +130,7 @@ func jhash(k []byte, seed uint32) uint32 {
 		b, a = (b-a)^rol(a, 19), a+c
 		c, b = (c-b)^rol(b, 4), b+a
 	}
+
 	switch len(k) {
 	case 12:
 		a, b, c = a+word(), b+word(), c+word()
@@ -132,6 +141,7 @@ func jhash(k []byte, seed uint32) uint32 {
 	case 0:
 		return c
 	}
+
 	c = (c ^ b) - rol(b, 14)
 	a = (a ^ c) - rol(c, 11)
 	b = (b ^ a) - rol(a, 25)

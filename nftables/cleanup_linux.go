@@ -51,8 +51,10 @@ func (k *kernel) deleteTables(ctx context.Context, table string) (backends.Stats
 				nft.NewEncoder(&k.batch, f, table).DeleteChain(name)
 			}
 		}
+
 		nft.NewEncoder(&tables, f, table).DeleteTable()
 	}
+
 	stats, err := k.commit(ctx)
 	if err != nil {
 		return stats, err

@@ -56,9 +56,11 @@ func TestACleanupLosesNoPacket(t *testing.T) {
 					answers[o.String()]++
 				}
 			}
+
 			by <- answers
 		}()
 	}
+
 	for i := range 25 {
 		served.Lock()
 		l.apply(s)
@@ -67,8 +69,10 @@ func TestACleanupLosesNoPacket(t *testing.T) {
 			nstest.Exec(t, c.Node.NS, "", "nft", "delete chain ip kernlb filter-input; "+
 				"delete chain ip kernlb filter-forward; delete chain ip kernlb filter-output")
 		}
+
 		ok(l.engine.Cleanup(t.Context()))(t)
 	}
+
 	cancel()
 	total := map[string]int{}
 	for range clients {
@@ -76,6 +80,7 @@ func TestACleanupLosesNoPacket(t *testing.T) {
 			total[k] += n
 		}
 	}
+
 	t.Log(total)
 	require.Len(t, total, 2, "lost packets: %v", total)
 }

@@ -56,6 +56,7 @@ func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (ba
 			return backends.Stats{}, err
 		}
 	}
+
 	if b.pl.Owning != nil && b.pl.Removes(c) {
 		return b.commitRemoval(ctx, c.New.Len())
 	}
@@ -70,6 +71,7 @@ func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (ba
 			return before, err
 		}
 	}
+
 	p := b.pl.Plan(c)
 	if err := b.wake(ctx); err != nil {
 		return before, err
@@ -95,6 +97,7 @@ func (b *backend) wake(ctx context.Context) error {
 			nft.NewEncoder(&k.batch, t.Family, b.pl.Table).EnsureTable()
 		}
 	}
+
 	_, err := k.commit(ctx)
 	return err
 }
@@ -125,6 +128,7 @@ func (b *backend) notRenewed(p *plan.Plan, err error) error {
 		!errors.As(err, &errno) || errno == unix.EEXIST || errno == unix.ENOENT {
 		return err
 	}
+
 	b.pl.Refused = true
 	return fmt.Errorf("%w: %w", kernelerr.ErrConflict, err)
 }

@@ -97,6 +97,7 @@ func (c *Config) hooks() (h form.Hooks, err error) {
 		return &servicemodel.FieldError{Object: "nftables configuration", Field: field,
 			Value: fmt.Sprint(value), Reason: reason}
 	}
+
 	for _, l := range []struct {
 		field            string
 		value, low, high int
@@ -108,6 +109,7 @@ func (c *Config) hooks() (h form.Hooks, err error) {
 			return h, wrong(l.field, l.value, fmt.Sprintf("must be from %d to %d", l.low, l.high))
 		}
 	}
+
 	for _, c := range []struct{ field, name string }{
 		{"BeforeDispatch", h.Dispatch}, {"BeforeMasquerade", h.Masquerade},
 	} {
@@ -121,5 +123,6 @@ func (c *Config) hooks() (h form.Hooks, err error) {
 			return h, wrong(c.field, c.name, "must differ from the other chain")
 		}
 	}
+
 	return h, nil
 }

@@ -105,6 +105,7 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 					require.Zero(t, e.Status().Totals.Failures)
 					return
 				}
+
 				silent := tc == replaced || !tellsCounts(t, b) &&
 					strings.Contains(tc.nft, "element ") && !strings.Contains(tc.nft, "VERSION")
 				if how == "again" && silent {
@@ -145,11 +146,13 @@ func editByHand(t *testing.T, ns *netnstest.NS, program, edit string) {
 		edit = strings.ReplaceAll(edit, "HANDLE("+chain+")", firstHandle(t,
 			runNft(t, ns, program, "", "-a", "list", "chain", "ip", "kernlb", chain)))
 	}
+
 	if strings.Contains(edit, "VERSION") {
 		_, rest, _ := strings.Cut(runNft(t, ns, program, "", "list", "ruleset"), "set version-")
 		epoch, _, _ := strings.Cut(rest, " ")
 		edit = strings.ReplaceAll(edit, "VERSION", "version-"+epoch)
 	}
+
 	runNft(t, ns, program, edit, "-f", "-")
 }
 
@@ -162,6 +165,7 @@ func firstHandle(t *testing.T, listing string) string {
 			return handle
 		}
 	}
+
 	t.Fatalf("no rule in\n%s", listing)
 	return ""
 }
@@ -230,6 +234,7 @@ func TestATableOfOthersIsNotTakenOver(t *testing.T) {
 		require.ErrorIs(t, err, backends.ErrCollision, name)
 		require.ErrorContains(t, err, "table ip6 firewalld is not ours", name)
 	}
+
 	ok(e.Cleanup(t.Context()))(t) // there is nothing of the instance
 	require.Equal(t, before, runNft(t, ns, program, "", "list", "ruleset"))
 

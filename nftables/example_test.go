@@ -26,6 +26,7 @@ func ExampleCheck() {
 		fmt.Println(err)
 		return
 	}
+
 	for _, r := range result.Refused {
 		for _, p := range dataplane.Problems(r.Err) {
 			fmt.Println(p.Service, p.Field == backends.FieldScheduler, p.Value)

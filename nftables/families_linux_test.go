@@ -41,6 +41,7 @@ func requireTables(t *testing.T, b *backend, want ...*nft.Family) {
 			have = append(have, f)
 		}
 	}
+
 	require.Equal(t, want, have)
 }
 
@@ -80,6 +81,7 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 				mustResolve(t, dualState(last, "3")).Arrange(was)))
 			require.ErrorIs(t, err, kernelerr.ErrConflict, "step %d", i)
 		}
+
 		requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
 		v := ok(b.kernel.reader.Version(t.Context(), defaultTable))(t)
 		require.Equal(t, step.home, v.Home)
@@ -89,6 +91,7 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 		}
 		last = step.only
 	}
+
 	ok(e.Cleanup(t.Context()))(t)
 	requireTables(t, b)
 }
@@ -156,6 +159,7 @@ func TestAKernelThatLackedSomethingIsAskedAgain(t *testing.T) {
 			require.Equal(t, tc.lacked, err)
 		}
 	}
+
 	table.probed = time.Time{}
 	require.NoError(t, b.lacks(family), "it was never asked")
 	require.False(t, table.probed.IsZero())

@@ -35,6 +35,7 @@ func TestNoErrorIsSwallowed(t *testing.T) {
 			return err
 		})
 	}
+
 	rawnltest.FailEach(t, "integrity", func(ctx context.Context) error {
 		b.kernel.gen = 0
 		b.looks = wait.NewBudget(8, 20)
@@ -44,6 +45,7 @@ func TestNoErrorIsSwallowed(t *testing.T) {
 		}
 		return err
 	})
+
 	require.NoError(t, byHand(t, b, nft.IPv4, func(e *nft.Encoder) {
 		e.AddChain(&nft.Chain{Name: "mine"})
 	}))
@@ -51,6 +53,7 @@ func TestNoErrorIsSwallowed(t *testing.T) {
 		_, err := b.Observe(ctx, nil)
 		return err
 	})
+
 	rawnltest.FailEach(t, "cleanup", func(ctx context.Context) error {
 		_, err := b.Cleanup(ctx)
 		require.False(t, b.observed)
@@ -74,6 +77,7 @@ func TestNoErrorOfASweepIsSwallowed(t *testing.T) {
 			require.NoError(t, again)
 			require.True(t, b.pl.Version.Unswept, "it is left to do")
 		}
+
 		return err
 	})
 }

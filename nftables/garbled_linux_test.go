@@ -45,6 +45,7 @@ func TestGarbledAnswersAreErrors(t *testing.T) {
 			return err
 		})
 	}
+
 	const getElement = uint16(rawnl.SubsysNFTables)<<8 | uint16(nft.MsgGetSetElem)
 	rawnltest.GarbleEach(t, "integrity", tap, func() error {
 		b.kernel.gen = 0
@@ -90,6 +91,7 @@ func doubled(m rawnltest.Message) bool {
 		first := l.Data()
 		return l.Next() && copy(l.Data(), first) == len(first)
 	}
+
 	return false
 }
 
@@ -116,6 +118,7 @@ func TestAffinityMapsThatMoveAreReadAgain(t *testing.T) {
 					seen++
 				}
 			}
+
 			got, still, err := b.findClients(t.Context(), nft.IPv4, m, 0)
 			require.NoError(t, err)
 			switch seen {
@@ -136,6 +139,7 @@ func TestAffinityMapsThatMoveAreReadAgain(t *testing.T) {
 				cancel() // before it waits for the next reading
 			}
 		}
+
 		_, _, err = b.findClients(ctx, nft.IPv4, m, 0)
 		require.Equal(t, ctx.Err() != nil, errors.Is(err, context.Canceled))
 		if ctx.Err() != nil {
@@ -143,6 +147,7 @@ func TestAffinityMapsThatMoveAreReadAgain(t *testing.T) {
 		}
 		cancel()
 	}
+
 	require.Positive(t, moved)
 	require.Positive(t, ended)
 }

@@ -95,6 +95,7 @@ func TestInstancesSideBySide(t *testing.T) {
 			t.Skipf("the program %s is not installed", program)
 		}
 	}
+
 	c := netnstest.Start(t, netnstest.Options{})
 	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
 	ns, endpoint := c.Node.NS, c.Pods[1].IPv4
@@ -108,9 +109,11 @@ func TestInstancesSideBySide(t *testing.T) {
 			nstest.Exec(t, ns, rules, "iptables-nft-restore", "--noflush")
 			return
 		}
+
 		_, err := dataplane.New(i.backend, nil).Apply(t.Context(), i.state(endpoint))
 		require.NoError(t, err, i.name)
 	}
+
 	for _, n := range []int{0, 4, 1, 3, 2} {
 		apply(l[n])
 	}
@@ -123,6 +126,7 @@ func TestInstancesSideBySide(t *testing.T) {
 		apply(i)
 		requireFates(t, c, l)
 	}
+
 	for n, i := range l[:4] {
 		ok(i.backend.Cleanup(t.Context()))(t)
 		require.NoError(t, i.backend.Close())
@@ -147,6 +151,7 @@ func instances(t *testing.T, ns *netnstest.NS) []*instance {
 		{NetNS: ns.NetNS(), Table: "two"}, {NetNS: ns.NetNS(), Table: "three"}} {
 		l[n].backend = ok(nftables.New(cfg))(t)
 	}
+
 	l[3].backend = ok(iptables.New(&iptables.Config{NetNS: ns.NetNS(), Prefix: "KFOUR"}))(t)
 	return l
 }

@@ -43,6 +43,7 @@ func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 		b.kernel.gen = gen.ID
 		i = backends.Touched
 	}
+
 	return i, nil
 }
 
@@ -82,7 +83,9 @@ func (b *backend) inspect(ctx context.Context) (backends.Integrity, error) {
 		case r.Exists && !r.Rules.Equal(b.pl.Rules):
 			return backends.Broken, nil
 		}
+
 		result = max(result, integrityOf(&b.pl.Tables[i].Skeleton, &r.Skeleton))
 	}
+
 	return result, nil
 }

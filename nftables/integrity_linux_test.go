@@ -57,6 +57,7 @@ func TestALookAfterACommitFindsNothing(t *testing.T) {
 			e = dataplane.New(b, nil)
 		}
 	}
+
 	before := b.kernel.gen
 	require.NoError(t, editSet(t, b, "service-drop"))
 	b.looks = wait.NewBudget(8, 20) // on a busy machine, the last look took long
@@ -103,6 +104,7 @@ func TestFailuresAreNoConflicts(t *testing.T) {
 		require.NotErrorIs(t, err, kernelerr.ErrConflict, call.name)
 		require.ErrorContains(t, err, "nftables: "+call.name)
 	}
+
 	require.Equal(t, backends.Broken, integrity(t, b), "after an error it must be observed again")
 	ok(b.Observe(t.Context(), nil))(t)
 	require.NoError(t, b.Close())
@@ -139,6 +141,7 @@ func TestChainsOfOthersAreNotRead(t *testing.T) {
 			}
 		}
 	}
+
 	ok(b.Observe(t.Context(), nil))(t)
 	require.Positive(t, asked)
 	require.Equal(t, backends.Intact, look(t, b))

@@ -18,6 +18,7 @@ func TestWhatALookSaysOfATable(t *testing.T) {
 		edit(sk)
 		return sk
 	}
+
 	was := table(func(*form.Skeleton) {})
 	for _, tc := range []struct {
 		edit func(*form.Skeleton)
@@ -41,5 +42,6 @@ func TestWhatALookSaysOfATable(t *testing.T) {
 	} {
 		require.Equal(t, tc.want, integrityOf(was, table(tc.edit)))
 	}
+
 	require.Equal(t, backends.Broken, integrityOf(&form.Skeleton{}, was))
 }

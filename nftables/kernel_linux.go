@@ -55,6 +55,7 @@ func (k *kernel) open(cfg *Config, at form.Hooks) error {
 		k.sysctls = sysctls.NewLoopback(k.ns.Do,
 			sysctls.Guards{NetNS: ns.NetNS(), Table: table, Chain: form.ChainGuard},
 			cfg.logger().With(logkey.Backend, Name, logkey.Instance, table))
+
 		// Without CAP_NET_ADMIN the kernel refuses every request to nf_tables, and without
 		// nf_tables nfnetlink refuses it as invalid.
 		switch _, e := k.reader.Conn.GenID(context.Background()); {
@@ -64,6 +65,7 @@ func (k *kernel) open(cfg *Config, at form.Hooks) error {
 			err = fmt.Errorf("%w nf_tables: %w", kernelerr.ErrMissingModule, e)
 		}
 	}
+
 	if err != nil {
 		err = errors.Join(err, k.close())
 	}
@@ -84,6 +86,7 @@ func (k *kernel) commit(ctx context.Context) (backends.Stats, error) {
 	if err != nil {
 		return stats, err
 	}
+
 	// After a foreign commit the kernel's generation is another one, and the next Integrity does a
 	// check.
 	if k.gen = rawnl.NextGenID(k.gen); k.batch.Size() > plan.KeptBatch {

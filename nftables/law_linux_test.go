@@ -29,6 +29,7 @@ func newLawful(t *testing.T) func(*testing.T, *rand.Rand) *law.Machine {
 			k.Tables[at] = append(k.Tables[at], f+table)
 		}
 	}
+
 	k.UserChains = []string{"user-first", "user-last"}
 	k.Ours = func(_ int, name string) bool { return !strings.HasPrefix(name, "user-") }
 	older := func(at int, r *rand.Rand) {
@@ -38,6 +39,7 @@ func newLawful(t *testing.T) func(*testing.T, *rand.Rand) *law.Machine {
 			k.Run(fmt.Sprintf("include \"testdata/layouts/%s.nft\"", name), "nft", "-f", "-")
 		}
 	}
+
 	return func(_ *testing.T, r *rand.Rand) *law.Machine {
 		full := r.IntN(2) == 0
 		return k.Machine(r, law.Machine{Check: nftables.Check,

@@ -48,6 +48,7 @@ func (l *localhost) state(pods ...*netnstest.Host) servicemodel.State {
 		eps = append(eps, servicemodel.Endpoint{Addr: p.IPv4,
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
+
 	return servicemodel.State{}.WithNode(servicemodel.Node{LocalhostNodePorts: true}).
 		WithService(svc).WithEndpoints(svc.Name, eps)
 }
@@ -92,6 +93,7 @@ func newNeighbourly(t *testing.T) *netnstest.Cluster {
 		nstest.Run(t, c.Pods[0].NS, fmt.Sprintf(
 			"ip route add table local unicast %s/32 dev eth0 onlink via %s", a, c.Node.IPv4))
 	}
+
 	return c
 }
 
@@ -146,6 +148,7 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 		_, err := l.engine.Apply(t.Context(), l.state(c.Pods[1]).WithNode(servicemodel.Node{}))
 		return err
 	}
+
 	anew := func(edit string) func() error {
 		return func() error {
 			nstest.Run(t, c.Node.NS, edit)
@@ -154,6 +157,7 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 			return err
 		}
 	}
+
 	for name, end := range map[string]func() error{
 		"the option goes": without,
 		"the rules are flushed, and written again before the option goes": func() error {
@@ -194,6 +198,7 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 			require.Equal(t, netnstest.Refused, l.dial(c.Node, "127.0.0.1:30080").Kind)
 		}
 	}
+
 	for _, before := range []string{"0", "1"} {
 		require.NoError(t, c.Node.NS.SetSysctl(routeLocalnet, before))
 		l.apply(l.state(c.Pods[1]))
@@ -226,10 +231,12 @@ func TestBackendsShareRouteLocalnet(t *testing.T) {
 			ok(dataplane.New(b, nil).Apply(t.Context(), onlyLocalhost))(t)
 			require.Equal(t, "1", value())
 		}
+
 		for _, b := range order {
 			require.Equal(t, "1", value())
 			ok(dataplane.New(b, nil).Cleanup(t.Context()))(t)
 		}
+
 		require.Equal(t, "0", value())
 	}
 }

@@ -65,6 +65,7 @@ func (m *memory) copyOf(i int) *read.Reading {
 			raw.Add(set, *e)
 		}
 	}
+
 	return raw
 }
 
@@ -133,6 +134,7 @@ func (m *memoryTable) Elements(op nft.Op, s *nft.Set, l *nft.ElemList) {
 			m.drops++
 			return
 		}
+
 		mustHave(m, m.raw().Specs, s.Name)
 		if e.Goto {
 			mustHave(m, m.raw().Chains, string(e.Data))
@@ -163,6 +165,7 @@ func (m *memoryTable) DeleteChain(name string) {
 			m.must(!e.Goto || string(e.Data) != name, "set %s leads to chain %s", set, name)
 		}
 	}
+
 	delete(m.raw().Chains, name)
 	delete(m.raw().Hashes, name)
 }
@@ -192,6 +195,7 @@ func (b *memoryBackend) observe() *backends.Observation {
 		}
 		s.Tables = append(s.Tables, r)
 	}
+
 	s.Version = memoryVersion(s.Tables...)
 	s.Compare(b.crowded)
 	return b.remember(s, ok(s.Merge(nil))(b.memory.t))
@@ -215,6 +219,7 @@ func memoryVersion(tables ...*read.Reading) (v form.Version) {
 			}
 		}
 	}
+
 	if found != 1 {
 		return form.Version{}
 	}
@@ -254,6 +259,7 @@ func randomConfig() randstate.Config {
 			IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i+1)),
 			Node: []string{"node-0", "node-1", ""}[i%3], Zone: "z" + fmt.Sprint(i%2)})
 	}
+
 	c.Nodes = []servicemodel.Node{
 		{Name: "node-0", Zone: "z0", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")}},
 		{Name: "node-1", Zone: "z1", LocalPods: servicemodel.PodDetector{
@@ -324,6 +330,7 @@ func TestLargeSetsHaveRoomFromTheStart(t *testing.T) {
 			require.Zero(t, size, name)
 		}
 	}
+
 	require.Greater(t, large, 3)
 }
 
@@ -368,14 +375,17 @@ func requireSameElements(t *testing.T, want, got *memory) {
 					}
 				}
 			}
+
 			continue
 		}
+
 		for name, l := range got.tables[i].Elems {
 			if !form.IsVersion(name) {
 				require.Equal(t, slices.Sorted(maps.Keys(want.tables[i].Elems[name])),
 					slices.Sorted(maps.Keys(l)), name)
 			}
 		}
+
 		for name, l := range want.tables[i].Elems {
 			for key, e := range l {
 				if !form.IsVersion(name) {

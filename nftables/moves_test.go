@@ -67,6 +67,7 @@ func (h *hashing) change(r *rand.Rand) string {
 		h.now = h.now.Add(time.Duration(500+r.IntN(4000)) * time.Millisecond)
 		return "grows"
 	}
+
 	i := r.IntN(len(h.endpoints))
 	e := &h.endpoints[i]
 	switch k := r.IntN(5); {
@@ -86,6 +87,7 @@ func (h *hashing) change(r *rand.Rand) string {
 		h.add(e.Weight)
 		return "joins"
 	}
+
 	h.endpoints = append(h.endpoints[:i:i], h.endpoints[i+1:]...)
 	return "leaves"
 }
@@ -101,6 +103,7 @@ func choices(p *sm.Pool, choose func(netip.AddrPort) int, clients int) ([]netip.
 		a = a.Next()
 		l[i] = p.Slots[choose(netip.AddrPortFrom(a, 1))].Endpoint
 	}
+
 	total := 0.
 	for _, s := range p.Slots {
 		total += float64(s.Weight)
@@ -122,6 +125,7 @@ func moved(chooser func(*sm.Pool) func(netip.AddrPort) int, a, b *sm.Pool) (move
 			moved += 1. / clients
 		}
 	}
+
 	for ep, share := range had {
 		least += max(0, share-has[ep])
 	}
@@ -182,9 +186,11 @@ func TestOneChangeMovesFewClients(t *testing.T) {
 						m, _ = moved(iptables.Chooser, before, after)
 						sum[what].iptables += m
 					}
+
 					before = after
 				}
 			}
+
 			for what, m := range sum {
 				n := count[what]
 				t.Logf("%s %s weights 1 to %d, %s: moved %.2f %%, least %.2f %%, iptables %.2f %%",
@@ -194,11 +200,13 @@ func TestOneChangeMovesFewClients(t *testing.T) {
 					require.Less(t, (m.moved-m.least)/n, 0.04, what)
 					continue
 				}
+
 				if tc.prefer != "" && tc.slowStart > 0 && what == "joins" {
 					// The others make room for the whole weight at once.
 					require.Less(t, m.moved/n, .04, what)
 					continue
 				}
+
 				require.Less(t, m.moved/n, 2*m.least/n+.005, what)
 				require.Less(t, m.moved/n, m.iptables/n+.005, what)
 			}

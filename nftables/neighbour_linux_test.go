@@ -22,6 +22,7 @@ func manyServices(n int) servicemodel.State {
 			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})}}
 		s = s.WithService(svc).WithEndpoints(name, tenEndpoints(i, 10))
 	}
+
 	return s
 }
 
@@ -36,6 +37,7 @@ func tenEndpoints(i, first int) []servicemodel.Endpoint {
 		l = append(l, servicemodel.Endpoint{Addr: netip.AddrFrom4(a),
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
+
 	return l
 }
 
@@ -56,6 +58,7 @@ func TestNeighbourThatCommitsWithoutEnd(t *testing.T) {
 			observed++
 		}
 	}
+
 	require.LessOrEqual(t, observed, 3)
 	for i := range 10 {
 		s = s.WithEndpoints(name, tenEndpoints(7, 20+i))
@@ -63,6 +66,7 @@ func TestNeighbourThatCommitsWithoutEnd(t *testing.T) {
 		require.Empty(t, r.Drift)
 		require.Len(t, r.Changes.Pools, 1)
 	}
+
 	ok(e.Apply(t.Context(), s))(t)
 	other.Close()
 	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))

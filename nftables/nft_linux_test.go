@@ -26,6 +26,7 @@ func nftPrograms(t *testing.T) []string {
 			l = append(l, p)
 		}
 	}
+
 	if len(l) == 0 {
 		t.Skip("nft is not installed (Debian package nftables)")
 	}
@@ -55,6 +56,7 @@ func newBackend(t testing.TB, ns *netnstest.NS, cfg *Config) *backend {
 		b, err = openBackend(cfg)
 		return err
 	}))
+
 	t.Cleanup(func() { b.Close() })
 	return b
 }

@@ -16,6 +16,7 @@ func (b *backend) remember(s *read.Snapshot, t *servicemodel.Table) *backends.Ob
 		b.pl.Tables[i].Observed(r.Skeleton, r.Drift, r.Index)
 		o.Partial = o.Partial || r.Partial
 	}
+
 	switch {
 	case !s.Version.Unswept:
 		b.sweep = nil
@@ -24,6 +25,7 @@ func (b *backend) remember(s *read.Snapshot, t *servicemodel.Table) *backends.Ob
 	default:
 		b.sweep.Table = t
 	}
+
 	b.pl.Sysctls = b.pl.Sysctls.Read(s.Records, s.Rules.MasqueradeMark != 0)
 	b.pl.Observed(t.Rules(), s.Version)
 	b.observed = true
@@ -45,5 +47,6 @@ func integrityOf(known, now *form.Skeleton) backends.Integrity {
 			result = backends.Touched
 		}
 	}
+
 	return result
 }

@@ -27,6 +27,7 @@ func (b *backend) Observe(ctx context.Context, want *servicemodel.Table) (*backe
 			return nil, readError("observe", err)
 		}
 	}
+
 	if err := k.reader.RequireVersion(ctx, b.pl.Table, s.Version); err != nil {
 		return nil, readError("observe", err)
 	}

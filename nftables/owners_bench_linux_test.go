@@ -22,6 +22,7 @@ func BenchmarkPart(b *testing.B) {
 		require.NoError(b, backend.Close())
 		return r
 	}
+
 	state := func(i int) (s servicemodel.State) {
 		for port := range uint16(3) {
 			svc := goldenService(func(svc *servicemodel.Service) {
@@ -32,8 +33,10 @@ func BenchmarkPart(b *testing.B) {
 			})
 			s = s.WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1"))
 		}
+
 		return s
 	}
+
 	others := dataplane.NewParts(backend, nil)
 	for i := range 1700 {
 		ok(others.Apply(b.Context(), fmt.Sprint("pod-", i), state(i)))(b)

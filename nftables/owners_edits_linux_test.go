@@ -29,6 +29,7 @@ func sharedState() map[string]servicemodel.State {
 		return servicemodel.State{}.WithNode(goldenNode()).WithService(svc).
 			WithEndpoints(svc.Name, goldenEndpoints(endpoints...))
 	}
+
 	return map[string]servicemodel.State{"default": editedState(),
 		"other": with("other", "10.96.0.10", 81, "10.244.1.1", "10.244.1.9"),
 		"third": with("third", "10.96.0.30", 80, "10.244.1.2")}
@@ -44,6 +45,7 @@ func applyParts(t *testing.T, ns *netnstest.NS, states map[string]servicemodel.S
 		messages += r.Stats.Messages
 		require.NoError(t, b.Close())
 	}
+
 	return messages
 }
 
@@ -131,6 +133,7 @@ func TestPartsOfAnotherLayoutAreRemoved(t *testing.T) {
 		require.ErrorIs(t, err, backends.ErrOtherLayout)
 		require.ErrorContains(t, err, `"layout 1000", want "layout `)
 	}
+
 	for _, owner := range []string{"nobody", "third"} {
 		ok(p.Remove(t.Context(), owner))(t)
 	}
@@ -182,6 +185,7 @@ func TestTheOnlyOwnerReplacesAnotherLayout(t *testing.T) {
 			} else {
 				applyParts(t, ns, states, "default")
 			}
+
 			asOtherLayout(t, ns)
 			applyParts(t, ns, states, "default")
 			requireShared(t, ns, map[string]servicemodel.State{"default": states["default"]}, 0)
@@ -249,6 +253,7 @@ func TestAFrontendOfAnotherOwnerIsFound(t *testing.T) {
 		svc.Name.Namespace = "third"
 		want = want.WithService(svc)
 	}
+
 	o := ok(b.ObserveParts(t.Context(), []string{"third"}, mustResolve(t, want)))(t)
 	require.Empty(t, o.Drift)
 	require.False(t, b.pl.Owning.Whole)

@@ -59,6 +59,7 @@ func TestALargePartComesInParts(t *testing.T) {
 		svc.ClusterIPs[0] = netip.AddrFrom4([4]byte{a[0], 97, a[2], a[3]})
 		large = large.WithService(svc)
 	}
+
 	states["large"] = large
 	r := ok(dataplane.NewParts(b, nil).Apply(t.Context(), "large", large))(t)
 	require.Greater(t, r.Stats.Bytes, 100_000)
@@ -122,6 +123,7 @@ func TestAPartSeesFrontendsWithItsNodePort(t *testing.T) {
 		}, edit)
 		return servicemodel.State{}.WithNode(goldenNode()).WithService(svc)
 	}
+
 	states := map[string]servicemodel.State{
 		"default": udp("default", func(s *servicemodel.Service) {
 			s.ExternalIPs = append(s.ExternalIPs, goldenNode().Addresses[0])

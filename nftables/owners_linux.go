@@ -34,6 +34,7 @@ func (b *backend) ObserveParts(ctx context.Context, owners []string, want *servi
 			return nil, readError("observe parts", err)
 		}
 	}
+
 	b.kernel.gen = p.Gen
 	o := b.remember(p.Snapshot, t)
 	o.OnlyOwners = alone

@@ -27,6 +27,7 @@ func inOwner(owner string, s servicemodel.State) servicemodel.State {
 		own.Name.Namespace = owner
 		moved = moved.WithService(&own).WithEndpoints(own.Name, s.Endpoints(svc.Name))
 	}
+
 	return moved
 }
 
@@ -49,9 +50,11 @@ func requireIndex(t *testing.T, ns *netnstest.NS, owners []string) {
 					keys = append(keys, fe.Key)
 				}
 			}
+
 			require.Equal(t, keys, b.pl.Tables[i].Index.Frontends[owner])
 		}
 	}
+
 	for _, owner := range owners {
 		c := servicemodel.Diff(o.Table.Part(owner), whole.Table.Part(owner))
 		require.Empty(t, c.Frontends)
@@ -88,6 +91,7 @@ func TestPartsAreWhatTheModelSays(t *testing.T) {
 					require.ErrorContains(t, err, want.Error())
 					continue
 				}
+
 				require.NoError(t, err)
 				require.Empty(t, r.Drift, step)
 				model = next
@@ -95,10 +99,12 @@ func TestPartsAreWhatTheModelSays(t *testing.T) {
 				require.Empty(t, held.Drift, step)
 				c := servicemodel.Diff(held.Table, model.Arrange(held.Table))
 				c.Rules = nil // rules that no program has written differ
+
 				// the kernel is the authority on the owners of hairpins
 				for _, a := range c.Hairpins {
 					require.True(t, a.Added, "%v, step %d", a, step)
 				}
+
 				// on one node, an endpoint is a hairpin of all its owners or of none
 				c.Hairpins = slices.DeleteFunc(c.Hairpins, func(a servicemodel.AddrChange) bool {
 					return !slices.ContainsFunc(owners, func(o string) bool {
@@ -125,12 +131,14 @@ func TestNoErrorAboutPartsIsSwallowed(t *testing.T) {
 		require.Equal(t, err == nil, reader.observed)
 		return err
 	}
+
 	garbled := func() error { return observe(t.Context()) }
 	for _, damage := range []string{"list ruleset", "flush map ip kernlb owner-frontends"} {
 		runNft(t, ns, nftPrograms(t)[0], damage, "-f", "-")
 		rawnltest.FailEach(t, "observe parts", observe)
 		rawnltest.GarbleEach(t, "observe parts", tap, garbled)
 	}
+
 	owners := func(ctx context.Context) error { _, err := reader.Owners(ctx); return err }
 	rawnltest.FailEach(t, "owners", owners)
 	rawnltest.GarbleEach(t, "owners", tap, func() error { return owners(t.Context()) })
@@ -147,14 +155,17 @@ func TestWhichPartsAreDamaged(t *testing.T) {
 			p.Tables = append(p.Tables, read.NewReading(f, defaultTable))
 			p.Tables[i].Index.Parts(f, p.Owners, table)
 		}
+
 		return p
 	}
+
 	require.False(t, reading().Damaged(table))
 	for i := range nft.Families {
 		p := reading()
 		p.Tables[i].Drift = map[string]*nft.ElemList{form.SetHairpins: {}}
 		require.True(t, p.Damaged(table))
 	}
+
 	p := reading()
 	delete(p.Tables[0].Index.Frontends, "default")
 	require.True(t, p.Damaged(table))

@@ -29,6 +29,7 @@ func TestPrioritiesAtTheirLimits(t *testing.T) {
 			some = append(some, s)
 		}
 	}
+
 	for _, p := range []nftables.Priorities{{DNAT: -99, Filter: -90, SNAT: -99},
 		{DNAT: 99, Filter: 199, SNAT: 199}, {DNAT: 99, Filter: -90, SNAT: -99}} {
 		t.Run(fmt.Sprint(p), func(t *testing.T) {
@@ -61,6 +62,7 @@ func TestPlacesThatAreRefused(t *testing.T) {
 		require.ErrorAs(t, err, &wrong, field)
 		require.Equal(t, field, wrong.Field)
 	}
+
 	_, err := nftables.New(&nftables.Config{BeforeDispatch: "user-a", BeforeMasquerade: "user-a"})
 	require.ErrorContains(t, err, "must differ")
 }
@@ -83,6 +85,7 @@ func TestChainsOfTheUser(t *testing.T) {
 		t.Cleanup(func() { b.Close() })
 		return dataplane.New(b, nil)
 	}
+
 	apply := func(e *dataplane.Engine, pod int) *dataplane.Result {
 		return ok(e.Apply(t.Context(), i.state(c.Pods[pod].IPv4)))(t)
 	}
@@ -91,6 +94,7 @@ func TestChainsOfTheUser(t *testing.T) {
 			To: netip.AddrPortFrom(i.address(true), 80)}
 		return p.Send(t.Context())
 	}
+
 	e := open()
 	apply(e, 1)
 	require.Equal(t, c.Pods[1].Name, ask().Server)
@@ -113,6 +117,7 @@ func TestChainsOfTheUser(t *testing.T) {
 		require.True(t, r.IsRepair(), spoil)
 		require.NotEqual(t, c.Pods[2].Name, ask().Server, spoil)
 	}
+
 	e = open()
 	require.Empty(t, apply(e, 2).Drift)
 	require.NotEqual(t, c.Pods[2].Name, ask().Server)

@@ -28,6 +28,7 @@ func forgotten(h *held, s servicemodel.State) (*memoryBackend, []string) {
 func TestWhoseClientsAreForgotten(t *testing.T) {
 	t.Parallel()
 	name := goldenService().Name
+
 	// outside clients have other endpoints, too
 	plain := goldenService(func(s *servicemodel.Service) {
 		s.Name.Name, s.Ports[0].NodePort = "plain", 30081
@@ -70,6 +71,7 @@ func TestWhoseClientsAreForgotten(t *testing.T) {
 		next.observe()
 		require.Equal(t, tc.unswept, next.pl.Version.Unswept, tc.name)
 	}
+
 	h := holding(t, state)
 	h.tables[0].Chains["mine"] = h.tables[0].Chains["services"]
 	h.tables[1].Chains["mine"] = h.tables[1].Chains["services"]

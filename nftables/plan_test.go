@@ -44,6 +44,7 @@ func goldenEndpoints(addrs ...string) []servicemodel.Endpoint {
 			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
 				Port: 8080}}})
 	}
+
 	return l
 }
 
@@ -64,6 +65,7 @@ func goldenSteps() []goldenStep {
 		s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
 		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
 	}
+
 	sticky := func(s *servicemodel.Service) { s.SessionAffinity.ClientIP = true }
 	return []goldenStep{
 		{"1-first", base},
@@ -101,6 +103,7 @@ func published(ports ...uint16) servicemodel.State {
 		eps[0].Ports[0].Port = 0
 		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
+
 	return s
 }
 
@@ -148,8 +151,10 @@ func TestPlansWithSchedulersAreGolden(t *testing.T) {
 			})
 			state = state.WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1"))
 		}
+
 		return state
 	}
+
 	pl := plan.NewPlanner(defaultTable, firstEpoch)
 	var table *servicemodel.Table
 	few := regexp.MustCompile(`.*-mh-endpoints .*tcp . 80 . [1-9]\d+ : .*\n`)
@@ -169,6 +174,7 @@ func TestPlansWithSchedulersAreGolden(t *testing.T) {
 				"%s# %d messages, %d bytes, %d elements\n", few.ReplaceAllString(text, ""),
 				n.Messages, n.Bytes, n.Elements))
 		}
+
 		for i := range p.Tables {
 			pl.Tables[i].Committed(p.Tables[i])
 		}
@@ -186,6 +192,7 @@ func TestALargeBatchIsAllocatedOnce(t *testing.T) {
 		})
 		s = s.WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1", "10.244.1.2"))
 	}
+
 	table := ok(servicemodel.Resolve(nil, s))(t)
 	pl := plan.NewPlanner(defaultTable, firstEpoch)
 	p := pl.Plan(servicemodel.Diff(nil, table))
@@ -235,11 +242,13 @@ func TestTableNames(t *testing.T) {
 		_, err := (&Config{Table: name}).table()
 		require.NoError(t, err, name)
 	}
+
 	for _, name := range []string{"1a", "a b", "a;flush", "ä", "a/b", string(make([]byte, 70)),
 		"kube-proxy", "kernlb-counters", "filter"} {
 		_, err := openBackend(&Config{Table: name})
 		require.ErrorContains(t, err, "table name", name)
 	}
+
 	got := ok((*Config)(nil).table())(t)
 	require.Equal(t, defaultTable, got)
 }

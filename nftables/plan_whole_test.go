@@ -44,6 +44,7 @@ func wholeState(whole bool, n, addresses, heavy, replaced int) servicemodel.Stat
 		}
 		eps = append(eps, e)
 	}
+
 	return servicemodel.State{}.WithService(svc).WithEndpoints(svc.Name, eps)
 }
 
@@ -74,12 +75,14 @@ func TestAnEndpointOfAWholeServiceCostsLittle(t *testing.T) {
 								clear(b.pl.Writer.Changes[:])
 								b.pl.Plan(c)
 							}
+
 							took := time.Since(start)
 							runtime.ReadMemStats(&after)
 							t.Logf("whole %v: %d elements, %v", whole, e, took/runs)
 							return float64(after.Mallocs - before.Mallocs), float64(e),
 								float64(after.TotalAlloc - before.TotalAlloc)
 						}
+
 						allocs, elements, bytes := cost(false)
 						allocsWhole, elementsWhole, bytesWhole := cost(true)
 						require.LessOrEqual(t, allocsWhole, 3*allocs)
@@ -104,10 +107,12 @@ func TestElementsByAddressFollowTheEndpoints(t *testing.T) {
 					netip.AddrFrom4([4]byte{10, 0, 0, byte(i / 2)}), uint16(80+i%2))})
 			}
 		}
+
 		if slices.Reverse(p.Slots); set > 0 {
 			pools[set] = p
 		}
 	}
+
 	fe := &servicemodel.Frontend{Key: tcpKey("10.96.0.1:80"), AffinityService: true}
 	elements := func(of *servicemodel.Pool) map[string]string {
 		l := map[string]string{}
@@ -116,6 +121,7 @@ func TestElementsByAddressFollowTheEndpoints(t *testing.T) {
 		})
 		return l
 	}
+
 	for _, old := range pools {
 		for _, next := range pools {
 			have := elements(old)
@@ -126,9 +132,11 @@ func TestElementsByAddressFollowTheEndpoints(t *testing.T) {
 				require.NotContains(t, have, string(e.Key))
 				have[string(e.Key)] = string(e.Data)
 			})
+
 			require.Equal(t, elements(next), have)
 		}
 	}
+
 	twins := elements(pools[3])
 	require.Len(t, twins, 1)
 	for _, data := range twins {

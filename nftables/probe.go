@@ -37,6 +37,7 @@ func (b *backend) probe(ctx context.Context) error {
 			return nil
 		}
 	}
+
 	return err
 }
 
@@ -74,5 +75,6 @@ func (b *backend) lacks(f *nft.Family) error {
 			l.err = err
 		}
 	}
+
 	return l.err
 }

@@ -24,6 +24,7 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 						program)
 					continue
 				}
+
 				ns, b := newNS(t)
 				p := programPlan(&tc.shape, tc.rules)
 				if tc.newer && strings.Contains(runNft(t, ns, program, "", "--version"), "v1.0.6") {
@@ -83,6 +84,7 @@ func dumpRules(t *testing.T, b *backend, f *nft.Family) []string {
 		l = append(l, byteorder.ReplaceAllString(text, ""))
 		return nil
 	}))
+
 	require.NotEmpty(t, l)
 	return l
 }

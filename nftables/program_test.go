@@ -96,6 +96,7 @@ func programPlan(s *form.Shape, r servicemodel.Rules) *plan.Plan {
 			NewSets: form.SetsOf(f, s), Program: newProgram(f, r,
 				s), Ops: map[string]*plan.SetOps{}})
 	}
+
 	p.Next.Home = nft.IPv4
 	return p
 }
@@ -114,6 +115,7 @@ func TestFewRulesAskAMap(t *testing.T) {
 				}
 			}
 		}
+
 		require.NotEmpty(t, rules)
 		for name, n := range rules {
 			most := form.AllClasses + 1

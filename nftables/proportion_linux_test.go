@@ -30,8 +30,10 @@ func TestAPartCostsTheSameBesideManyOthers(t *testing.T) {
 				s = s.WithService(svc).WithEndpoints(svc.Name,
 					goldenEndpoints(fmt.Sprint("10.244.1.", 1+version)))
 			}
+
 			return s
 		}
+
 		ok(dataplane.NewParts(backend, nil).Apply(t.Context(), "others", state("others", n, 0)))(t)
 		return func() {
 			total := backends.Stats{}
@@ -44,12 +46,15 @@ func TestAPartCostsTheSameBesideManyOthers(t *testing.T) {
 				} else {
 					r = ok(p.Remove(t.Context(), "own"))(t)
 				}
+
 				total = total.Plus(r.Stats)
 				require.NoError(t, b.Close())
 			}
+
 			sent = append(sent, total)
 		}
 	})
+
 	first, last := sent[1], sent[len(sent)-1] // the versions of instances differ
 	require.Equal(t, first.Elements, last.Elements)
 	require.Equal(t, first.Messages, last.Messages)

@@ -48,6 +48,7 @@ func TestWorkIsProportionalInEachConfiguration(t *testing.T) {
 func lawOf(t *testing.T, cfg *Config) *proportion.Law {
 	t.Helper()
 	table, at := ok(cfg.table())(t), ok(cfg.hooks())(t)
+
 	// The elements of an endpoint are one after the other, as many as its weight. So those of later
 	// endpoints move.
 	moves := proportion.Cost{Elements: 4, Messages: 1, Sent: 200, Objects: 1, Bytes: 1200}
@@ -114,5 +115,6 @@ func largestPool(t *testing.T, s servicemodel.State) (largest *servicemodel.Pool
 			largest = p
 		}
 	}
+
 	return largest
 }

@@ -60,12 +60,14 @@ func TestFullSetsAreRead(t *testing.T) {
 			require.Equal(t, servicemodel.Counts{Added: 3}, r.Counts)
 			continue
 		}
+
 		p := ok(dataplane.New(newBackend(t, ns, nil), nil).Plan(t.Context(), s))(t)
 		stored := &servicemodel.ChangeSet{}
 		require.NoError(t, json.Unmarshal(ok(json.Marshal(p.Changes))(t), stored))
 		r := ok(dataplane.New(b, nil).ApplyChanges(t.Context(), stored))(t)
 		require.Equal(t, []string{"a set is full"}, r.Drift)
 	}
+
 	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
 }
 
@@ -98,8 +100,10 @@ func TestFullSetsAreMadeLarger(t *testing.T) {
 			require.Equal(t, []string{"a set is full"}, r.Drift)
 			grown++
 		}
+
 		s = g.Change(s)
 	}
+
 	require.Positive(t, grown)
 	r := ok(e.Apply(t.Context(), s))(t)
 	requireAdopts(t, newBackend(t, ns, nil), s, r.Changes.New)

@@ -35,6 +35,7 @@ func dumpAll(ctx context.Context, b *backend) (*backends.Observation, error) {
 			}
 		}
 	}
+
 	return merge(b, s, nil)
 }
 
@@ -63,6 +64,7 @@ func dumpSets(ctx context.Context, b *backend, raw *read.Reading) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -81,6 +83,7 @@ func askAll(ctx context.Context, b *backend, want *servicemodel.Table) (*backend
 			}
 		}
 	}
+
 	return merge(b, s, want)
 }
 
@@ -106,6 +109,7 @@ func (v *vandal) strike() {
 			sets = append(sets, s)
 		}
 	}
+
 	if len(sets) == 0 {
 		return
 	}
@@ -113,6 +117,7 @@ func (v *vandal) strike() {
 	b.elems = raw.Elems[b.set.Name]
 	b.keys = slices.Sorted(maps.Keys(b.elems))
 	b.elem = b.any()
+
 	// The kernel may refuse the edit, for example because the element exists.
 	_ = byHand(v.t, v.b, f, func(e *nft.Encoder) {
 		b.enc = e
@@ -181,10 +186,12 @@ func (b *blow) change(e *nft.Elem) {
 		e.KeyEnd[len(e.KeyEnd)-1] ^= byte(1 + b.r.IntN(255))
 		return
 	}
+
 	if e.Data != nil {
 		e.Data[b.r.IntN(len(e.Data))] ^= 1
 		return
 	}
+
 	c := nft.CommentOf(e.UserData)
 	if c == "" {
 		return
@@ -193,6 +200,7 @@ func (b *blow) change(e *nft.Elem) {
 		c = name + []string{" cluster IP", " node port verdict=drop", " external IP",
 			" loadbalancer IP internal=cluster external=local affinity=60", ""}[b.r.IntN(5)]
 	}
+
 	e.UserData = nft.AppendComment(nil, c)
 }
 
@@ -244,6 +252,7 @@ func TestReadingsAgree(t *testing.T) {
 				b.kernel.reader.Chunk = []int{1, 3, read.Chunk}[r.IntN(3)]
 				return b
 			}
+
 			g := randstate.New(randomConfig(), r)
 			s := g.State()
 			for range 3 {
@@ -252,6 +261,7 @@ func TestReadingsAgree(t *testing.T) {
 					ok(e.Apply(t.Context(), s))(t)
 					s = g.Change(s)
 				}
+
 				for range r.IntN(5) {
 					(&vandal{t, open(), r}).strike()
 				}
@@ -311,6 +321,7 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 		b.kernel.reader.Dumpable = -1
 		return ok(b.Observe(t.Context(), want))(t)
 	}
+
 	o := observe(want)
 	require.Equal(t, !tellsCounts(t, b), o.Partial)
 	require.Empty(t, o.Drift)
@@ -323,6 +334,7 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 		return fmt.Sprintf("table ip: service-endpoints: element 10.96.0.10 . tcp . 80 . %d : "+
 			"10.244.9.9 . 8080", slot)
 	}
+
 	far := stray(3)
 	o = observe(want)
 	require.True(t, o.Partial)
@@ -369,6 +381,7 @@ func TestDumpsAreCounted(t *testing.T) {
 		n = 0
 		return k.reader.DumpSet(t.Context(), raw, "services", func(nft.Elem) { n++ })
 	}
+
 	require.NoError(t, dump())
 	require.Equal(t, 2, n)
 	if tellsCounts(t, b) {
@@ -376,6 +389,7 @@ func TestDumpsAreCounted(t *testing.T) {
 	} else {
 		require.Empty(t, raw.Lengths)
 	}
+
 	raw.Lengths["services"] = n + 1
 	require.ErrorIs(t, dump(), read.ErrRehashed)
 	delete(raw.Lengths, "services")
@@ -442,6 +456,7 @@ func TestFrontendsThatDisagreeAreDrift(t *testing.T) {
 			data = nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.1.1:8080"))
 			data[len(data)-1] = padding
 		}
+
 		require.NoError(t, addTo(t, b, "service-endpoints", nft.Elem{Key: slot, Data: data}))
 		o := ok(newBackend(t, ns, nil).Observe(t.Context(), r.Changes.New))(t)
 		require.NotEmpty(t, o.Drift)

@@ -149,6 +149,7 @@ func TestBothTablesAreMadeAnew(t *testing.T) {
 		spoil(h, b)
 		o := b.observe()
 		require.Equal(t, []string{text}, o.Drift)
+
 		// what a full set holds is right
 		require.Equal(t, text == "a set is full", o.Table.Len() > 0)
 		_, p := b.apply(o.Table, unitsState())
@@ -156,6 +157,7 @@ func TestBothTablesAreMadeAnew(t *testing.T) {
 		require.False(t, b.crowded)
 		require.Empty(t, newMemoryBackend(h.memory).observe().Drift)
 	}
+
 	h := holding(t, unitsState())
 	h.tables[0] = nil
 	b := newMemoryBackend(h.memory)
@@ -229,6 +231,7 @@ func requirePlaces(t *testing.T, m *memory, h *held, what string) int {
 			}
 		}
 	}
+
 	require.Len(t, o.Drift, drift, what)
 	services := map[string]bool{}
 	lost := 0
@@ -238,6 +241,7 @@ func requirePlaces(t *testing.T, m *memory, h *held, what string) int {
 			lost++
 		}
 	}
+
 	require.LessOrEqual(t, len(services), 1, what)
 	want := h.table.Arrange(o.Table)
 	b.commit(servicemodel.Diff(o.Table, want))
@@ -257,6 +261,7 @@ func TestOnlyEndpointsInSlotsAreRead(t *testing.T) {
 		r.Add("service-endpoints", nft.Elem{Key: nft.AppendSlot(slices.Clip(key), slot),
 			Data: data})
 	}
+
 	add(0, []byte{1})
 	add(1, nft.AppendEndpoint(nil, podOne))
 	add(form.MaxSlots, nft.AppendEndpoint(nil, podTwo))
@@ -279,6 +284,7 @@ func TestOnlyRangesOfPrefixesAreRead(t *testing.T) {
 	} {
 		r.Add(form.KindService.SetSources(), e)
 	}
+
 	require.Equal(t, map[string][]netip.Prefix{
 		string(key): {netip.MustParsePrefix("192.0.2.0/24")}}, r.ReadRanges())
 }

@@ -17,6 +17,7 @@ func (b *backend) commitRemoval(ctx context.Context, left int) (backends.Stats, 
 			return backends.Stats{}, err
 		}
 	}
+
 	stats, err := b.send(ctx, b.pl.Removal(left))
 	if err != nil && left == 0 {
 		err = errors.Join(err, b.resumeSysctls(ctx))

@@ -45,6 +45,7 @@ func newRenewing(t *testing.T, kind string, capacity func(int) uint32) *renewing
 		"user-last ip saddr 10.1.2.4 tcp dport vmap { 80 : accept, 443 : return }"} {
 		r.nft("add rule ip kernlb " + rule)
 	}
+
 	rememberClients(t, r.backend, 1000, 10)
 	return r
 }
@@ -72,11 +73,13 @@ func (r *renewing) apply() *dataplane.Result {
 		"ip saddr 10.1.2.4 tcp dport vmap"} {
 		require.Equal(r.t, 1, strings.Count(l, rule), rule)
 	}
+
 	n := 0
 	for _, m := range form.AffinityMapsOf(nft.IPv4, &r.pl.Tables[0].Shape) {
 		count := ok(r.kernel.reader.About(nft.IPv4, defaultTable).Count(r.t.Context(), m.Name))(r.t)
 		n += max(0, count)
 	}
+
 	require.Equal(r.t, 1000, n)
 	o := ok(newBackend(r.t, r.ns, &renewingConfig).Observe(r.t.Context(), nil))(r.t)
 	require.Empty(r.t, o.Drift)
@@ -144,6 +147,7 @@ func TestTheErrorOfAWakingIsReturned(t *testing.T) {
 		s.Socket = inner
 		return s
 	}})
+
 	c := servicemodel.Diff(o.Table, mustResolve(t, editedState()).Arrange(o.Table))
 	_, err := b.Commit(t.Context(), c)
 	require.ErrorIs(t, err, unix.ENOMEM)
@@ -173,6 +177,7 @@ func TestTheUsersRulesOutliveFullSets(t *testing.T) {
 			eps = goldenEndpoints(fmt.Sprintf("10.245.%d.1", i), fmt.Sprintf("10.245.%d.2", i),
 				fmt.Sprintf("10.245.%d.3", i))
 		}
+
 		r.state = r.state.WithNode(goldenNode()).WithService(svc).WithEndpoints(svc.Name, eps)
 		before := sizes()
 		r.apply()
@@ -182,6 +187,7 @@ func TestTheUsersRulesOutliveFullSets(t *testing.T) {
 			}
 		}
 	}
+
 	t.Log("replaced:", slices.Sorted(maps.Keys(replaced)))
 	for _, set := range []string{form.KindService.Registry,
 		form.KindService.SlotMap(false, form.AtRandom),

@@ -22,6 +22,7 @@ func benchState(services, few int, s servicemodel.Scheduler) servicemodel.State 
 		})
 		state = state.WithService(svc).WithEndpoints(svc.Name, benchEndpoints(i, 0, 10))
 	}
+
 	return state
 }
 
@@ -31,6 +32,7 @@ func benchEndpoints(i, from, to int) (l []servicemodel.Endpoint) {
 		l = append(l, goldenEndpoints(netip.AddrFrom4([4]byte{10, 244 + byte(i>>12),
 			byte(i >> 4), byte(i<<4 + k)}).String())...)
 	}
+
 	return l
 }
 

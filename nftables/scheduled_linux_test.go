@@ -43,6 +43,7 @@ func TestHashesAreFair(t *testing.T) {
 			p.Slots = append(p.Slots, servicemodel.Slot{Weight: 1,
 				Endpoint: netip.AddrPortFrom(arenaEndpoint(i), 80)})
 		}
+
 		count, chi := make([]int, slots), 0.
 		for _, c := range clients(r, n) {
 			count[mustChoose(t, p, c)]++
@@ -53,6 +54,7 @@ func TestHashesAreFair(t *testing.T) {
 			off := float64(got) - n*shares[i]
 			chi += off * off / (n * shares[i])
 		}
+
 		require.Less(t, chi, bound, "seed %d: %v", seed, count)
 	}
 }
@@ -72,11 +74,13 @@ func TestPacketsAreSharedFairly(t *testing.T) {
 			a := netip.AddrFrom4([4]byte{10, 1, byte(r.UintN(256)), byte(1 + r.UintN(254))})
 			count[w.send(netip.AddrPortFrom(a, 0)).Addr()]++
 		}
+
 		for i, weight := range []float64{4, 3, 4, 4, 2} {
 			want := n * weight / 17
 			off := count[arenaEndpoint(i)] - want
 			chi += off * off / want
 		}
+
 		require.Less(t, chi, 33.4, "seed %d, %s: %v", seed, s, count)
 	}
 }
@@ -123,16 +127,19 @@ func newArena(t *testing.T, n int) *arena {
 				return fmt.Errorf("ip %v: %w: %s", args, err, out)
 			}
 		}
+
 		err := os.WriteFile("/proc/sys/net/ipv6/ip_nonlocal_bind", []byte("1"), 0)
 		if err != nil {
 			return err
 		}
+
 		// A packet that is not translated reaches the service itself, which has an address here.
 		servers := []netip.AddrPort{netip.AddrPortFrom(arenaIP, 80)}
 		for i := range n {
 			servers = append(servers, netip.AddrPortFrom(arenaEndpoint(i), 8080),
 				netip.AddrPortFrom(arenaEndpoint6(i), 8080))
 		}
+
 		for _, at := range servers {
 			c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 			if err != nil {
@@ -148,6 +155,7 @@ func newArena(t *testing.T, n int) *arena {
 						w.past.Add(1)
 						continue
 					}
+
 					w.received.Add(1)
 					select {
 					case w.given <- at:
@@ -156,8 +164,10 @@ func newArena(t *testing.T, n int) *arena {
 				}
 			}()
 		}
+
 		return nil
 	}))
+
 	return w
 }
 
@@ -182,6 +192,7 @@ func (w *arena) apply(s servicemodel.Scheduler, weights ...uint16) *dataplane.Re
 			}
 		}
 	}
+
 	r := ok(w.engine.Apply(w.t.Context(), servicemodel.State{}.WithNode(
 		servicemodel.Node{Name: "here"}).WithService(svc).WithEndpoints(arenaName, eps)))(w.t)
 	w.table = r.Changes.New
@@ -196,6 +207,7 @@ func (w *arena) send(client netip.AddrPort) (ep netip.AddrPort) {
 		w.port++
 		client = netip.AddrPortFrom(client.Addr(), w.port)
 	}
+
 	vip := arenaIP
 	if client.Addr().Is6() {
 		vip = arenaIP6
@@ -210,11 +222,13 @@ func (w *arena) send(client netip.AddrPort) (ep netip.AddrPort) {
 		_, err = c.Write([]byte("x"))
 		return err
 	}))
+
 	select {
 	case ep = <-w.given:
 	case <-time.After(5 * time.Second):
 		w.t.Fatalf("no endpoint got the packet of %v", client)
 	}
+
 	return ep
 }
 
@@ -227,6 +241,7 @@ func clients(r *rand.Rand, n int) (l []netip.AddrPort) {
 		}
 		l = append(l, netip.AddrPortFrom(a, 0))
 	}
+
 	return l
 }
 
@@ -250,6 +265,7 @@ func TestHashesChooseWhatTheySay(t *testing.T) {
 				way != form.ByMaglev {
 				continue
 			}
+
 			for _, c := range all {
 				w.port++
 				c = netip.AddrPortFrom(c.Addr(), w.port)
@@ -297,6 +313,7 @@ func TestNearHashesChooseWhatTheySay(t *testing.T) {
 					moved++
 				}
 			}
+
 			share := float64(moved) / float64(len(all))
 			require.Less(t, share, tc.least+.12, "%s, %v left, %v failed", s, tc.left, tc.failed)
 			before = now
@@ -335,8 +352,10 @@ func TestFewClientsMove(t *testing.T) {
 			p.Slots = append(p.Slots, servicemodel.Slot{Weight: 1,
 				Endpoint: netip.AddrPortFrom(arenaEndpoint(i), 8080)})
 		}
+
 		return p
 	}
+
 	for _, tc := range []struct {
 		s        servicemodel.Scheduler
 		from     int // endpoints; the last one of one more comes or goes
@@ -352,6 +371,7 @@ func TestFewClientsMove(t *testing.T) {
 				needless++
 			}
 		}
+
 		require.LessOrEqual(t, float64(needless), tc.needless, "%+v", tc)
 		require.InDelta(t, float64(n)/float64(tc.from+1), float64(moved), 150, "%+v", tc)
 	}
@@ -400,6 +420,7 @@ func TestRulesOfASchedulerCount(t *testing.T) {
 			batches, messages = batches+1, messages+len(r)-2 // without its begin and end
 		}
 	}
+
 	r := ok(e.Apply(t.Context(), state.WithService(goldenService(
 		func(s *servicemodel.Service) { s.Scheduler = "sh" }))))(t)
 	require.Equal(t, 2, batches)
@@ -425,6 +446,7 @@ func (w *arena) flood(d time.Duration) (sent int64) {
 				return err
 			}
 		}
+
 		return nil
 	})
 	if err != nil {
@@ -434,6 +456,7 @@ func (w *arena) flood(d time.Duration) (sent int64) {
 		time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
+
 	return sent
 }
 
@@ -458,6 +481,7 @@ func TestShares(t *testing.T) {
 			p.Slots = append(p.Slots, servicemodel.Slot{Weight: w,
 				Endpoint: netip.AddrPortFrom(arenaEndpoint(i), 80)})
 		}
+
 		for i, share := range Shares(p) {
 			want := float64(p.Slots[i].Weight) / total
 			if by == "rr" {
@@ -466,9 +490,12 @@ func TestShares(t *testing.T) {
 			require.InEpsilon(t, want, share, epsilon, by)
 			sum += share
 		}
+
 		require.InDelta(t, 1, sum, 1e-9, by)
 	}
+
 	require.Equal(t, []float64{1}, levelShares(consecutive(1)))
+
 	// Three slots: a client that draws the missing fourth one eight times gets slot 0 or 1.
 	three := levelShares(consecutive(3))
 	require.InDeltaSlice(t, []float64{(1 - three[2]) / 2, (1 - three[2]) / 2,

@@ -27,21 +27,25 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 		return 0, nil
 	}
 	left, err := b.sweepTables(ctx)
+
 	// Another writer removed the maps. If its tables need a sweep, they have a mark of their own.
 	if errors.Is(err, unix.ENOENT) {
 		b.observed = false
 		return 0, nil
 	}
+
 	if err != nil {
 		b.sweep.Tries = 0
 		return 0, b.failed("forget clients", err)
 	}
+
 	switch p := wait.PacketsOf(ctx); {
 	case left && p.More:
 		return wait.Pause, nil
 	case left:
 		return wait.Grace, nil
 	}
+
 	if err := b.swept(ctx); err != nil {
 		return 0, b.failed("note that clients were forgotten", err)
 	}

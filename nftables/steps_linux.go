@@ -62,6 +62,7 @@ func (b *backend) inSteps(p *plan.Plan) bool {
 func (b *backend) sendInSteps(ctx context.Context, p *plan.Plan) (backends.Stats, error) {
 	k := &b.kernel
 	k.batch.Reset()
+
 	// The first step begins the epoch. Its number, if there is one, comes with the tables.
 	now := plan.Plan{Table: p.Table, Have: p.Have, Next: p.Next, Mark: true}
 	now.Have.Number = 0
@@ -72,6 +73,7 @@ func (b *backend) sendInSteps(ctx context.Context, p *plan.Plan) (backends.Stats
 		e.Pause = s.pause
 		s.to[f] = e
 	}
+
 	tables := *p
 	tables.Next.Home = nil // the epoch is for the first step
 	tables.Write(s.to)
@@ -82,6 +84,7 @@ func (b *backend) sendInSteps(ctx context.Context, p *plan.Plan) (backends.Stats
 		s.undo(ctx, p)
 		return s.stats, s.err
 	}
+
 	p.Next = s.now.Have
 	return s.stats, nil
 }
@@ -119,10 +122,12 @@ func (s *steps) step(last bool) {
 		s.failed, k.batch = k.batch, rawnl.Batch{}
 		return
 	}
+
 	if stats.Bytes >= leastStep/2 { // others make sets
 		size := int(float64(stats.Bytes) * float64(stepTime) / float64(took+1))
 		s.size = min(max(size, leastStep), mostStep, k.room)
 	}
+
 	v := s.now.Next
 	s.now = plan.Plan{Table: s.now.Table, Have: v, Mark: true,
 		Next: v.Next(false, v.Home, nil, v.Unswept, v.Owners)}
@@ -145,6 +150,7 @@ func (s *steps) undo(ctx context.Context, p *plan.Plan) {
 			e.DeleteTable()
 		}
 	}
+
 	// If this fails, the next reading finds the mark.
 	_ = s.b.kernel.reader.Conn.Commit(context.WithoutCancel(ctx), &batch, 0)
 }

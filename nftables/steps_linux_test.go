@@ -31,6 +31,7 @@ func (s *sending) Send(p []byte) error {
 			return err
 		}
 	}
+
 	return s.Socket.Send(p)
 }
 
@@ -43,6 +44,7 @@ func inSmallSteps(t *testing.T, b *backend, ns *netnstest.NS, before func(n int)
 			s.Socket = inner
 			return s
 		}})
+
 	return s
 }
 
@@ -64,6 +66,7 @@ func TestALargeInstanceComesInSteps(t *testing.T) {
 				require.Empty(t, c.Type, "chain %s of step %d", name, n)
 			}
 		}
+
 		o = ok(other.ObserveParts(t.Context(), []string{"default"}, nil))(t)
 		require.Zero(t, o.Table.Len())
 		return nil
@@ -126,6 +129,7 @@ func TestStepsThatAreInterrupted(t *testing.T) {
 				}
 				return nil
 			})
+
 			_, err := dataplane.New(b, nil).Apply(ctx, want)
 			require.Equal(t, tt.fails, err != nil, "%v", err)
 			o := ok(other.Observe(t.Context(), nil))(t)

@@ -30,6 +30,7 @@ func (b *backend) sweepTables(ctx context.Context) (left bool, err error) {
 			s.Drop(i, func(*plan.Forget) bool { return true })
 		}
 	}
+
 	for {
 		at, left := s.Oldest()
 		switch {
@@ -42,6 +43,7 @@ func (b *backend) sweepTables(ctx context.Context) (left bool, err error) {
 		default:
 			err = b.continueReading(ctx)
 		}
+
 		if err != nil {
 			return true, err
 		}
@@ -59,6 +61,7 @@ func (b *backend) beginReading(ctx context.Context, packets *wait.Packets) (err 
 			"affinity maps were read %d times, and still have clients that must be forgotten",
 			sweepTries)
 	}
+
 	for i, f := range nft.Families {
 		fs, left := &s.Of[i], false
 		fs.Pending(func(*plan.Forget) { left = true })
@@ -69,6 +72,7 @@ func (b *backend) beginReading(ctx context.Context, packets *wait.Packets) (err 
 		if err != nil {
 			return fmt.Errorf("table %s: %w", f.Name, err)
 		}
+
 		// no client was learnt since the beginning of the last reading
 		if fs.Sure && learnt == fs.Learnt {
 			s.Drop(i, func(f *plan.Forget) bool { return f.Read && !r.Done.Before(f.Since) })
@@ -78,6 +82,7 @@ func (b *backend) beginReading(ctx context.Context, packets *wait.Packets) (err 
 				continue
 			}
 		}
+
 		fs.Pending(func(f *plan.Forget) { f.Read, f.Found = true, false })
 		fs.Learnt, fs.Sure = learnt, true
 		r.Groups[i] = b.pl.Tables[i].Shape.AffinityGroups()
@@ -85,6 +90,7 @@ func (b *backend) beginReading(ctx context.Context, packets *wait.Packets) (err 
 			return fmt.Errorf("table %s: %w", f.Name, err)
 		}
 	}
+
 	s.Reading = r
 	b.endReading()
 	return nil
@@ -104,6 +110,7 @@ func (b *backend) listMaps(ctx context.Context, r *plan.MapsReading, family int)
 			}
 		}
 	}
+
 	return err
 }
 
@@ -133,6 +140,7 @@ func (b *backend) continueReading(ctx context.Context) error {
 		s.Reading = nil // there are other maps now
 		return nil
 	}
+
 	s.Aim()
 	sure, err := b.sweepMap(ctx, f, m)
 	if err != nil {
@@ -166,6 +174,7 @@ func (b *backend) sweepMap(ctx context.Context, f *nft.Family, m plan.ClientsMap
 			return sure, err
 		}
 	}
+
 	return false, nil // entries expire faster than they can be deleted
 }
 
@@ -181,6 +190,7 @@ func (b *backend) findClients(ctx context.Context, f *nft.Family, m plan.Clients
 				return nil, false, err
 			}
 		}
+
 		count, err := b.kernel.reader.About(f, b.pl.Table).Count(ctx, name)
 		if err != nil || count == 0 {
 			return nil, true, err
@@ -198,6 +208,7 @@ func (b *backend) findClients(ctx context.Context, f *nft.Family, m plan.Clients
 			return keys, count > 0 && seen >= count, nil
 		}
 	}
+
 	return keys, false, nil
 }
 
@@ -237,6 +248,7 @@ func (b *backend) swept(ctx context.Context) error {
 		b.observed = false
 		return nil
 	}
+
 	if err == nil {
 		b.committed(p)
 	}

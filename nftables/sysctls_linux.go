@@ -18,6 +18,7 @@ func (b *backend) lookAtSysctls(ctx context.Context, o *backends.Observation) er
 		b.observed = false
 		return fmt.Errorf("nftables: observe: %w", err)
 	}
+
 	o.Drift = append(o.Drift, drift...)
 	return nil
 }

@@ -27,6 +27,7 @@ func TestAPacketWithoutEndpointIsSentAgain(t *testing.T) {
 		changed.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.10")}
 		s = s.WithService(&changed)
 	}
+
 	l.apply(s)
 	nstest.Run(t, c.Node.NS, "nft flush map ip kernlb service-endpoints")
 	nstest.Run(t, c.Node.NS, "nft flush map ip kernlb nodeport-endpoints")
@@ -39,6 +40,7 @@ func TestAPacketWithoutEndpointIsSentAgain(t *testing.T) {
 				To: netip.MustParseAddrPort(to), Timeout: 5 * time.Second}.Send(t.Context())
 		}()
 	}
+
 	time.Sleep(300 * time.Millisecond)
 	require.NotEmpty(t, l.apply(s).Drift)
 	for range targets {

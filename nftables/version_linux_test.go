@@ -22,6 +22,7 @@ func turns() (l [3]servicemodel.State) {
 		l[i] = servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()).
 			WithEndpoints(goldenService().Name, goldenEndpoints(addr))
 	}
+
 	return l
 }
 
@@ -79,6 +80,7 @@ func TestWhoOnlyAddsDeletesNothing(t *testing.T) {
 			}
 		}
 	}
+
 	svc := goldenService(func(s *servicemodel.Service) {
 		s.Name.Namespace, s.ClusterIPs = "new", []netip.Addr{netip.MustParseAddr("10.96.0.77")}
 		s.Ports[0].NodePort = 30077
@@ -111,6 +113,7 @@ func TestVersionsThatAreReadWhileOthersCommit(t *testing.T) {
 				}
 			}
 		}
+
 		v, err := r.kernel.reader.Version(t.Context(), defaultTable)
 		require.Equal(t, 2, doubledTimes)
 		require.Zero(t, v)
@@ -120,6 +123,7 @@ func TestVersionsThatAreReadWhileOthersCommit(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
+
 	tap.Answer = nil
 	v := ok(r.kernel.reader.Version(t.Context(), defaultTable))(t)
 	require.Equal(t, b.pl.Version, v)
@@ -149,6 +153,7 @@ func TestTwoWritersWithoutAVersion(t *testing.T) {
 					return err
 				}
 			}
+
 			first, second := observed("other"), observed("third")
 			require.NoError(t, first())
 			require.ErrorIs(t, second(), kernelerr.ErrConflict)

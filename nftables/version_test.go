@@ -27,5 +27,6 @@ func TestEpochsEnd(t *testing.T) {
 			ends = append(ends, n+1)
 		}
 	}
+
 	require.Equal(t, []int{form.EpochLength, 2 * form.EpochLength}, ends)
 }

@@ -52,6 +52,7 @@ func FuzzDecode(f *testing.F) {
 					r.Add(st.Name, e)
 				}
 			}
+
 			for _, c := range newProgram(fam, rules, &s) {
 				r.Chains[c.Name] = c.Chain
 			}

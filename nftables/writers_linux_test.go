@@ -22,6 +22,7 @@ func randomStates(seed uint64, n int) []servicemodel.State {
 				IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i+1)),
 				Node: []string{"node-0", "node-1"}[i%2]})
 	}
+
 	g := randstate.New(c, rand.New(rand.NewPCG(seed, 1)))
 	l := []servicemodel.State{g.State()}
 	for len(l) < n {

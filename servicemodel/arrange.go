@@ -22,6 +22,7 @@ func (t *Table) Arrange(like *Table) *Table {
 			arranged.pools = arranged.pools.Set(c.Key, p)
 		}
 	}
+
 	return &arranged
 }
 
@@ -38,6 +39,7 @@ func (t *Table) AssumedIn(held *Table) *Table {
 			pools, found = pools.Set(c.Key, c.New), true
 		}
 	}
+
 	if !found {
 		return held
 	}

@@ -45,6 +45,7 @@ func benchState(n, m int) servicemodel.State {
 		}
 		s = s.WithService(svc).WithEndpoints(svc.Name, benchEndpoints(i, m))
 	}
+
 	return s
 }
 
@@ -113,6 +114,7 @@ func BenchmarkOneEndpointOfManyInItsService(b *testing.B) {
 					c.Counts() != (servicemodel.Counts{Changed: 1}) {
 					b.Fatal(c)
 				}
+
 				t = next
 			}
 		})

@@ -108,6 +108,7 @@ func (c Cause) String() string {
 	case causeNoService:
 		return fmt.Sprintf("no service has the address %v of the service CIDR", c.At.Addr)
 	}
+
 	return "no endpoint can be used"
 }
 
@@ -125,6 +126,7 @@ func (c Cause) notLocal() string {
 	case c.Unplaced > 1:
 		s += "; " + endpointsText(c.Unplaced) + " name no node"
 	}
+
 	return s
 }
 
@@ -189,6 +191,7 @@ func (t *Table) Cause(f *Frontend) Cause {
 			c.Endpoints = len(everywhere.Slots)
 		}
 	}
+
 	return c
 }
 
@@ -204,6 +207,7 @@ func (m *memory) explain(f *Frontend) Cause {
 		c.Kind == causeNotLocal && n.local > 0 {
 		return unknown
 	}
+
 	switch {
 	case n.usable > 0:
 		c.Node, c.Endpoints, c.Unplaced = m.state.viewpoint().Name, n.usable, n.unplaced
@@ -218,6 +222,7 @@ func (m *memory) explain(f *Frontend) Cause {
 	default:
 		c.Kind, c.Endpoints, c.Quiesced = causeNotReady, n.port, n.quiesced
 	}
+
 	return c
 }
 
@@ -235,6 +240,7 @@ func tally(sel []Selection) (n tallied) {
 			n.family++
 			continue
 		}
+
 		n.family, n.port = n.family+1, n.port+1
 		switch sel[i].Cluster {
 		case takesNoNew.String():
@@ -243,6 +249,7 @@ func tally(sel []Selection) (n tallied) {
 		case repeated.String(), unready.String():
 			continue
 		}
+
 		n.usable++
 		if sel[i].Endpoint.Node == "" {
 			n.unplaced++
@@ -251,6 +258,7 @@ func tally(sel []Selection) (n tallied) {
 			n.local++
 		}
 	}
+
 	return n
 }
 
@@ -266,6 +274,7 @@ func (f *Frontend) cause() Cause {
 	case f.Internal == Drop || f.External == Drop:
 		c.Kind, c.Policy = causeNotLocal, f.policyName()
 	}
+
 	return c
 }
 
@@ -285,6 +294,7 @@ func portsOf(eps []Endpoint) []string {
 			ports[portKey{p.Name, p.Protocol}] = true
 		}
 	}
+
 	var all []string
 	for p := range ports {
 		all = append(all, cmp.Or(p.name, `""`)+"/"+p.protocol.String())
@@ -309,6 +319,7 @@ func (m *memory) misnamed(n Name) []string {
 			}
 		}
 	})
+
 	var near, all []string
 	for _, o := range m.homeless.names {
 		switch {
@@ -318,6 +329,7 @@ func (m *memory) misnamed(n Name) []string {
 			all = append(all, o.String())
 		}
 	}
+
 	if meant, ok := suggest.Nearest(n.Name, slices.Values(near)); ok {
 		all = append(all, Name{n.Namespace, meant}.String())
 	}

@@ -73,6 +73,7 @@ func TestCauses(t *testing.T) {
 				{Namespace: "shop", Name: "web"}, {Namespace: "default", Name: "other"}} {
 				s = s.WithEndpoints(n, []sm.Endpoint{remoteEndpoint})
 			}
+
 			table := mustResolve(t, nil, s)
 			port := uint16(80)
 			if tt.at == "0.0.0.0" {
@@ -130,14 +131,17 @@ func requireTrue(t *testing.T, s sm.State, f *sm.Frontend, c sm.Cause) {
 				n++
 			}
 		}
+
 		return n
 	}
+
 	family := func(e *sm.Endpoint) bool { return e.Addr.Is4() == f.Key.Addr.Is4() }
 	port := func(e *sm.Endpoint) bool {
 		return slices.ContainsFunc(e.Ports, func(p sm.EndpointPort) bool {
 			return p.Name == f.Service.Port && p.Protocol == f.Service.Protocol
 		})
 	}
+
 	local := func(e *sm.Endpoint) bool { return e.Node != "" && e.Node == s.Node().Name }
 	switch c.Kind {
 	case "no-endpoints":
@@ -178,11 +182,13 @@ func TestEveryRefusalHasATrueCause(t *testing.T) {
 				require.Equal(t, "", c.Kind, "%v", f)
 				continue
 			}
+
 			requireTrue(t, s, f, c)
 			require.Equal(t, c.Kind == "not-local", f.External == sm.Drop)
 			require.NotEmpty(t, c.String())
 		}
 	}
+
 	for _, k := range []string{"", "no-endpoints", "no-family",
 		"no-port", "not-ready", "not-local"} {
 		require.Positive(t, seen[k], "%v", k)
@@ -208,6 +214,7 @@ func TestDecisionsHaveCauses(t *testing.T) {
 			seen[d.Cause.Kind]++
 		}
 	}
+
 	require.Positive(t, seen["source"])
 	require.Positive(t, seen["other-port"])
 	require.Positive(t, seen["no-service"])

@@ -154,6 +154,7 @@ func (c *ChangeSet) Counts() Counts {
 			n.Changed++
 		}
 	}
+
 	for _, f := range c.Frontends {
 		count(f.Old != nil, f.New != nil)
 	}
@@ -168,6 +169,7 @@ func (c *ChangeSet) Counts() Counts {
 			count(s.Old.Endpoint.IsValid(), s.New.Endpoint.IsValid())
 		}
 	}
+
 	return n
 }
 
@@ -181,6 +183,7 @@ func Diff(old, new *Table) *ChangeSet {
 		was, is := a.rules.clone(), b.rules.clone()
 		c.Rules = &Change[Rules]{&was, &is}
 	}
+
 	c.Frontends = changes(a.frontends, b.frontends, (*Frontend).Equal)
 	c.Pools = changes(a.pools, b.pools, (*Pool).Equal)
 	c.Health = changes(a.health, b.health, sameHealth)
@@ -239,6 +242,7 @@ func (t *Table) Apply(c *ChangeSet) *Table {
 			n.own(f.New)
 		}
 	}
+
 	n.pools = applied(n.pools, c.Pools, poolKey)
 	n.health = applied(n.health, c.Health, healthKey)
 	n.clusterIPs = applyAddrs(n.clusterIPs, c.ClusterIPs)
@@ -255,6 +259,7 @@ func applied[K pmap.Key[K], T any, O pmap.Hasher[K]](to pmap.Map[K, *T, O], chan
 			to = to.Set(key(c.New), c.New)
 		}
 	}
+
 	return to
 }
 
@@ -266,6 +271,7 @@ func applyAddrs(set addrCounts, changes []AddrChange) addrCounts {
 			set = set.Delete(c.Addr)
 		}
 	}
+
 	return set
 }
 
@@ -280,6 +286,7 @@ func (t *Table) own(f *Frontend) {
 	} else {
 		list = slices.Insert(list, i, f)
 	}
+
 	t.owned = t.owned.Set(f.Service, list)
 }
 

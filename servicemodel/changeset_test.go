@@ -87,6 +87,7 @@ func TestChangeSetAsText(t *testing.T) {
 		fmt.Fprintf(&all, "# %s: %+v\n%s\n", tt.name, c.Counts(), c)
 		require.Equal(t, c.String() == "", c.Empty(), tt.name)
 	}
+
 	golden.File(t, "testdata/changes.txt", all.String())
 }
 
@@ -98,6 +99,7 @@ func TestHealthChecksAreNoDifferenceOfKernels(t *testing.T) {
 			s.HealthCheckNodePort = port
 		}), endpoint("10.64.0.1", here))
 	}
+
 	read := ok(sm.NewTable(with(32000).Contents()))(t)
 	for _, other := range []*sm.Table{with(32001), with(0), read} {
 		require.True(t, with(32000).Equal(other))
@@ -116,6 +118,7 @@ func TestStoredChangesHaveAllHealthChecks(t *testing.T) {
 			s.HealthCheckNodePort = 32000
 		}), endpoint(pod, here))
 	}
+
 	old, want := with("10.64.0.1"), with("10.64.0.2")
 	var c sm.ChangeSet
 	require.NoError(t, json.Unmarshal(ok(json.Marshal(sm.Diff(old, want)))(t), &c))
@@ -213,14 +216,17 @@ func TestPartsOfAChangeSetLeadWhereItLeads(t *testing.T) {
 					}
 				}
 			}
+
 			for _, f := range first.Frontends {
 				require.True(t, f.New == nil || !next.HasClusterIP(f.New.Key.Addr) ||
 					first.New.HasClusterIP(f.New.Key.Addr), "%v", f.New)
 			}
+
 			for a := range first.New.ClusterIPs() {
 				require.True(t, next.HasClusterIP(a) ||
 					first.Old.HasClusterIP(a), "%v", a)
 			}
+
 			for a := range first.New.Hairpins() {
 				require.True(t, hasEndpoint(first.New, a), "%v", a)
 			}
@@ -234,12 +240,15 @@ func TestPartsOfAChangeSetLeadWhereItLeads(t *testing.T) {
 						first.New.HasHairpin(a), "%v", p.New)
 				}
 			}
+
 			require.Less(t, differences(rest), differences(c))
 			require.True(t, sm.Diff(old, next).New == rest.New)
 			c = rest
 		}
+
 		require.Empty(t, sm.Diff(c.Old.Apply(c), next).String())
 	}
+
 	require.Greater(t, parts, 60)
 }
 
@@ -252,6 +261,7 @@ func hasEndpoint(t *sm.Table, a netip.Addr) bool {
 			}
 		}
 	}
+
 	return false
 }
 
@@ -282,8 +292,10 @@ func TestPartsAreInOrder(t *testing.T) {
 				[]sm.Endpoint{{Addr: addrs("10.244.0." + n[2:])[0],
 					Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 80}}}})
 		}
+
 		return s
 	}
+
 	old, next := mustResolve(t, nil, state("a11", "b22", "c33", "d44")),
 		mustResolve(t, nil, state("c35", "d46", "e57", "f68"))
 	var order []string
@@ -294,6 +306,7 @@ func TestPartsAreInOrder(t *testing.T) {
 			commit(rest)
 			return
 		}
+
 		for _, p := range c.Pools {
 			if p.Old != nil {
 				p.New = p.Old
@@ -301,6 +314,7 @@ func TestPartsAreInOrder(t *testing.T) {
 			order = append(order, p.New.ID.Service.Name.Name)
 		}
 	}
+
 	commit(sm.Diff(old, next))
 	require.Equal(t, []string{"e", "f", "c", "d", "a", "b"}, order)
 }
@@ -313,6 +327,7 @@ func TestSchedulersOfChangedServices(t *testing.T) {
 		return sm.State{}.WithNode(thisNode).WithService(webService()).WithService(svc).
 			WithEndpoints(svc.Name, []sm.Endpoint{oneEndpoint, twoWeight3}[:n])
 	}
+
 	asks := map[sm.PortName]sm.Scheduler{{Name: dnsService().Name, Port: "dns",
 		Protocol: sm.UDP}: sm.Maglev}
 	resolve := func(t *testing.T, s sm.State) *sm.Table { return ok(sm.Resolve(nil, s))(t) }
@@ -346,6 +361,7 @@ func TestSchedulersOfChangedServices(t *testing.T) {
 				}
 				got[of] = s
 			}
+
 			require.Equal(t, tt.want, got)
 		})
 	}

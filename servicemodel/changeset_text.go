@@ -17,6 +17,7 @@ func (c *ChangeSet) String() string {
 		line(&b, '~',
 			"rules: "+strings.Join(changedFields(c.Rules.Old.fields(), c.Rules.New.fields()), "; "))
 	}
+
 	for _, f := range c.Frontends {
 		why := ""
 		if f.New != nil && c.New.remembers() {
@@ -24,11 +25,13 @@ func (c *ChangeSet) String() string {
 				why = "; because " + cause.String()
 			}
 		}
+
 		changeText(&b, "frontend", f, (*Frontend).String, why, func(old, new *Frontend) {
 			line(&b, '~', "frontend "+new.title()+": "+strings.Join(
 				changedFields(old.fields(), new.fields()), "; ")+why)
 		})
 	}
+
 	for _, p := range c.Pools {
 		changeText(&b, "pool", p, (*Pool).String, "", func(old, new *Pool) {
 			title := "pool " + new.ID.String() + ": "
@@ -40,6 +43,7 @@ func (c *ChangeSet) String() string {
 			}
 		})
 	}
+
 	addrsText(&b, "cluster-ip ", c.ClusterIPs)
 	addrsText(&b, "hairpin ", c.Hairpins)
 	for _, h := range c.Health {
@@ -47,6 +51,7 @@ func (c *ChangeSet) String() string {
 			line(&b, '~', "health-check "+old.text()+" -> "+new.text())
 		})
 	}
+
 	return b.String()
 }
 
@@ -85,6 +90,7 @@ func (s Slot) String() string {
 	case s.Weight != 1:
 		return TargetText(s.Endpoint) + " weight " + uitoa(s.Weight)
 	}
+
 	return TargetText(s.Endpoint)
 }
 
@@ -111,6 +117,7 @@ func (f *Frontend) String() string {
 			s += "; " + field.name + " " + field.value
 		}
 	}
+
 	return s
 }
 
@@ -134,14 +141,17 @@ func (p *Pool) String() string {
 			s += " " + field.name + " " + field.value
 		}
 	}
+
 	for i, slot := range p.Slots {
 		if i == 0 {
 			s += ": "
 		} else {
 			s += ", "
 		}
+
 		s += slot.String()
 	}
+
 	return s
 }
 
@@ -157,6 +167,7 @@ func changedFields(old, new []field) []string {
 				new[i].value))
 		}
 	}
+
 	return changed
 }
 
@@ -212,6 +223,7 @@ func (d PodDetector) text() string {
 	case d.InterfacePrefix != "":
 		return "interfaces " + d.InterfacePrefix + "*"
 	}
+
 	return prefixesText(d.CIDRs)
 }
 

@@ -46,6 +46,7 @@ func (p ConnectionPolicy) String() string {
 	case CutConnections:
 		return "cut"
 	}
+
 	return "policy " + uitoa(uint16(p.Mode))
 }
 
@@ -57,6 +58,7 @@ func ParseConnectionPolicy(s string) (ConnectionPolicy, error) {
 	case "cut":
 		return ConnectionPolicy{Mode: CutConnections}, nil
 	}
+
 	d, err := time.ParseDuration(strings.TrimPrefix(s, "drain "))
 	p := ConnectionPolicy{Mode: DrainConnections, Drain: d}
 	if err != nil || p.problem() != nil {
@@ -83,5 +85,6 @@ func (p ConnectionPolicy) problem() *FieldError {
 	default:
 		return nil
 	}
+
 	return &e
 }

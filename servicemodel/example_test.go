@@ -32,6 +32,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
+
 	for f := range table.Frontends() {
 		fmt.Println(f)
 	}
@@ -45,6 +46,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
+
 	fmt.Print(servicemodel.Diff(table, next))
 	// Output:
 	// *4:30080/tcp default/shop:http node-port -> cluster; masquerade all
@@ -63,6 +65,7 @@ func ExampleTable_Decide() {
 		fmt.Println(err)
 		return
 	}
+
 	here := servicemodel.Locality{netip.MustParseAddr("192.0.2.1")}
 	for _, p := range []servicemodel.Packet{
 		{Src: netip.MustParseAddrPort("10.64.1.5:40000"),
@@ -93,6 +96,7 @@ func ExampleTable_Cause() {
 		fmt.Println(err)
 		return
 	}
+
 	for f := range table.Frontends() {
 		cause := table.Cause(f)
 		fmt.Println(f.Key, f.Internal, cause.Kind, "-", cause)
@@ -109,6 +113,7 @@ func ExampleTable_Trace() {
 		fmt.Println(err)
 		return
 	}
+
 	fmt.Print(table.Trace(servicemodel.Packet{Src: netip.MustParseAddrPort("10.64.9.9:40000"),
 		Dst: netip.MustParseAddrPort("10.96.0.10:8080"), Protocol: servicemodel.TCP}, nil))
 	// Output:
@@ -143,6 +148,7 @@ func ExampleTable_Conflicts() {
 		fmt.Println(err)
 		return
 	}
+
 	for c := range table.Conflicts() {
 		fmt.Println(c)
 	}

@@ -209,6 +209,7 @@ func (id PoolID) Compare(o PoolID) int {
 	case id.Local:
 		return 1
 	}
+
 	return -1
 }
 

@@ -23,6 +23,7 @@ func manyPorts(n int, edit func(*sm.Service, []sm.EndpointPort) []sm.Endpoint) s
 			Port: uint16(1 + i), NodePort: uint16(30000 + i)})
 		ports = append(ports, sm.EndpointPort{Name: name, Protocol: sm.TCP, Port: uint16(8000 + i)})
 	}
+
 	eps := edit(svc, ports)
 	return stateOf(thisNode, svc, eps...)
 }
@@ -47,6 +48,7 @@ func TestTimeGrowsAsPortsDo(t *testing.T) {
 				l = append(l, endpoint(numbered(2*i), withPorts(ports)),
 					endpoint(numbered(2*i+1), withPorts(ports[1:])))
 			}
+
 			return l
 		},
 		"endpoints without the ports": func(s *sm.Service, ports []sm.EndpointPort) (

@@ -227,6 +227,7 @@ func (s State) MarshalJSON() ([]byte, error) {
 			j.Endpoints[nameKey{Name: n}] = e.endpoints
 		}
 	}
+
 	return json.Marshal(j)
 }
 
@@ -244,6 +245,7 @@ func (s *State) UnmarshalJSON(data []byte) error {
 		}
 		read = read.WithService(svc)
 	}
+
 	seen := map[Name]bool{}
 	var twice []Name
 	for k, eps := range j.Endpoints {
@@ -252,6 +254,7 @@ func (s *State) UnmarshalJSON(data []byte) error {
 		}
 		seen[k.Name], read = true, read.WithEndpoints(k.Name, eps)
 	}
+
 	if len(twice) > 0 {
 		return fmt.Errorf("state: endpoints: %s occurs twice", slices.MinFunc(twice, Name.Compare))
 	}
@@ -328,6 +331,7 @@ func (c *ChangeSet) MarshalJSON() ([]byte, error) {
 			}
 		}
 	}
+
 	return json.Marshal(changeSetJSON{from, to, (*changeSetFields)(&stored)})
 }
 
@@ -365,6 +369,7 @@ func whole[T any, K comparable](list, object string, changes []Change[T], key fu
 			return fmt.Errorf("%s[%d]: old and new are not of one %s", list, i, object)
 		}
 	}
+
 	return nil
 }
 
@@ -391,11 +396,13 @@ func (c *ChangeSet) On(t *Table) (*ChangeSet, error) {
 			wanted[h.New.Service] = true
 		}
 	}
+
 	for h := range t.HealthChecks() {
 		if !wanted[h.Service] {
 			all.Health = append(all.Health, Change[HealthCheck]{Old: &h})
 		}
 	}
+
 	changed := t.Apply(&all)
 	to, err := changed.fingerprint()
 	if err != nil {

@@ -50,6 +50,7 @@ func TestEachTypeHasStrictJSON(t *testing.T) {
 			!strings.HasSuffix(v.PkgPath(), "servicemodel") {
 			return
 		}
+
 		seen[v] = true
 		into := reflect.New(v).Interface()
 		_, err := json.Marshal(into)
@@ -65,10 +66,12 @@ func TestEachTypeHasStrictJSON(t *testing.T) {
 			}
 		}
 	}
+
 	for _, v := range []any{sm.State{}, sm.Node{}, sm.Service{}, sm.Endpoint{}, sm.Table{},
 		sm.Rules{}, sm.Frontend{}, sm.Pool{}, sm.HealthCheck{}, sm.ChangeSet{}} {
 		walk(reflect.TypeOf(v))
 	}
+
 	require.Greater(t, len(seen), 20)
 }
 
@@ -170,6 +173,7 @@ func FuzzJSON(f *testing.F) {
 		text := ok(os.ReadFile("testdata/" + name + ".json"))(f)
 		f.Add(text)
 	}
+
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var s sm.State
 		if json.Unmarshal(text, &s) == nil && s.Validate() == nil {

@@ -61,6 +61,7 @@ func TestEveryTableIsConsistent(t *testing.T) {
 				}
 			}
 		}
+
 		var ids []sm.PoolID
 		for p := range table.Pools() {
 			require.True(t, pools[p.ID], "%v is used", p.ID)
@@ -72,8 +73,10 @@ func TestEveryTableIsConsistent(t *testing.T) {
 				require.Equal(t, p.ID.Family, sm.FamilyOf(slot.Endpoint.Addr()))
 				seen[slot.Endpoint] = true
 			}
+
 			ids = append(ids, p.ID)
 		}
+
 		require.True(t, slices.IsSortedFunc(ids, sm.PoolID.Compare))
 		require.Equal(t, wantHairpins(s, table), slices.Collect(table.Hairpins()))
 		require.Equal(t, wantClusterIPs(s), slices.Collect(table.ClusterIPs()))
@@ -97,11 +100,13 @@ func wantHairpins(s sm.State, table *sm.Table) []netip.Addr {
 					best = i
 				}
 			}
+
 			if n := eps[best].Node; n == "" || n == s.Node().Name {
 				all = append(all, slot.Endpoint.Addr())
 			}
 		}
 	}
+
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all)
 }
@@ -113,6 +118,7 @@ func serves(s sm.State, e sm.Endpoint, n sm.PortName, at netip.AddrPort) bool {
 			usual = p.Port
 		}
 	}
+
 	return e.Addr == at.Addr() && slices.ContainsFunc(e.Ports, func(p sm.EndpointPort) bool {
 		return p.Name == n.Port && p.Protocol == n.Protocol && cmp.Or(p.Port, usual) == at.Port()
 	})
@@ -127,6 +133,7 @@ func rank(e sm.Endpoint) int {
 	case sm.Terminating:
 		return 0
 	}
+
 	return 1
 }
 
@@ -140,6 +147,7 @@ func wantClusterIPs(s sm.State) []netip.Addr {
 			}
 		}
 	}
+
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all)
 }
@@ -190,6 +198,7 @@ func TestSlotsChangeNoMoreThanTheyMust(t *testing.T) {
 				next = append(next, endpoint(netip.AddrFrom4([4]byte{10, 65, byte(round), byte(i)}).
 					String()))
 			}
+
 			resolved := mustResolve(t, table, stateOf(thisNode, webService(), next...))
 			changes := sm.Diff(table, resolved).Pools
 			slots := 0
@@ -197,6 +206,7 @@ func TestSlotsChangeNoMoreThanTheyMust(t *testing.T) {
 				require.Equal(t, id, c.New.ID)
 				slots += len(slices.Collect(c.New.SlotsSince(c.Old)))
 			}
+
 			// New endpoints fill the slots of removed ones. If the pool shrinks, a slot goes and
 			// its endpoint fills a hole.
 			require.LessOrEqual(t, slots, max(fresh, 2*gone-fresh))
@@ -230,6 +240,7 @@ func TestAChangeOfOneServiceSharesAllOthers(t *testing.T) {
 			require.Same(t, table.Pool(p.ID), p)
 		}
 	}
+
 	for f := range next.Frontends() {
 		require.Same(t, table.Frontend(f.Key), f)
 	}
@@ -294,12 +305,14 @@ func TestResolveFailsJustWhereValidateDoes(t *testing.T) {
 			node.MasqueradeMark = 3
 			bad = bad.WithNode(node)
 		}
+
 		want := bad.Validate()
 		for _, prev := range []*sm.Table{nil, table, table.Apply(&sm.ChangeSet{})} {
 			got, err := sm.Resolve(prev, bad)
 			require.Equal(t, want, err)
 			require.Equal(t, err == nil, got != nil)
 		}
+
 		var field *sm.FieldError
 		require.Equal(t, want != nil, errors.As(want, &field))
 	}
@@ -343,5 +356,6 @@ func TestTablesMayBeUsedByManyAtOnce(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 }

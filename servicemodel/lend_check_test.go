@@ -22,6 +22,7 @@ func TestAModifiedObjectOfATableIsFound(t *testing.T) {
 				table.PoolsOf(f)
 			}
 		}
+
 		walk()
 		walk()
 		for f := range table.Frontends() {
@@ -29,6 +30,7 @@ func TestAModifiedObjectOfATableIsFound(t *testing.T) {
 			modify(f, p)
 			break // others may share the pool
 		}
+
 		require.Panics(t, walk, name)
 	}
 }

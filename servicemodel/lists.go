@@ -22,17 +22,20 @@ func align[T any](a, b []T, compare func(T, T) int) iter.Seq2[int, int] {
 			default:
 				c = compare(a[i], b[j])
 			}
+
 			x, y := i, j
 			if c > 0 {
 				x = -1
 			} else {
 				i++
 			}
+
 			if c < 0 {
 				y = -1
 			} else {
 				j++
 			}
+
 			if !yield(x, y) {
 				return
 			}
@@ -74,8 +77,10 @@ func filter[T any](list []T, keep func(T) bool) []T {
 				kept = append(kept, x)
 			}
 		}
+
 		return kept
 	}
+
 	return list
 }
 

@@ -31,6 +31,7 @@ func randomSlots(r *rand.Rand, n int) []sm.Slot {
 		l[i] = sm.Slot{Weight: 1, Endpoint: netip.AddrPortFrom(
 			netip.AddrFrom4([4]byte{10, byte(r.UintN(256)), byte(r.UintN(256)), byte(i)}), 8080)}
 	}
+
 	return l
 }
 
@@ -53,6 +54,7 @@ func TestMaglevIsEven(t *testing.T) {
 				slots[i].Weight = uint16(1 + r.UintN(greatest))
 				sum += int(slots[i].Weight)
 			}
+
 			table := spread(slots)
 			require.GreaterOrEqual(t, len(table), 100*n)
 			count := countOf(table)
@@ -67,6 +69,7 @@ func TestMaglevIsEven(t *testing.T) {
 			}
 		}
 	}
+
 	require.Len(t, spread(randomSlots(r, 10)), 1021)
 	require.Len(t, spread(randomSlots(r, 11)), 4093)
 	require.Equal(t, 65521, (&sm.Pool{Slots: make([]sm.Slot, 65521)}).MaglevSize())
@@ -85,6 +88,7 @@ func TestMaglevDependsOnTheSetOfEndpoints(t *testing.T) {
 		r.Shuffle(len(slots), func(i, j int) { slots[i], slots[j] = slots[j], slots[i] })
 		require.Equal(t, want, spread(slots))
 	}
+
 	// It is a format: nodes with different versions of the program have equal tables, too.
 	known := []sm.Slot{{Endpoint: netip.MustParseAddrPort("10.0.0.1:80"), Weight: 1},
 		{Endpoint: netip.MustParseAddrPort("10.0.0.2:80"), Weight: 2},
@@ -102,6 +106,7 @@ func needless(old, new []sm.Slot) float64 {
 			moved++
 		}
 	}
+
 	// An endpoint must lose what it has too much.
 	had, has := countOf(a), countOf(b)
 	for ep, n := range had {
@@ -127,6 +132,7 @@ func TestMaglevMovesFewClients(t *testing.T) {
 		came += needless(less, slots) / runs
 		heavier += needless(slots, weighty) / runs
 	}
+
 	t.Logf("needless moves, seed %d: %s", seed, fmt.Sprintf("gone %.2f %%, came %.2f %%, "+
 		"weight 1 to 2 %.2f %%", 100*gone, 100*came, 100*heavier))
 	require.Less(t, gone, 0.025)

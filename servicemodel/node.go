@@ -105,6 +105,7 @@ func (n *Node) primary() (p perFamily[netip.Addr]) {
 			*first = a
 		}
 	}
+
 	return p
 }
 
@@ -169,6 +170,7 @@ func (n *Node) nodePorts() []netip.Prefix {
 			open = append(open, netip.PrefixFrom(unspecified(f), 0))
 		}
 	}
+
 	return canonical(open)
 }
 
@@ -193,6 +195,7 @@ func canonical(ranges []netip.Prefix) []netip.Prefix {
 		sorted[i] = p.Masked()
 	}
 	slices.SortFunc(sorted, netip.Prefix.Compare)
+
 	// A range sorts directly after the ranges that contain it, the widest first.
 	kept := sorted[:1]
 	for _, p := range sorted[1:] {
@@ -200,6 +203,7 @@ func canonical(ranges []netip.Prefix) []netip.Prefix {
 			kept = append(kept, p)
 		}
 	}
+
 	return kept
 }
 
@@ -221,6 +225,7 @@ func (p *problems) checkNode(n *Node) {
 		pods.Bridge != "" && pods.InterfacePrefix != "" {
 		p.add("localPods", nil, "give at most one of cidrs, bridge and interfacePrefix")
 	}
+
 	p.checkRanges("serviceCIDRs", n.ServiceCIDRs)
 	checkWord(p, "noEndpoints", n.NoEndpoints, answerReject, answerReset, answerDrop)
 	checkWord(p, "forbidden", n.Forbidden, answerReject, answerReset, answerDrop)
@@ -238,5 +243,6 @@ func (p *problems) checkInterface(field, name string) {
 		p.add(field, quote(name), fmt.Sprintf("longer than %d bytes", maxInterface))
 		return
 	}
+
 	p.checkText(field, name, false)
 }

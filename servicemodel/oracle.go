@@ -96,6 +96,7 @@ func (d Decision) String() string {
 		} else {
 			s += ", "
 		}
+
 		s += Slot{Endpoint: c.Endpoint, Weight: c.Weight}.String()
 		if c.Masquerade {
 			s += " masqueraded"
@@ -104,6 +105,7 @@ func (d Decision) String() string {
 			s += " as " + c.MasqueradeIP.String()
 		}
 	}
+
 	return s + ": " + d.Reason
 }
 
@@ -139,6 +141,7 @@ func (t *Table) Decide(p Packet, here Locality) Decision {
 		t.atFrontend(&d, p)
 		return d
 	}
+
 	dst := p.Dst.Addr()
 	toItself := here.Local(dst) && !p.FromThisNode
 	switch {
@@ -153,6 +156,7 @@ func (t *Table) Decide(p Packet, here Locality) Decision {
 		d.Outcome, d.Cause = Dropped, Cause{Kind: causeNoService, At: p.key()}
 		d.Reason = d.Cause.String()
 	}
+
 	return d
 }
 
@@ -170,6 +174,7 @@ func (t *Table) otherPort(p Packet) Cause {
 		}
 		c.Others = append(c.Others, numbered(f.Key))
 	}
+
 	return c
 }
 
@@ -191,6 +196,7 @@ func (t *Table) origin(p Packet, here Locality) Origins {
 	case here.Local(p.Src.Addr()):
 		return FromHost
 	}
+
 	return FromOutside
 }
 
@@ -234,6 +240,7 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 			Service: f.Service, Source: src, Others: prefixTexts(f.Sources)})
 		return
 	}
+
 	switch d.verdict() {
 	case Reject:
 		d.because(answered(t.rules.NoEndpoints, Rejected), t.Cause(f))
@@ -242,6 +249,7 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 		d.because(Dropped, t.Cause(f))
 		return
 	}
+
 	d.Outcome = Balanced
 	id, _ := d.Pool()
 	pool := t.pools.At(id)
@@ -250,6 +258,7 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 		d.Reason += ": the table lacks the pool " + id.String()
 		return
 	}
+
 	for _, s := range pool.Slots {
 		addr := s.Endpoint.Addr()
 		hairpin := addr == src && t.HasHairpin(src)
@@ -289,5 +298,6 @@ func answered(answer string, byDefault Outcome) Outcome {
 	case answerDrop:
 		return Dropped
 	}
+
 	return Rejected
 }

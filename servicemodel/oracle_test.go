@@ -139,6 +139,7 @@ func TestDecisionsAndTraces(t *testing.T) {
 			requireCandidates(t, table.Pool(id).Slots, d.Candidates)
 		}
 	}
+
 	golden.File(t, "testdata/packets.txt", all.String())
 }
 

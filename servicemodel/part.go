@@ -32,6 +32,7 @@ func (e *TakenError) Error() string {
 		return e.Key.String() + " is claimed by " + e.Holder.String() + " and " +
 			e.Claimant.String()
 	}
+
 	return e.Key.String() + " is held by " + e.Holder.String() + ", and claimed by " +
 		e.Claimant.String()
 }
@@ -47,6 +48,7 @@ func (t *Table) Owners() iter.Seq[string] {
 				owner, found = n.Name.Namespace, true
 				break
 			}
+
 			if !found || !yield(owner) {
 				return
 			}
@@ -89,6 +91,7 @@ func (t *Table) Part(owner string) *Table {
 			part.clusterIPs = part.clusterIPs.Set(f.Key.Addr, 1)
 		}
 	}
+
 	for p := range t.poolsIn(owner) {
 		part.pools = part.pools.Set(p.ID, p)
 		for _, s := range p.Slots {
@@ -97,6 +100,7 @@ func (t *Table) Part(owner string) *Table {
 			}
 		}
 	}
+
 	return part
 }
 
@@ -130,6 +134,7 @@ func (t *Table) WithPart(owner string, part *Table) (*Table, error) {
 		}
 		next.own(f)
 	}
+
 	for p := range values(part.orEmpty().pools.All()) {
 		next.pools = next.pools.Set(p.ID, arrangeSlots(t.pools.At(p.ID), p))
 	}
@@ -151,6 +156,7 @@ func (t *Table) taken(owner string, part *Table) error {
 			errs = append(errs, &TakenError{Key: f.Key, Holder: held.Service, Claimant: f.Service})
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -177,6 +183,7 @@ func (t *Table) WithoutParts(owners ...string) *Table {
 				clusterIPs = append(clusterIPs, f.Key.Addr)
 			}
 		}
+
 		for p := range next.poolsIn(owner) {
 			next.pools = next.pools.Delete(p.ID)
 			for _, s := range p.Slots {
@@ -186,12 +193,14 @@ func (t *Table) WithoutParts(owners ...string) *Table {
 			}
 		}
 	}
+
 	for _, a := range clusterIPs {
 		isClusterIP := func(f *Frontend) bool { return f.Kind == ClusterIP }
 		if !slices.ContainsFunc(slices.Collect(next.frontendsAt(a)), isClusterIP) {
 			next.clusterIPs = next.clusterIPs.Delete(a)
 		}
 	}
+
 	next.leaveOutEndpoints(hairpins)
 	for a := range hairpins {
 		next.hairpins = next.hairpins.Delete(a)
@@ -277,6 +286,7 @@ func (s State) ValidatePart(owner string) error {
 			p.add("name.namespace", quote(n.Namespace), "must be the owner, "+quote(owner))
 		}
 	}
+
 	for n, e := range s.entries.All() {
 		if e.service != nil {
 			check("service", n)
@@ -285,10 +295,12 @@ func (s State) ValidatePart(owner string) error {
 			p.add("slowStart", e.service.SlowStart, "must not be set in a part: no program would "+
 				"let endpoints grow")
 		}
+
 		if len(e.endpoints) > 0 {
 			check("endpoints", n)
 		}
 	}
+
 	return errors.Join(p.found...)
 }
 
@@ -321,6 +333,7 @@ func (s State) Adopt(r Rules) (Node, error) {
 			p.add(setting.name, orNone(own[i].value), "the instance has "+orNone(held[i].value))
 		}
 	}
+
 	n.MasqueradeMark, n.LocalPods, n.ServiceCIDRs = r.MasqueradeMark, r.LocalPods, r.ServiceCIDRs
 	n.OnlyFamily = r.OnlyFamily
 	n.NodePortAddresses = NodePortAddresses{CIDRs: r.NodePorts}

@@ -20,6 +20,7 @@ func partOf(s sm.State, owner string) sm.State {
 		n := sm.Name{Namespace: owner, Name: name}
 		part = part.WithService(s.Service(n)).WithEndpoints(n, s.Endpoints(n))
 	}
+
 	return part
 }
 
@@ -47,6 +48,7 @@ func TestPartsAreApart(t *testing.T) {
 				refused++
 				continue
 			}
+
 			require.NoError(t, err)
 			if held[owner] = own; own == nil {
 				delete(held, owner)
@@ -61,11 +63,13 @@ func TestPartsAreApart(t *testing.T) {
 			table = next
 			merged += next.Len()
 		}
+
 		third := table.WithoutParts("a", "b")
 		require.Zero(t, third.WithoutParts("c").Len())
 		require.Empty(t, slices.Collect(third.Hairpins()))
 		require.Empty(t, slices.Collect(third.ClusterIPs()))
 	}
+
 	require.Positive(t, refused)
 	require.Positive(t, merged)
 }
@@ -82,6 +86,7 @@ func claimed(part, others *sm.Table) (keys []sm.FrontendKey) {
 			keys = append(keys, f.Key)
 		}
 	}
+
 	return keys
 }
 
@@ -92,6 +97,7 @@ func takenBy(err error) (keys []sm.FrontendKey) {
 			keys = append(keys, taken.Key)
 		}
 	}
+
 	return keys
 }
 
@@ -121,12 +127,14 @@ func requireParts(t *testing.T, table *sm.Table, held map[string]*sm.Table) {
 			hairpins[a] = true
 			require.True(t, got.HasHairpin(a))
 		}
+
 		for p := range want.Pools() {
 			for _, s := range p.Slots {
 				endpoints[s.Endpoint.Addr()] = true
 			}
 		}
 	}
+
 	slices.Sort(owners)
 	require.Equal(t, owners, slices.Collect(table.Owners()))
 	require.Equal(t, frontends, table.Len())
@@ -134,12 +142,14 @@ func requireParts(t *testing.T, table *sm.Table, held map[string]*sm.Table) {
 		require.True(t, clusterIPs[a])
 		delete(clusterIPs, a)
 	}
+
 	require.Empty(t, clusterIPs)
 	for a := range table.Hairpins() {
 		// a hairpin stays as long as any owner has the endpoint
 		require.True(t, hairpins[a] || endpoints[a])
 		delete(hairpins, a)
 	}
+
 	require.Empty(t, hairpins)
 }
 
@@ -156,10 +166,12 @@ func TestTwoPartsAreTheTableOfBothStates(t *testing.T) {
 			require.NotEmpty(t, slices.Collect(whole.Conflicts()))
 			continue
 		}
+
 		both++
 		c := sm.Diff(table, whole.Arrange(table))
 		require.True(t, c.Empty(), c.String())
 	}
+
 	require.Positive(t, both)
 }
 
@@ -226,6 +238,7 @@ func TestAPartAdoptsWhatTheInstanceHas(t *testing.T) {
 		rules := mustResolve(t, nil, sm.State{}.WithNode(adopted)).Rules()
 		require.True(t, held.Equal(rules), "%+v", rules)
 	}
+
 	_, err := sm.State{}.WithNode((sm.Node{MasqueradeMark: 2, OnlyFamily: sm.IPv6,
 		LocalPods:         sm.PodDetector{InterfacePrefix: "veth"},
 		NodePortAddresses: sm.NodePortAddresses{Primary: true}, LocalhostNodePorts: true,
@@ -245,6 +258,7 @@ func steady(s sm.State) sm.State {
 		svc.SlowStart = 0
 		s = s.WithService(svc)
 	}
+
 	return s
 }
 

@@ -38,6 +38,7 @@ func TestWorkIsProportionalToTheChange(t *testing.T) {
 							}
 						}
 					}
+
 					n.Elements += len(c.Frontends) + len(c.ClusterIPs) + len(c.Hairpins)
 					return n
 				}
@@ -63,6 +64,7 @@ func TestADecisionCostsALittleForEachEndpoint(t *testing.T) {
 				table := ok(sm.Resolve(nil, proportion.Many(n, func(*sm.Service) {})))(t)
 				return func() { table.Decide(packet, node) }
 			})
+
 			proportion.Calls(t, explained, func(n int) func() {
 				table := ok(sm.Resolve(nil, proportion.Many(n, func(*sm.Service) {})))(t)
 				return func() { table.Trace(packet, node) }

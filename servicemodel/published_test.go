@@ -45,6 +45,7 @@ func TestMasqueradePolicies(t *testing.T) {
 			}
 		}
 	}
+
 	_, err := sm.ParseMasqueradePolicy("sometimes")
 	require.EqualError(t, err, "must be default, always, not-pods, host or never")
 	bad := webService(func(s *sm.Service) { s.Masquerade.HostIPs = "9" })
@@ -66,6 +67,7 @@ func TestMasqueradeIPsAreChecked(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, want)
 	}
+
 	require.NotContains(t, err.Error(), "masqueradeIPs[1]")
 }
 
@@ -104,6 +106,7 @@ func TestPublishedAtLoopback(t *testing.T) {
 		return table.Decide(sm.Packet{Src: netip.MustParseAddrPort(src), Protocol: sm.TCP,
 			Dst: netip.MustParseAddrPort(dst), FromThisNode: fromHere}, node.Addresses).String()
 	}
+
 	const nobody = "untouched: no service answers there"
 	require.Equal(t, nobody, decide("127.0.0.1:40000", "127.0.0.1:80", true))
 	require.Equal(t, "balanced over 10.64.0.1:8080: host-ip of default/web:http, from outside",
@@ -117,6 +120,7 @@ func TestPublishedAtLoopback(t *testing.T) {
 		require.Equal(t, nobody, decide("198.51.100.9:40000", "127.0.0.1:"+port, false))
 		require.Equal(t, nobody, decide("[::1]:40000", "[::1]:"+port, true))
 	}
+
 	require.ErrorContains(t, sm.State{}.WithService(webService(func(s *sm.Service) {
 		s.HostIPs = addrs("::1")
 	})).Validate(), "hostIPs[0]: ::1: must not be ::1: the kernel cannot route from there")

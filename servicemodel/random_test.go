@@ -22,6 +22,7 @@ func newSource(t testing.TB) source {
 			t.Logf("seed: %#x", seed)
 		}
 	})
+
 	return source{rand.New(rand.NewPCG(seed, 1))}
 }
 
@@ -74,12 +75,15 @@ func (r source) service(n sm.Name) *sm.Service {
 			return pick(r, sm.MasqueradeDefault, sm.MasqueradeAlways,
 				sm.MasqueradeNotPods, sm.MasqueradeHost, sm.MasqueradeNever)
 		}
+
 		s.Masquerade = sm.Masquerade{ClusterIPs: policy(), LoadBalancerIPs: policy(),
 			ExternalIPs: policy(), HostIPs: policy(), NodePorts: policy()}
 	}
+
 	s.HostIPs = some(r, 2, func() netip.Addr {
 		return pick(r, r.addr(r.family(), 192, 4), ip("127.0.0.1"))
 	})
+
 	// External addresses overlap with cluster IPs, and all of them among services.
 	if r.chance(70) {
 		s.ClusterIPs = append(s.ClusterIPs, r.addr(sm.IPv4, 96, 8))
@@ -97,6 +101,7 @@ func (r source) service(n sm.Name) *sm.Service {
 			return r.rangeOf(pick(r, 1, 64, 192), 8)
 		})
 	}
+
 	for i, name := range []string{"http", "dns", "log"}[:r.IntN(4)] {
 		s.Ports = append(s.Ports,
 			sm.ServicePort{Name: name, Protocol: pick(r, sm.TCP, sm.UDP, sm.SCTP),
@@ -109,6 +114,7 @@ func (r source) service(n sm.Name) *sm.Service {
 			s.Ports[i].EndPort = s.Ports[i].Port + uint16(i) + pick(r, uint16(1), 4, 65400)
 		}
 	}
+
 	r.Shuffle(len(s.Ports), func(i, j int) { s.Ports[i], s.Ports[j] = s.Ports[j], s.Ports[i] })
 	return s
 }
@@ -127,6 +133,7 @@ func (r source) endpoint() sm.Endpoint {
 				Port: pick(r, uint16(8000), 8001, 8001, 0)})
 		}
 	}
+
 	if r.chance(50) {
 		e.ForZones = []string{pick(r, "z1", "z2")}
 	}
@@ -158,12 +165,14 @@ func (r source) node() sm.Node {
 	case 2:
 		n.LocalPods.InterfacePrefix = "veth"
 	}
+
 	switch r.IntN(3) {
 	case 0:
 		n.NodePortAddresses.Primary = true
 	case 1:
 		n.NodePortAddresses.CIDRs = some(r, 2, func() netip.Prefix { return r.rangeOf(192, 4) })
 	}
+
 	return n
 }
 
@@ -184,6 +193,7 @@ func (r source) edit(s sm.State) sm.State {
 			s = s.WithEndpoints(n, r.scale(s.Endpoints(n)))
 		}
 	}
+
 	return s
 }
 
@@ -207,5 +217,6 @@ func (r source) state() sm.State {
 		s = s.WithService(r.service(r.name()))
 		s = s.WithEndpoints(r.name(), r.endpoints())
 	}
+
 	return s
 }

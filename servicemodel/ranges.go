@@ -102,6 +102,7 @@ func (t *Table) indexRange(was, is *Frontend) {
 			}
 		}
 	}
+
 	if is != nil && is.Key.EndPort != 0 {
 		for b := range is.Key.Blocks() {
 			k := blockKey{is.Key.Addr, is.Key.Protocol, b}
@@ -125,6 +126,7 @@ func (t *Table) rangesAt(a netip.Addr, p Protocol, port uint16) (l []*Frontend) 
 		b.First = port & b.mask()
 		l = append(l, t.ranges.At(blockKey{a, p, b})...)
 	}
+
 	slices.SortFunc(l, compareRanges)
 	return l
 }

@@ -26,9 +26,11 @@ func TestBlocksMakeUpTheirRange(t *testing.T) {
 			require.Zero(t, b.First&(b.Last()-b.First), "%v: %v", k, b)
 			next, n = int(b.Last())+1, n+1
 		}
+
 		require.Equal(t, int(k.LastPort())+1, next)
 		require.LessOrEqual(t, n, 30)
 	}
+
 	all := slices.Collect(sm.FrontendKey{EndPort: 65535}.Blocks())
 	require.Equal(t, []sm.PortBlock{{}}, all)
 }
@@ -55,6 +57,7 @@ func TestRangesAreFoundByTheirPorts(t *testing.T) {
 							want = append(want, f)
 						}
 					}
+
 					got := table.RangesAt(a, p, port)
 					require.ElementsMatch(t, want, got)
 					require.True(t, slices.IsSortedFunc(got, func(x, y *sm.Frontend) int {
@@ -66,6 +69,7 @@ func TestRangesAreFoundByTheirPorts(t *testing.T) {
 			}
 		}
 	}
+
 	for range 20 {
 		s := r.state()
 		table := mustResolve(t, nil, s)
@@ -81,6 +85,7 @@ func TestRangesAreFoundByTheirPorts(t *testing.T) {
 			s, table = next, after
 		}
 	}
+
 	require.Positive(t, seen)
 }
 
@@ -91,6 +96,7 @@ func TestARangeAnswersWhereNothingNarrowerDoes(t *testing.T) {
 		s.Ports[0].Port, s.Ports[0].EndPort = port, end
 		return s
 	}
+
 	s := sm.State{}
 	for _, svc := range []*sm.Service{service("all", 1, 65535), service("some", 100, 200),
 		service("fewer", 150, 160), service("across", 190, 210), service("one", 155, 0),
@@ -98,6 +104,7 @@ func TestARangeAnswersWhereNothingNarrowerDoes(t *testing.T) {
 		s = s.WithService(svc).WithEndpoints(svc.Name, []sm.Endpoint{endpoint("10.64.0.1",
 			func(e *sm.Endpoint) { e.Ports[0].Port = 0 })})
 	}
+
 	table := mustResolve(t, nil, s)
 	for port, want := range map[uint16]string{1: "all", 99: "all", 100: "some", 149: "some",
 		150: "fewer", 155: "one", 160: "fewer", 161: "some", 190: "across", 201: "across",
@@ -107,6 +114,7 @@ func TestARangeAnswersWhereNothingNarrowerDoes(t *testing.T) {
 		require.Equal(t, want, d.Frontend.Service.Name.Name, "port %d", port)
 		require.Equal(t, netip.AddrPortFrom(ip("10.64.0.1"), port), d.Candidates[0].Endpoint)
 	}
+
 	require.Equal(t, []string{"198.51.100.1:100-200/tcp: default/some:http wins over " +
 		"default/some-too:http"}, texts(table.Conflicts()))
 
@@ -116,6 +124,7 @@ func TestARangeAnswersWhereNothingNarrowerDoes(t *testing.T) {
 		require.NoError(t, k.UnmarshalText([]byte(text)))
 		require.Equal(t, text, k.String())
 	}
+
 	for _, text := range []string{"198.51.100.1:1-/tcp", "198.51.100.1:1-0/tcp", "*4:1-65536/tcp"} {
 		require.Error(t, k.UnmarshalText([]byte(text)))
 	}

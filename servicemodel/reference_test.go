@@ -58,6 +58,7 @@ func (r reference) decide(p sm.Packet) string {
 	case len(use) == 0:
 		return "dropped"
 	}
+
 	return r.balanced(p, h, use, masquerade)
 }
 
@@ -77,6 +78,7 @@ func (r reference) unserved(p sm.Packet) string {
 	case inRange:
 		return "dropped"
 	}
+
 	return "untouched"
 }
 
@@ -93,6 +95,7 @@ func (r reference) policy(h hit, p sm.Packet) (useLocal, masquerade bool) {
 	case h.svc.ExternalTrafficPolicy == sm.PolicyLocal:
 		return !pod && !host, masquerades(h.masquerade(), pod, host, host) || r.loopback(h, host)
 	}
+
 	return false, masquerades(h.masquerade(), pod, host, true) || r.loopback(h, host)
 }
 
@@ -107,6 +110,7 @@ func masquerades(m sm.MasqueradePolicy, pod, host, usual bool) bool {
 	case sm.MasqueradeNotPods:
 		return !pod
 	}
+
 	return usual
 }
 
@@ -130,6 +134,7 @@ func answered(a, byDefault string) string {
 	case "":
 		return byDefault
 	}
+
 	return "rejected"
 }
 
@@ -146,6 +151,7 @@ func (r reference) balanced(p sm.Packet, h hit, use map[netip.AddrPort]sm.Endpoi
 			as = " as " + p.Dst.Addr().String()
 		}
 	}
+
 	unit := commonDivisor(use)
 	for at, e := range use {
 		hairpin := e.Addr == p.Src.Addr() && r.isHairpin(e.Addr)
@@ -155,6 +161,7 @@ func (r reference) balanced(p sm.Packet, h hit, use map[netip.AddrPort]sm.Endpoi
 		list = append(list, fmt.Sprintf("%v*%d/%v%s", at, max(e.Weight, 1)/unit,
 			masquerade || hairpin, as))
 	}
+
 	slices.Sort(list)
 	return "balanced " + strings.Join(list, " ")
 }
@@ -170,6 +177,7 @@ func commonDivisor(use map[netip.AddrPort]sm.Endpoint) uint16 {
 			return n
 		}
 	}
+
 	return 1
 }
 
@@ -200,11 +208,13 @@ func (r reference) find(p sm.Packet) (best hit, found bool) {
 		}
 		return [4]int{1, int(h.port.EndPort - h.port.Port), int(h.port.Port), int(h.kind)}
 	}
+
 	consider := func(h hit) {
 		if x, y := rank(h), rank(best); !found || slices.Compare(x[:], y[:]) < 0 {
 			best, found = h, true // services come in the order of their names
 		}
 	}
+
 	for svc := range r.state.Services() {
 		families := map[sm.Family]bool{}
 		for _, a := range svc.ClusterIPs {
@@ -222,12 +232,14 @@ func (r reference) find(p sm.Packet) (best hit, found bool) {
 					consider(hit{svc, port, k, f, dst.IsLoopback()})
 				}
 			}
+
 			if port.NodePort != 0 && port.NodePort == p.Dst.Port() && r.takesNodePorts(p) &&
 				r.answersNodePorts(svc, f) {
 				consider(hit{svc, port, sm.NodePort, f, dst.IsLoopback()})
 			}
 		}
 	}
+
 	return best, found
 }
 
@@ -262,6 +274,7 @@ func (r reference) localhost() bool {
 		any = any || c.Addr().Is4()
 		covered = covered || c.Overlaps(netip.MustParsePrefix("127.0.0.0/8"))
 	}
+
 	return r.node.LocalhostNodePorts && !r.node.NodePortAddresses.Primary && (!any || covered)
 }
 
@@ -281,6 +294,7 @@ func (r reference) takesNodePorts(p sm.Packet) bool {
 			return true
 		}
 	}
+
 	return !any
 }
 
@@ -290,6 +304,7 @@ func (r reference) primary(f sm.Family) netip.Addr {
 			return a
 		}
 	}
+
 	return netip.Addr{}
 }
 
@@ -326,6 +341,7 @@ func (r reference) allowed(svc *sm.Service, src netip.Addr, f sm.Family) bool {
 		}
 		self = self || c.Contains(r.primary(f))
 	}
+
 	return !restricted || self && slices.Contains(svc.LoadBalancerIPs, sm.LoadBalancerIP{Addr: src})
 }
 
@@ -347,6 +363,7 @@ func (r reference) endpoints(h hit, f sm.Family) (cluster, local map[netip.AddrP
 			}
 		}
 	}
+
 	ready := func(e sm.Endpoint) bool { return e.Condition == sm.Ready }
 	fallback := func(e sm.Endpoint) bool { return e.Condition == sm.Serving }
 	here := func(e sm.Endpoint) bool { return e.Node != "" && e.Node == r.node.Name }
@@ -377,6 +394,7 @@ func (r reference) topology(ready map[netip.AddrPort]sm.Endpoint) func(sm.Endpoi
 			return names
 		}
 	}
+
 	return func(sm.Endpoint) bool { return true }
 }
 
@@ -388,6 +406,7 @@ func where(all map[netip.AddrPort]sm.Endpoint,
 			kept[at] = e
 		}
 	}
+
 	return kept
 }
 
@@ -406,16 +425,19 @@ func (r source) packet(s sm.State, here sm.Locality) sm.Packet {
 			p.Src = netip.AddrPortFrom(r.addr(f, pick(r, 1, 64, 192), 12), 40000)
 		}
 	}
+
 	if f == sm.IPv4 && r.chance(10) {
 		p.Src = netip.MustParseAddrPort("127.0.0.1:40000")
 		p.Dst = netip.AddrPortFrom(ip("127.0.0.1"), pick(r, p.Dst.Port(), 80, 30000, 30004))
 	}
+
 	switch r.IntN(4) {
 	case 0:
 		p.FromThisNode = true
 	case 1:
 		p.InInterface = pick(r, "cbr0", "veth1", "eth0")
 	}
+
 	return p
 }
 
@@ -431,6 +453,7 @@ func TestDecisionsAgreeWithTheReference(t *testing.T) {
 				addrs("0.0.0.0"), addrs("2001:db8::9"))
 			s = s.WithService(svc)
 		}
+
 		here := sm.Locality(some(r, 4, func() netip.Addr { return r.addr(r.family(), 192, 6) }))
 		table := mustResolve(t, nil, s)
 		ref := reference{state: s, node: s.Node(), local: here,
@@ -452,13 +475,16 @@ func TestDecisionsAgreeWithTheReference(t *testing.T) {
 					list = append(list, fmt.Sprintf("%v*%d/%v%s", c.Endpoint, c.Weight,
 						c.Masquerade, as))
 				}
+
 				slices.Sort(list)
 				got += " " + strings.Join(list, " ")
 			}
+
 			require.Equal(t, ref.decide(p), got, "%+v, decided: %v", p, d)
 			outcomes[string(d.Outcome)]++
 		}
 	}
+
 	for _, o := range []sm.Outcome{sm.Untouched, sm.Balanced, sm.Rejected, sm.Dropped} {
 		require.Positive(t, outcomes[string(o)], "the packets must see %v", o)
 	}

@@ -23,6 +23,7 @@ func resolveAll(prev *Table, old footprints, s State) *Table {
 		}
 		resolved = append(resolved, r)
 	}
+
 	b.compareAll(resolved)
 	b.hairpins = make([]netip.Addr, 0, n)
 	for i := range resolved {
@@ -65,12 +66,14 @@ func (b *bulk) compareAll(resolved []resolution) {
 			all = append(all, claim{f.Key, f})
 		}
 	}
+
 	slices.SortFunc(all, func(x, y claim) int {
 		if c := x.key.Compare(y.key); c != 0 {
 			return c
 		}
 		return compareRanks(x.f, y.f)
 	})
+
 	var won pmap.Builder[FrontendKey, *Frontend, keyHash]
 	var contested pmap.Builder[FrontendKey, []*Frontend, keyHash]
 	b.lost = make(map[*Frontend]bool)
@@ -86,6 +89,7 @@ func (b *bulk) compareAll(resolved []resolution) {
 		}
 		contested.Append(key, list)
 	}
+
 	b.t.frontends, b.t.contested = won.Map(), contested.Map()
 }
 

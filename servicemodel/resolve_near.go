@@ -38,12 +38,14 @@ func (v *view) hintsOf(cs []candidate) hints {
 		sameNode = sameNode || nodes && slices.Contains(e.ForNodes, v.name)
 		sameZone = sameZone || zones && slices.Contains(e.ForZones, v.zone)
 	}
+
 	switch {
 	case nodes && sameNode:
 		return nodeHints
 	case zones && sameZone:
 		return zoneHints
 	}
+
 	return noHints
 }
 
@@ -70,6 +72,7 @@ func (v *view) levelOf(e *Endpoint, prefer string) level {
 	case here || v.zone != "" && e.Zone == v.zone:
 		return inZone
 	}
+
 	return remote
 }
 
@@ -95,6 +98,7 @@ func (v *view) nearnessOf(cs []candidate, prefer string) (n nearness) {
 			l.all++
 		}
 	}
+
 	var healthy [levels]int
 	total, first := 0, level(-1)
 	for i, l := range n {
@@ -106,6 +110,7 @@ func (v *view) nearnessOf(cs []candidate, prefer string) (n nearness) {
 			first = level(i)
 		}
 	}
+
 	left := 100
 	for i := range n {
 		if healthy[i] > 0 {
@@ -113,6 +118,7 @@ func (v *view) nearnessOf(cs []candidate, prefer string) (n nearness) {
 			left -= n[i].share
 		}
 	}
+
 	if first >= 0 {
 		n[first].share += left
 	}
@@ -137,6 +143,7 @@ func (n *nearness) String() string {
 				l.all))
 		}
 	}
+
 	return strings.Join(parts, ", ")
 }
 
@@ -161,6 +168,7 @@ func (v *view) prefer(cs []candidate, svc *Service) {
 			all, divisor = all+w, gcd(divisor, w)
 		}
 	}
+
 	var units uint64
 	switch {
 	case (&Pool{Scheduler: svc.Scheduler}).hashes():
@@ -171,6 +179,7 @@ func (v *view) prefer(cs []candidate, svc *Service) {
 		most := min(nearUnits*all/divisor, uint64(max(maxUnits-len(cs), 1)))
 		units = d.units(cs, most)
 	}
+
 	for i := range cs {
 		if c := &cs[i]; c.cluster == included {
 			w, of := d.weigh(c, units)
@@ -206,6 +215,7 @@ func (d *division) units(cs []candidate, most uint64) uint64 {
 			return most
 		}
 	}
+
 	common *= 100
 	for i := range cs {
 		if cs[i].cluster == included {
@@ -213,6 +223,7 @@ func (d *division) units(cs []candidate, most uint64) uint64 {
 			divisor = gcd(divisor, w/of)
 		}
 	}
+
 	return min(common/divisor, most)
 }
 

@@ -35,6 +35,7 @@ func population(ready, unready [3]int) (eps []sm.Endpoint) {
 			eps = append(eps, e)
 		}
 	}
+
 	return eps
 }
 
@@ -187,12 +188,15 @@ func TestRoundedSharesOfLevels(t *testing.T) {
 				want[l] = max(1, math.Floor(min(100,
 					140*float64(ready[l])/float64(ready[l]+unready[l]))))
 			}
+
 			total += want[l]
 		}
+
 		for l := range want {
 			want[l] = min(left, math.Floor(want[l]*100/max(1, min(total, 100))))
 			left -= want[l]
 		}
+
 		got := levelShares(table)
 		if total > 0 {
 			sum := 0.
@@ -201,8 +205,10 @@ func TestRoundedSharesOfLevels(t *testing.T) {
 				require.InDelta(t, want[l], 100*got[l], 1+left, "%v ready, %v not: %v, not %v",
 					ready, unready, got, want)
 			}
+
 			require.InDelta(t, 1, sum, 1e-9)
 		}
+
 		units, all := 0, 0
 		for p := range table.Pools() {
 			for _, s := range p.Slots {
@@ -210,11 +216,13 @@ func TestRoundedSharesOfLevels(t *testing.T) {
 				units, all = units+int(s.Weight), all+weights
 			}
 		}
+
 		require.LessOrEqual(t, units, 65*max(all, 1))
 		if units > 60*all/weights {
 			rounded++
 		}
 	}
+
 	require.Positive(t, rounded, "some shares must need rounding")
 }
 

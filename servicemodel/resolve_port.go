@@ -30,6 +30,7 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 			r.claims = append(r.claims, d.frontend(k, a, port, end))
 		}
 	}
+
 	for _, a := range svc.ClusterIPs {
 		claim(ClusterIP, a, p.Port, p.EndPort)
 	}
@@ -38,6 +39,7 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 			claim(LoadBalancer, lb.Addr, p.Port, p.EndPort)
 		}
 	}
+
 	for _, a := range svc.ExternalIPs {
 		claim(ExternalIP, a, p.Port, p.EndPort)
 	}
@@ -91,6 +93,7 @@ func usabilityOf(e *Endpoint) usability {
 	case Serving:
 		return terminating
 	}
+
 	return unusable
 }
 
@@ -108,6 +111,7 @@ func (r *resolver) candidates(p *ServicePort, f Family, eps []Endpoint) []candid
 			found = append(found, candidate{addr: netip.AddrPortFrom(e.Addr, port), endpoint: e})
 		}
 	}
+
 	slices.SortStableFunc(found, func(a, b candidate) int { return a.addr.Compare(b.addr) })
 	r.found = found
 	if len(found) < 2 {
@@ -123,6 +127,7 @@ func (r *resolver) candidates(p *ServicePort, f Family, eps []Endpoint) []candid
 			*last = c
 		}
 	}
+
 	return unique
 }
 
@@ -145,8 +150,10 @@ func (r *resolver) portOf(e *Endpoint, p *ServicePort) (port uint16, ok bool) {
 				return p.target(q.Port), true
 			}
 		}
+
 		return 0, false
 	}
+
 	index := r.ports[&e.Ports[0]]
 	if index == nil {
 		index = make(map[portKey]uint16, len(e.Ports))
@@ -158,6 +165,7 @@ func (r *resolver) portOf(e *Endpoint, p *ServicePort) (port uint16, ok bool) {
 		}
 		r.ports[&e.Ports[0]] = index
 	}
+
 	port, ok = index[portKey{p.Name, p.Protocol}]
 	return p.target(port), ok
 }
@@ -187,6 +195,7 @@ func (v *view) choose(cs []candidate, svc *Service) (anyCluster, anyLocal bool) 
 		}
 		hinted = hinted || len(e.ForNodes)+len(e.ForZones) > 0
 	}
+
 	hints := noHints
 	if hinted {
 		hints = v.hintsOf(cs)
@@ -202,6 +211,7 @@ func (v *view) choose(cs []candidate, svc *Service) (anyCluster, anyLocal bool) 
 			c.local = c.cluster
 			continue
 		}
+
 		switch {
 		case u != best:
 			c.cluster = lastResort
@@ -210,6 +220,7 @@ func (v *view) choose(cs []candidate, svc *Service) (anyCluster, anyLocal bool) 
 		case u == ready && hints == zoneHints && !slices.Contains(e.ForZones, v.zone):
 			c.cluster = hintedAwayZone
 		}
+
 		switch {
 		case !v.local(e):
 			c.local = notHere
@@ -217,6 +228,7 @@ func (v *view) choose(cs []candidate, svc *Service) (anyCluster, anyLocal bool) 
 			c.local = lastResort
 		}
 	}
+
 	if svc.Prefer != "" && best == ready && hints == noHints {
 		v.prefer(cs, svc)
 	}
@@ -249,6 +261,7 @@ func (d *decider) frontend(k Kind, a netip.Addr, port, end uint16) Frontend {
 		f.Affinity = cmp.Or(affinity.Timeout, defaultAffinityTimeout)
 		f.AffinityBits, f.AffinityService = affinity.bits(d.family), affinity.WholeService
 	}
+
 	switch {
 	case k == ClusterIP:
 		if d.svc.InternalTrafficPolicy == PolicyLocal {
@@ -262,6 +275,7 @@ func (d *decider) frontend(k Kind, a netip.Addr, port, end uint16) Frontend {
 	default:
 		f.Masquerade = FromAnywhere
 	}
+
 	f.MasqueradePolicy = d.svc.Masquerade.policies()[k]
 	f.Masquerade = f.masquerade(d.view)
 	f.MasqueradeIP = f.masqueradeIP(d.svc.MasqueradeIPs)
@@ -298,6 +312,7 @@ func (r *resolver) pool(svc *Service, id PoolID, candidates []candidate) sortedP
 			}
 		}
 	}
+
 	slots := make([]Slot, 0, chosen)
 	p := sortedPool{hairpins: slices.Grow([]netip.Addr(nil), hairpins)}
 	for i := range candidates {
@@ -315,6 +330,7 @@ func (r *resolver) pool(svc *Service, id PoolID, candidates []candidate) sortedP
 			p.hairpins = append(p.hairpins, a)
 		}
 	}
+
 	p.pool = &Pool{ID: id, Scheduler: svc.Scheduler, Forwarding: svc.Forwarding, Slots: slots}
 	p.pool.reduce(svc)
 	return p
@@ -331,6 +347,7 @@ func (p *Pool) reduce(svc *Service) {
 			divisor = gcd(divisor, uint64(s.Weight))
 		}
 	}
+
 	keeps, scale := p.hashes() && total <= maxUnits, 1
 	if divisor > 1 && !(keeps && svc.SlowStart > 0) {
 		for i := range p.Slots {
@@ -340,6 +357,7 @@ func (p *Pool) reduce(svc *Service) {
 			scale = int(divisor)
 		}
 	}
+
 	if svc.SlowStart > 0 && !(keeps && svc.Prefer != "") {
 		stretch(p.Slots, keeps)
 	}

@@ -116,6 +116,7 @@ func TestOnlyIPv4NodePortsOfLocalhostAreMasqueraded(t *testing.T) {
 				delete(want, f.Key.Family())
 			}
 		}
+
 		require.Empty(t, want[sm.IPv4])
 	}
 }
@@ -161,6 +162,7 @@ func TestEndpointsServeEachOfManyPorts(t *testing.T) {
 			ports = append(ports, sm.EndpointPort{Name: name, Protocol: p, Port: at + 1000})
 			others = append(others, sm.EndpointPort{Name: name, Protocol: p, Port: at + 2000})
 		}
+
 		with := func(l []sm.EndpointPort) func(*sm.Endpoint) {
 			return func(e *sm.Endpoint) { e.Ports = l }
 		}

@@ -18,6 +18,7 @@ func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
 			addrs = append(addrs, e.Addr)
 		}
 	}
+
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	r.addrs = addrs
 	h := &HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
@@ -28,6 +29,7 @@ func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
 			h.IPv6++
 		}
 	}
+
 	if !svc.exists(IPv4, r.view.only) {
 		h.IPv4 = NotServed
 	}
@@ -72,6 +74,7 @@ func (d *decider) allowed() []netip.Prefix {
 		allowed = append(allowed, p)
 		self = self || p.Contains(node)
 	}
+
 	if self {
 		for _, lb := range d.svc.LoadBalancerIPs {
 			if FamilyOf(lb.Addr) == d.family && !lb.Proxy {
@@ -79,6 +82,7 @@ func (d *decider) allowed() []netip.Prefix {
 			}
 		}
 	}
+
 	return canonical(allowed)
 }
 
@@ -97,6 +101,7 @@ func (f *Frontend) masquerade(v *view) Origins {
 	case p == MasqueradeNever, f.Kind == ClusterIP && m != FromAnywhere:
 		m = 0
 	}
+
 	if v.localhost && (f.Key.Addr.IsLoopback() || f.Kind == NodePort && family == IPv4) {
 		m |= FromHost // no endpoint could answer to a loopback address
 	}
@@ -114,5 +119,6 @@ func (f *Frontend) masqueradeIP(wanted []netip.Addr) netip.Addr {
 			return f.Key.Addr
 		}
 	}
+
 	return netip.Addr{}
 }

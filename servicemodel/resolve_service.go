@@ -93,6 +93,7 @@ func (r *resolver) resolve(n Name, e entry, old []*Frontend) (res resolution) {
 		res.warnings = r.warnings(n, e, nil)
 		return res
 	}
+
 	r.claims = r.claims[:0]
 	clear(r.ports)
 	if svc.HealthCheckNodePort != 0 && svc.ExternalTrafficPolicy == PolicyLocal {
@@ -112,10 +113,12 @@ func (r *resolver) resolve(n Name, e entry, old []*Frontend) (res resolution) {
 			}
 		}
 	}
+
 	if len(ports) > 0 {
 		served := func(a netip.Addr) bool { return FamilyOf(a).servedBy(r.view.only) }
 		res.clusterIPs = filter(inOrder(svc.ClusterIPs, netip.Addr.Compare), served)
 	}
+
 	same := func(f *Frontend, c Frontend) bool { return f.Equal(&c) }
 	if res.claims = old; !slices.EqualFunc(old, r.claims, same) {
 		res.claims = keepClaims(old, r.claims)
@@ -134,12 +137,14 @@ func keepClaims(old []*Frontend, claims []Frontend) []*Frontend {
 			list = append(list, old[j])
 			continue
 		}
+
 		if fresh == nil {
 			fresh = make([]Frontend, 0, len(claims)-i)
 		}
 		fresh = append(fresh, *f)
 		list = append(list, &fresh[len(fresh)-1])
 	}
+
 	return list
 }
 

@@ -174,6 +174,7 @@ func TestAffinityAndSchedulingReachTheTable(t *testing.T) {
 		require.Equal(t, sm.Maglev, p.Scheduler)
 		require.Equal(t, sm.ForwardTunnel, p.Forwarding)
 	}
+
 	table = tableOf(t, thisNode, webService(func(s *sm.Service) {
 		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}
 	}))
@@ -239,6 +240,7 @@ func TestHealthChecksCountReadyAddressesOnThisNode(t *testing.T) {
 		s.ClusterIPs = append(s.ClusterIPs, ip("fd96::1"))
 		s.Ports = append(s.Ports, sm.ServicePort{Name: "metrics", Protocol: sm.TCP, Port: 81})
 	}
+
 	eps := []sm.Endpoint{
 		endpoint("10.64.0.1", here), endpoint("fd64::1", here), endpoint("10.64.0.2"),
 		endpoint("10.64.0.3", here, terminating),
@@ -262,6 +264,7 @@ func TestHealthChecksCountReadyAddressesOnThisNode(t *testing.T) {
 		checks(webService(externalLocal, withCheck, func(s *sm.Service) {
 			s.ClusterIPs = s.ClusterIPs[:1]
 		}), eps...), "IPv4 only")
+
 	node := thisNode
 	node.OnlyFamily = sm.IPv6
 	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000, IPv4: sm.NotServed, IPv6: 1}},
@@ -297,6 +300,7 @@ func TestTheLowerKindAndThenTheLowerNameWins(t *testing.T) {
 		cluster} {
 		s = s.WithService(svc)
 	}
+
 	table := mustResolve(t, nil, s)
 	require.Equal(t, []sm.Conflict{
 		{Key: key, Winner: port("zz"), Loser: port("lb")},
@@ -309,6 +313,7 @@ func TestTheLowerKindAndThenTheLowerNameWins(t *testing.T) {
 		s = s.WithoutService(port(winner).Name)
 		table = mustResolve(t, table, s)
 	}
+
 	require.Nil(t, table.Frontend(key))
 	require.Empty(t, slices.Collect(table.Conflicts()))
 }

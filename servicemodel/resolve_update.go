@@ -29,6 +29,7 @@ func (u *update) apply(s State, edits []edit) {
 		old := u.footprints.At(n)
 		services = append(services, resolved{u.resolve(n, e, old.claims), old})
 	}
+
 	for i := range edits {
 		resolve(edits[i].Key, edits[i].New)
 	}
@@ -48,6 +49,7 @@ func (u *update) apply(s State, edits []edit) {
 			}
 		}
 	}
+
 	slices.SortFunc(u.disturbed, Name.Compare)
 	u.disturbed = slices.Compact(u.disturbed)
 	for _, n := range u.disturbed {
@@ -57,6 +59,7 @@ func (u *update) apply(s State, edits []edit) {
 			resolve(n, s.entries.At(n))
 		}
 	}
+
 	for i := range services {
 		u.store(&services[i])
 	}
@@ -93,6 +96,7 @@ func (u *update) store(r *resolved) {
 			}
 		}
 	}
+
 	t.clusterIPs = recount(t.clusterIPs, r.old.clusterIPs, r.clusterIPs)
 	t.hairpins = recount(t.hairpins, r.old.hairpins, hairpins)
 
@@ -101,6 +105,7 @@ func (u *update) store(r *resolved) {
 	} else if old == nil || *old != *r.health {
 		t.health = t.health.Set(r.name, r.health)
 	}
+
 	u.warned = u.warned.with(r.name, r.warnings)
 	now := footprint{claims: r.claims, clusterIPs: r.clusterIPs, hairpins: hairpins}
 	if now.equal(footprint{}) {
@@ -125,6 +130,7 @@ func (r *resolution) usedPools(won func(*Frontend) bool) (used []*Pool, hairpins
 			lists = append(lists, p.hairpins)
 		}
 	}
+
 	if len(lists) == 1 {
 		return used, lists[0]
 	}
@@ -155,6 +161,7 @@ func arrange(like, want *Pool) *Pool {
 				continue
 			}
 		}
+
 		if placed[j] {
 			continue
 		}
@@ -165,16 +172,19 @@ func arrange(like, want *Pool) *Pool {
 			waiting = append(waiting, want.Slots[j])
 		}
 	}
+
 	for j, s := range want.Slots {
 		if !placed[j] {
 			waiting = append(waiting, s)
 		}
 	}
+
 	for i := range slots {
 		if !slots[i].Endpoint.IsValid() {
 			slots[i], waiting = waiting[0], waiting[1:]
 		}
 	}
+
 	p := *want
 	p.Slots = slots
 	switch {
@@ -184,6 +194,7 @@ func arrange(like, want *Pool) *Pool {
 	default:
 		p.lay(like, want.scale())
 	}
+
 	if like.Equal(&p) {
 		return like
 	}
@@ -204,6 +215,7 @@ func recount(set addrCounts, old, now []netip.Addr) addrCounts {
 			}
 		}
 	}
+
 	return set
 }
 
@@ -227,6 +239,7 @@ func (u *update) replaceClaim(was, is *Frontend) {
 	} else {
 		t.contested = t.contested.Delete(key)
 	}
+
 	if len(claims) == 0 {
 		t.indexRange(holder, nil)
 		t.frontends = t.frontends.Delete(key)

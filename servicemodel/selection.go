@@ -85,12 +85,14 @@ func Select(s State, port PortName, f Family) []Selection {
 				out = repeated
 			}
 		}
+
 		if out != included {
 			c.cluster, c.local = out, out
 		}
 		all[i].Cluster, all[i].Local = c.cluster.String(), c.local.String()
 		all[i].Foreign = out == otherFamily || out == repeated
 	}
+
 	return all
 }
 

@@ -36,6 +36,7 @@ func TestSelectionsAreWhatPoolsHave(t *testing.T) {
 							foreign++
 						}
 					}
+
 					for _, id.Local = range []bool{false, true} {
 						if pool := table.Pool(id); pool != nil {
 							pools++
@@ -46,6 +47,7 @@ func TestSelectionsAreWhatPoolsHave(t *testing.T) {
 			}
 		}
 	}
+
 	require.Greater(t, pools, 100)
 	require.Greater(t, foreign, 100)
 }
@@ -57,6 +59,7 @@ func targets(l []sm.Selection, local bool) (in []netip.AddrPort) {
 			in = append(in, s.Target)
 		}
 	}
+
 	return in
 }
 

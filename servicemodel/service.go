@@ -182,6 +182,7 @@ func parseWord[T ~string](s string, byDefault T, words []T) (T, error) {
 	case slices.Contains(words, T(s)):
 		return T(s), nil
 	}
+
 	return "", errors.New("must be " + oneOf(slices.Concat([]T{byDefault}, words)))
 }
 
@@ -282,6 +283,7 @@ func list[T ~string](l []T, separator string) string {
 		}
 		b.WriteString(string(s))
 	}
+
 	return b.String()
 }
 
@@ -470,6 +472,7 @@ func (s *Service) TargetPort(p EndpointPort) uint16 {
 			return port.target(0)
 		}
 	}
+
 	return 0
 }
 

@@ -17,12 +17,14 @@ func (p *Pool) Shares() []float64 {
 	case DestHash, LocalityLC, LocalityLCR, Failover, Overflow:
 		return nil
 	}
+
 	weight := func(s Slot) float64 {
 		if p.Scheduler.even() {
 			return 1
 		}
 		return float64(s.Weight)
 	}
+
 	total := 0.
 	for _, s := range p.Slots {
 		total += weight(s)
@@ -49,6 +51,7 @@ func maglevSize(endpoints int) int {
 			return size
 		}
 	}
+
 	if largest := maglevSizes[len(maglevSizes)-1]; endpoints <= largest {
 		return largest
 	}
@@ -73,6 +76,7 @@ func (p *Pool) Maglev() []uint16 {
 		takers[i] = newMaglevTaker(&slots[i], i, size)
 		greatest = max(greatest, takers[i].weight)
 	}
+
 	slices.SortFunc(takers, func(a, b maglevTaker) int {
 		return slots[a.slot].Endpoint.Compare(slots[b.slot].Endpoint)
 	})
@@ -89,6 +93,7 @@ func (p *Pool) Maglev() []uint16 {
 					t.next -= size
 				}
 			}
+
 			table[t.next], taken[t.next] = uint16(t.slot), true
 			if left--; left == 0 {
 				return table

@@ -45,6 +45,7 @@ func stretch(slots []Slot, fewScales bool) {
 		w := uint64(slots[i].Weight)
 		least, total = min(least, w), total+w
 	}
+
 	if total == 0 {
 		return
 	}
@@ -70,6 +71,7 @@ func (t *Table) whole() *Table {
 			w.pools = w.pools.Set(id, p.with(p, list, func(g *growing) uint16 { return g.whole }))
 		}
 	}
+
 	return &w
 }
 
@@ -89,10 +91,12 @@ func (p *Pool) with(like *Pool, list []growing, weight func(*growing) uint16) *P
 			same.Slots[i].Weight = w
 		}
 	}
+
 	if p.hashes() {
 		same = same.clone()
 		same.lay(like, 1)
 	}
+
 	return same
 }
 
@@ -103,6 +107,7 @@ func find(list []growing, endpoint netip.AddrPort) *growing {
 			return &list[i]
 		}
 	}
+
 	return nil
 }
 
@@ -135,6 +140,7 @@ func (t *Table) At(now func() time.Time, prev *Table) *Table {
 			r.changed(c.Old, c.New)
 		}
 	}
+
 	r.goOn()
 	if r.ramps.pools.Len() == 0 {
 		return &at
@@ -197,8 +203,10 @@ func (r *ramper) changed(was, is *Pool) {
 		} else if before[s.Endpoint] {
 			continue // it was ready, and the pool did not need it
 		}
+
 		list = append(list, g)
 	}
+
 	r.grow(is, list, takes)
 }
 
@@ -215,6 +223,7 @@ func newParts(was, is *Pool) map[netip.AddrPort]float64 {
 			greatest = max(greatest, parts[s.Endpoint])
 		}
 	}
+
 	for e := range parts {
 		parts[e] /= max(greatest, 1e-9)
 	}
@@ -264,12 +273,14 @@ func (r *ramper) goOn() {
 				list[i].since = r.rescaled(list[i].since, id)
 			}
 		}
+
 		held := r.prev.pools.At(id)
 		if !due {
 			r.ramps.pools = r.ramps.pools.Set(id, list)
 			r.t.pools = r.t.pools.Set(id, held)
 			continue
 		}
+
 		if r.grow(p, list, takes); r.t.pools.At(id).Equal(held) {
 			r.t.pools = r.t.pools.Set(id, held)
 		} else {
@@ -290,6 +301,7 @@ func (r *ramper) grow(p *Pool, list []growing, takes time.Duration) {
 			r.ramps.next = next
 		}
 	}
+
 	if len(left) > 0 {
 		r.ramps.pools = r.ramps.pools.Set(p.ID, left)
 	}

@@ -63,6 +63,7 @@ func (r *ramp) after(d time.Duration, s sm.State) *ramp {
 			r.now = end
 			return r
 		}
+
 		r.step(s, 0)
 	}
 }
@@ -89,6 +90,7 @@ func TestEndpointsGrowAlongALine(t *testing.T) {
 			svc.Prefer = "zone"
 			eps = append(eps, endpoint("10.64.0.9", notReady, inZone("z1")))
 		}
+
 		r := newRamp(t, stateOf(thisNode, svc, eps...))
 		require.False(t, r.grows(), "a new service has whole weights")
 		var began []time.Time
@@ -101,6 +103,7 @@ func TestEndpointsGrowAlongALine(t *testing.T) {
 			r.apply(s)
 			began = append(began, r.now)
 		}
+
 		whole := newRamp(t, s).weights()
 		var steps []time.Time
 		for last := r.weights(); r.grows(); last = r.weights() {
@@ -112,14 +115,17 @@ func TestEndpointsGrowAlongALine(t *testing.T) {
 					require.InDelta(t, line, float64(held)/float64(whole[a]), .05,
 						"%v of %v since the last step at %v", r.now.Sub(began[i]), takes, before)
 				}
+
 				require.GreaterOrEqual(t, r.weights()[a], last[a])
 			}
+
 			require.Equal(t, whole[addrA], r.weights()[addrA])
 			steps = append(steps, r.now)
 			if n := len(steps); n > 10 {
 				require.Greater(t, steps[n-1].Sub(steps[n-11]), time.Second)
 			}
 		}
+
 		require.Equal(t, whole, r.weights())
 		require.LessOrEqual(t, len(steps), 40*len(addrs))
 		require.Same(t, r.held, r.apply(s).held)
@@ -241,6 +247,7 @@ func TestChangesWhileAnEndpointGrows(t *testing.T) {
 					got += fmt.Sprintf(" %c%d", 'A'+i, w)
 				}
 			}
+
 			require.Equal(t, tt.want, got[1:])
 		})
 	}
@@ -322,6 +329,7 @@ func growingServices(n int) sm.State {
 		}
 		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
+
 	return s
 }
 
@@ -336,6 +344,7 @@ func TestChangesBetweenStepsLeaveWhatGrows(t *testing.T) {
 		r.apply(growingServices(i + 1))
 		r.now = r.now.Add(60 * time.Millisecond)
 	}
+
 	s := growingServices(3)
 	for r.step(s, 0); r.grows(); r.step(s, 0) {
 		stepped, held := r.now, r.pools()

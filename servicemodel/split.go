@@ -29,12 +29,14 @@ func (c *ChangeSet) Split() (first, rest *ChangeSet) {
 			losing[f.Old.Service] = true
 		}
 	}
+
 	for _, p := range c.Pools {
 		service := either(p.New, p.Old).ID.Service
 		if half[service] && (p.New != nil || !losing[service]) {
 			first.Pools = append(first.Pools, p)
 		}
 	}
+
 	between := c.Old.Apply(first)
 	first.ClusterIPs = among(c.ClusterIPs, func(a netip.Addr) bool {
 		for range between.frontendsAt(a) {
@@ -68,6 +70,7 @@ func (c *ChangeSet) half() map[PortName]bool {
 		}
 		fates[n] = fate{f.was || was, f.is || is}
 	}
+
 	rank := func(n PortName) int {
 		switch f := fates[n]; {
 		case !f.was: // it comes
@@ -75,8 +78,10 @@ func (c *ChangeSet) half() map[PortName]bool {
 		case f.is: // it changes
 			return 1
 		}
+
 		return 2
 	}
+
 	for _, f := range c.Frontends {
 		note(either(f.New, f.Old).Service, f.Old != nil, f.New != nil)
 	}

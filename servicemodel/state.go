@@ -62,6 +62,7 @@ func (s State) WithEndpoints(n Name, eps []Endpoint) State {
 	if equalEndpoints(was.endpoints, eps) {
 		return s
 	}
+
 	// Most endpoints of a service have the same ports and hints: neighbours in the list share them.
 	own := append([]Endpoint(nil), eps...)
 	var last Endpoint
@@ -75,6 +76,7 @@ func (s State) WithEndpoints(n Name, eps []Endpoint) State {
 		e.ForZones = cloneUnless(e.ForZones, last.ForZones)
 		last = *e
 	}
+
 	return s.with(n, was, entry{was.service, own})
 }
 
@@ -88,6 +90,7 @@ func (s State) with(n Name, was, is entry) State {
 			s.slowStarts += by
 		}
 	}
+
 	count(was.service, -1)
 	count(is.service, +1)
 	if is.service == nil && len(is.endpoints) == 0 {
@@ -95,6 +98,7 @@ func (s State) with(n Name, was, is entry) State {
 	} else {
 		s.entries = s.entries.Set(n, is)
 	}
+
 	return s
 }
 
@@ -159,6 +163,7 @@ func (s State) Tried(before State, t *Table) State {
 			tried = tried.WithService(c.Old.service)
 		}
 	}
+
 	return tried
 }
 
@@ -185,6 +190,7 @@ func (s State) Since(old State) (services, endpoints, growth int) {
 			growth += len(c.New.endpoints) - len(c.Old.endpoints)
 		}
 	}
+
 	return services, endpoints, growth
 }
 
@@ -229,6 +235,7 @@ func equalEndpoints(a, b []Endpoint) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -283,6 +290,7 @@ func cloneEndpoints(eps []Endpoint) []Endpoint {
 		}
 		e.ForNodes, e.ForZones = slices.Clone(e.ForNodes), slices.Clone(e.ForZones)
 	}
+
 	return own
 }
 

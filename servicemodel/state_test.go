@@ -37,6 +37,7 @@ func TestStatesAreValues(t *testing.T) {
 		require.Equal(t, "app", svc.Name.Name)
 		break
 	}
+
 	require.Equal(t, sm.Node{}, empty.Node())
 	require.Equal(t, thisNode, empty.WithNode(thisNode).Node())
 }
@@ -50,10 +51,12 @@ func perturb(t *testing.T, v reflect.Value, path string, check func(path string)
 		check(path)
 		v.Set(old)
 	}
+
 	if other, leaf := otherValue(v); leaf {
 		with(other)
 		return
 	}
+
 	switch v.Kind() {
 	case reflect.Struct:
 		for i := range v.NumField() {
@@ -62,6 +65,7 @@ func perturb(t *testing.T, v reflect.Value, path string, check func(path string)
 	case reflect.Slice:
 		require.Positive(t, v.Len(), "%s must not be empty for this test", path)
 		with(v.Slice(0, v.Len()-1))
+
 		// a copy, so that the original keeps its elements
 		own := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
 		reflect.Copy(own, v)
@@ -86,6 +90,7 @@ func otherValue(v reflect.Value) (other reflect.Value, leaf bool) {
 	case bool:
 		return reflect.ValueOf(!x), true
 	}
+
 	switch v.Kind() {
 	case reflect.String:
 		return reflect.ValueOf(v.String() + "x").Convert(v.Type()), true
@@ -94,6 +99,7 @@ func otherValue(v reflect.Value) (other reflect.Value, leaf bool) {
 	case reflect.Int, reflect.Int64:
 		return reflect.ValueOf(v.Int() + 1).Convert(v.Type()), true
 	}
+
 	return v, false
 }
 
@@ -112,6 +118,7 @@ func TestEveryFieldCountsWhenStatesAreCompared(t *testing.T) {
 		own := changed
 		require.False(t, base.Same(base.WithService(&own)), path)
 	})
+
 	require.Greater(t, fields, 15)
 	require.True(t, base.Same(base.WithService(&changed)), "all changes were taken back")
 
@@ -242,6 +249,7 @@ func TestSinceCountsWhatDiffers(t *testing.T) {
 		services, endpoints, growth := s.Since(old)
 		return [...]int{services, endpoints, growth}
 	}
+
 	require.Equal(t, [...]int{2, 1, 2}, since(a, sm.State{}))
 	b := a.WithoutService(web).WithEndpoints(db, []sm.Endpoint{{Weight: 1}})
 	require.Equal(t, [...]int{1, 2, -1}, since(b, a))

@@ -69,6 +69,7 @@ func NewTable(c Contents) (*Table, error) {
 		}
 		t.indexRange(nil, f)
 	}
+
 	var pools pmap.Builder[PoolID, *Pool, poolHash]
 	for _, p := range inOrder(c.Pools, comparePools) {
 		if err := p.checkUnits(); err != nil {
@@ -78,6 +79,7 @@ func NewTable(c Contents) (*Table, error) {
 			return nil, fmt.Errorf("new table: pool %v occurs twice", p.ID)
 		}
 	}
+
 	var owned pmap.Builder[PortName, []*Frontend, portHash]
 	for port, own := range byPort(inOrder(all, compareClaims)) {
 		owned.Append(port, own)

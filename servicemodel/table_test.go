@@ -115,6 +115,7 @@ func TestPoolsThatATableLacksAreAssumed(t *testing.T) {
 		read = ok(sm.NewTable(lacks))(t)
 		require.Same(t, read, table.AssumedIn(read))
 	}
+
 	require.Nil(t, mustResolve(t, nil, r.state()).AssumedIn((*sm.Table)(nil)))
 }
 
@@ -124,6 +125,7 @@ func scramble(v reflect.Value) {
 		v.Set(other)
 		return
 	}
+
 	if _, table := v.Interface().(*sm.Table); table {
 		return // immutable
 	}
@@ -177,6 +179,7 @@ func TestStatesCannotBeChangedFromOutside(t *testing.T) {
 			names = append(names, svc.Name)
 			s = s.WithService(svc).WithEndpoints(svc.Name, eps)
 		}
+
 		want, table := partsOf(s, names), mustResolve(t, nil, s)
 		got := partsOf(s, names)
 		single := []*sm.Service{s.Service(names[0]), s.Service(names[1])}

@@ -36,6 +36,7 @@ func unmarshalName[T ~uint8](value *T, text []byte, names []string) error {
 		*value = T(i)
 		return nil
 	}
+
 	return fmt.Errorf("%q: must be %s", text, oneOf(filter(names, func(name string) bool {
 		return name != ""
 	})))
@@ -66,6 +67,7 @@ func (p *Protocol) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
+
 	return unmarshalName(p, bytes.ToLower(text), protocolNames)
 }
 
@@ -120,6 +122,7 @@ func (k *FrontendKey) UnmarshalText(text []byte) error {
 		}
 		at = at[:i]
 	}
+
 	for _, f := range families {
 		if port, ok := strings.CutPrefix(at, star(f)); ok {
 			n, err := strconv.ParseUint(port, 10, 16)
@@ -131,6 +134,7 @@ func (k *FrontendKey) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
+
 	a, err := netip.ParseAddrPort(at)
 	if err != nil {
 		return fmt.Errorf("%q: %w", text, err)
@@ -175,6 +179,7 @@ func (p *ConnectionPolicy) UnmarshalText(text []byte) (err error) {
 		*p = ConnectionPolicy{}
 		return nil
 	}
+
 	*p, err = ParseConnectionPolicy(string(text))
 	return err
 }
@@ -190,6 +195,7 @@ func (a SessionAffinity) bits(f Family) uint8 {
 	case f == IPv6 && a.Bits6 < 128:
 		return a.Bits6
 	}
+
 	return 0
 }
 
@@ -231,6 +237,7 @@ func (a *SessionAffinity) UnmarshalText(text []byte) error {
 		}
 		read.Timeout = d
 	}
+
 	if rest != "" && read.ClientIP {
 		for word := range strings.SplitSeq(rest, " ") {
 			if !read.word(word) {
@@ -238,6 +245,7 @@ func (a *SessionAffinity) UnmarshalText(text []byte) error {
 			}
 		}
 	}
+
 	*a = read
 	return nil
 }
@@ -258,6 +266,7 @@ func (a *SessionAffinity) word(word string) (ok bool) {
 	default:
 		return false
 	}
+
 	return true
 }
 

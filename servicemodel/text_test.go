@@ -87,6 +87,7 @@ func TestTextThatIsNoneIsAnError(t *testing.T) {
 	} {
 		require.ErrorContains(t, test.into.UnmarshalText([]byte(test.text)), test.want)
 	}
+
 	for _, value := range []encoding.TextMarshaler{sm.Verdict(9), sm.Kind(77),
 		sm.Family(5), sm.FrontendKey{Port: 80}, sm.ConnectionPolicy{Mode: 9}} {
 		_, err := value.MarshalText()

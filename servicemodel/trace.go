@@ -61,6 +61,7 @@ func (t *Table) Trace(p Packet, here Locality) Trace {
 	} else {
 		r.nearMisses()
 	}
+
 	r.step("outcome", "%s", r.outcome())
 	return r.Trace
 }
@@ -87,8 +88,10 @@ func (r *tracer) source() string {
 				return fmt.Sprintf("%v is a pod, by the range %v", src, c)
 			}
 		}
+
 		return fmt.Sprintf("%v is a pod, by the interface %s", src, r.Packet.InInterface)
 	}
+
 	if pods.detects(FamilyOf(src)) {
 		return src.String() + " is outside: no pod, and no address of this node"
 	}
@@ -107,6 +110,7 @@ func kindText(k Kind) string {
 	case HostIP:
 		return "a host IP"
 	}
+
 	return "a node port"
 }
 
@@ -116,18 +120,21 @@ func (r *tracer) atFrontend(f *Frontend) {
 	} else {
 		r.atRange(f)
 	}
+
 	for i, claim := range r.t.contested.At(f.Key) {
 		if i > 0 {
 			r.step("conflict", "%v claims it too, as %s, and does not get it", claim.Service,
 				kindText(claim.Kind))
 		}
 	}
+
 	if f.Sources != nil {
 		r.step("sources", "only %s may connect", orNone(prefixesText(f.Sources)))
 		if r.Decision.Cause.Kind == causeSource {
 			return
 		}
 	}
+
 	verdict := r.Decision.verdict()
 	r.step("policy", "%s", r.policy(f, verdict))
 	r.endpoints(f, verdict)
@@ -158,6 +165,7 @@ func (r *tracer) affinity(f *Frontend) string {
 		client, whose = "the clients in "+p.String()+" stay with the endpoint that one is given",
 			"they have"
 	}
+
 	if f.AffinityService {
 		at = " at all ports of the service"
 	}
@@ -174,6 +182,7 @@ func (r *tracer) policy(f *Frontend, v Verdict) string {
 	case f.Internal != f.External:
 		return name + " is Local, which is for clients outside: this one gets endpoints anywhere"
 	}
+
 	return name + " is Cluster: endpoints anywhere"
 }
 
@@ -186,6 +195,7 @@ func (t *Table) isLocal(f *Frontend) bool {
 	case f.Kind == ClusterIP:
 		return svc.InternalTrafficPolicy == PolicyLocal
 	}
+
 	return svc.ExternalTrafficPolicy == PolicyLocal
 }
 
@@ -196,11 +206,13 @@ func (r *tracer) endpoints(f *Frontend, v Verdict) {
 		r.step("endpoints", "%s used", isOrAre(used))
 		return
 	}
+
 	if v == BalanceCluster {
 		if n := r.t.memory.state.nearness(f.Service, f.Key.Family()); n != nil {
 			r.step("nearness", "%v", n)
 		}
 	}
+
 	all := Select(r.t.memory.state, f.Service, f.Key.Family())
 	r.step("endpoints", "%d of %s used", used, isOrAre(len(all)))
 	for _, s := range all {
@@ -248,10 +260,12 @@ func (r *tracer) masquerade(f *Frontend) string {
 		return "the endpoint sees " + sees + ": what comes from " +
 			r.Decision.Origin.String() + " to " + kindText(f.Kind) + " is masqueraded"
 	}
+
 	if slices.ContainsFunc(r.Decision.Candidates, func(c Candidate) bool { return c.Masquerade }) {
 		return fmt.Sprintf("the endpoint sees %v, but for itself: then it sees an address of "+
 			"this node", src)
 	}
+
 	return fmt.Sprintf("the endpoint sees %v", src)
 }
 
@@ -264,6 +278,7 @@ func (r *tracer) outcome() string {
 		}
 		return string(d.Outcome) + ": " + d.Cause.String()
 	}
+
 	total := 0
 	for _, c := range d.Candidates {
 		total += int(c.Weight)
@@ -283,6 +298,7 @@ func (r *tracer) nearMisses() {
 		r.step("destination", "this node serves %v only (Node.OnlyFamily)", only)
 		return
 	}
+
 	if c := r.t.otherPort(*p); len(c.Others) > 0 {
 		r.step("destination", "%v", c)
 	}
@@ -291,6 +307,7 @@ func (r *tracer) nearMisses() {
 		r.step("destination", "%s is a node port of %v, but %s", numbered(node), f.Service,
 			r.notNodePort(dst))
 	}
+
 	r.nearServices(dst)
 	for id, pool := range r.t.pools.All() {
 		if id.Service.Protocol != p.Protocol {
@@ -302,6 +319,7 @@ func (r *tracer) nearMisses() {
 			break
 		}
 	}
+
 	if len(r.Steps) == before {
 		r.step("destination", "no service has %v", dst)
 	}
@@ -315,6 +333,7 @@ func (r *tracer) notNodePort(dst netip.Addr) string {
 	case dst.IsLoopback():
 		return "none at loopback addresses"
 	}
+
 	return fmt.Sprintf("%v is not in %s, where they answer", dst,
 		orNone(prefixesText(r.t.rules.NodePorts)))
 }

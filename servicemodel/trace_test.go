@@ -60,6 +60,7 @@ func requireSteps(t *testing.T, s sm.State, trace sm.Trace) {
 			excluded++
 		}
 	}
+
 	last := trace.Steps[len(trace.Steps)-1]
 	require.Equal(t, "outcome", last.Kind)
 	require.True(t, strings.HasPrefix(last.Text, string(d.Outcome)))

@@ -27,6 +27,7 @@ func (p *Pool) UnitsOf() []int32 {
 			l = append(l, int32(i))
 		}
 	}
+
 	return l
 }
 
@@ -45,6 +46,7 @@ func (p *Pool) lay(like *Pool, scale int) {
 		left[i] = scale * int(s.Weight)
 		missing += left[i]
 	}
+
 	if p.Units = nil; missing == len(p.Slots) && (like == nil || like.Units == nil) {
 		return // by slots: [arrange] moves few
 	}
@@ -62,6 +64,7 @@ func (p *Pool) lay(like *Pool, scale int) {
 			free = append(free, at)
 		}
 	}
+
 	for at := size - 1; missing < len(free); at-- {
 		if u := units[at]; u != noUnit {
 			units[at] = noUnit
@@ -69,11 +72,13 @@ func (p *Pool) lay(like *Pool, scale int) {
 			missing++
 		}
 	}
+
 	for at := size / 2; len(free) < missing; at++ {
 		if units[at] == noUnit {
 			free = append(free, at)
 		}
 	}
+
 	// In rounds from the back, so that most endpoints have units in the highest level.
 	for at := missing - 1; at >= 0; {
 		for i := len(left) - 1; i >= 0; i-- {
@@ -84,6 +89,7 @@ func (p *Pool) lay(like *Pool, scale int) {
 			}
 		}
 	}
+
 	for units[len(units)-1] == noUnit {
 		units = units[:len(units)-1]
 	}
@@ -104,6 +110,7 @@ func keepUnits(units []int32, left []int, like, p *Pool) (kept int) {
 			moved[s.Endpoint] = i
 		}
 	}
+
 	was := like.UnitsOf()
 	for at, u := range was[:min(len(was), len(units))] {
 		if u == noUnit {
@@ -116,12 +123,14 @@ func keepUnits(units []int32, left []int, like, p *Pool) (kept int) {
 				continue
 			}
 		}
+
 		if left[i] > 0 {
 			units[at] = int32(i)
 			left[i]--
 			kept++
 		}
 	}
+
 	return kept
 }
 
@@ -141,6 +150,7 @@ func (p *Pool) scale() int {
 			units++
 		}
 	}
+
 	return max(units/max(p.weights(), 1), 1)
 }
 
@@ -154,11 +164,13 @@ func (p *Pool) checkUnits() error {
 		left[i] = scale * int(s.Weight)
 		n += left[i]
 	}
+
 	size := 1 << bits.Len(uint(max(n, 1)-1))
 	if !p.hashes() || len(p.Units) > size {
 		return fmt.Errorf("new table: pool %v has units that its scheduler or weights do not allow",
 			p.ID)
 	}
+
 	for at, u := range p.Units {
 		if u == noUnit && at >= size/2 {
 			continue
@@ -169,6 +181,7 @@ func (p *Pool) checkUnits() error {
 		left[u]--
 		n--
 	}
+
 	if n != 0 {
 		return fmt.Errorf("new table: pool %v lacks %d units", p.ID, n)
 	}

@@ -49,6 +49,7 @@ func (s State) editsSince(old State, node bool) (edits []edit, err error) {
 		if is.service == nil {
 			p.checkName(*name)
 		}
+
 		// Endpoints that share their ports share their problems. The older state has none.
 		var checked []EndpointPort
 		if len(was.endpoints) > 0 {
@@ -59,6 +60,7 @@ func (s State) editsSince(old State, node bool) (edits []edit, err error) {
 			checked = is.endpoints[i].Ports
 		})
 	}
+
 	return edits, errors.Join(p.found...)
 }
 
@@ -105,6 +107,7 @@ func (p *problems) checkText(field, text string, required bool) {
 		p.add(field, quote(text), fmt.Sprintf("longer than %d bytes", maxName))
 		return
 	}
+
 	for i := range len(text) {
 		if c := text[i]; c <= ' ' || c > '~' || c == '/' || c == ':' || c == '"' {
 			p.add(field, quote(text),
@@ -157,6 +160,7 @@ func (p *problems) checkAddr(field string, a netip.Addr, kind addrKind) {
 	case kind == routable && a.IsLinkLocalUnicast():
 		reason = "must not be a link-local address"
 	}
+
 	if reason != "" {
 		p.add(field, a, reason)
 	}
@@ -200,6 +204,7 @@ func (p *problems) checkService(s *Service) {
 			p.checkAddr("", a, anyUnicast)
 		}
 	})
+
 	p.checkPerFamily("masqueradeIPs", s.MasqueradeIPs)
 	p.checkAddrs("externalIPs", s.ExternalIPs, routable)
 	p.checkAddrs("hostIPs", s.HostIPs, ofHost)
@@ -218,6 +223,7 @@ func (p *problems) checkService(s *Service) {
 		!s.Scheduler.weighs() {
 		p.add("slowStart", d, notWeighed(s.Scheduler))
 	}
+
 	for kind, policy := range s.Masquerade.policies() {
 		checkWord(p, masqueradeFields[kind], policy, masqueradePolicies...)
 	}
@@ -254,6 +260,7 @@ func (p *problems) checkPorts(s *Service) {
 			p.add("name", quote(port.Name), fmt.Sprintf("with the service's namespace and name "+
 				"it has %d bytes, and may have %d", n, maxPortName))
 		}
+
 		p.checkPort(port.Name, port.Protocol)
 		p.checkNumbers(port)
 		if j, again := names.add(port.Name, i); again && port.Name != "" {
@@ -269,6 +276,7 @@ func (p *problems) checkPorts(s *Service) {
 			p.add("nodePort", port.NodePort, fmt.Sprintf(repeats, "node port", j))
 		}
 	})
+
 	for i, port := range s.Ports {
 		if s.ExternalTrafficPolicy == PolicyLocal && port.Protocol == TCP && port.NodePort != 0 &&
 			port.NodePort == s.HealthCheckNodePort {
@@ -345,6 +353,7 @@ func (p *problems) checkAffinity(a SessionAffinity) {
 				"for the whole address", f.most))
 		}
 	}
+
 	p.checkSeconds("sessionAffinity.timeout", a.Timeout, time.Second, maxAffinityTimeout)
 }
 
@@ -359,6 +368,7 @@ func (p *problems) checkSeconds(field string, d, least, most time.Duration) (val
 		p.add(field, d, "must be whole seconds")
 		return false
 	}
+
 	return true
 }
 

@@ -126,6 +126,7 @@ func TestProblems(t *testing.T) {
 		require.Equal(t, err, svc.Validate(), tt.name)
 		add(tt.name, err)
 	}
+
 	add("endpoints", sm.State{}.WithEndpoints(sm.Name{Namespace: "default"}, []sm.Endpoint{
 		{Addr: ip("169.254.1.1"), Ports: badPorts}, {Addr: ip("10.64.0.1"), Ports: badPorts},
 		{Addr: ip("10.64.0.1"), Ports: badPorts[:1]}, {},
@@ -140,6 +141,7 @@ func TestProblems(t *testing.T) {
 		svc := webService(named(name), func(s *sm.Service) { s.Scheduler = "x" })
 		s = s.WithService(svc).WithEndpoints(svc.Name, []sm.Endpoint{{}})
 	}
+
 	add("all objects, in order", s.Validate())
 	golden.File(t, "testdata/problems.txt", all.String())
 }
@@ -189,5 +191,6 @@ func TestProblemsNameTheServiceThatTheyAreAbout(t *testing.T) {
 		require.ErrorAs(t, e, &field)
 		about = append(about, field.Service)
 	}
+
 	require.Equal(t, []sm.Name{{}, other, web}, about)
 }

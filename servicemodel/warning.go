@@ -102,6 +102,7 @@ func (w Warnings) with(n Name, l []Warning) Warnings {
 	} else {
 		w.of = w.of.Set(n, l)
 	}
+
 	return w
 }
 
@@ -113,10 +114,12 @@ func (n *Node) warnings() []Warning {
 		w.add(WarnNoEffect, "nodePortAddresses.primary", "the node has no address, so no node "+
 			"port answers")
 	}
+
 	if n.LocalhostNodePorts && !n.view().localhost {
 		w.add(WarnNoEffect, "localhostNodePorts", "nodePortAddresses selects no address of "+
 			loopback4.String())
 	}
+
 	return w.found
 }
 
@@ -171,6 +174,7 @@ func (r *resolver) warnings(n Name, e entry, claims []*Frontend) []Warning {
 				}
 			}
 		}
+
 		w.addresses()
 		w.sourceRanges()
 		w.policies()
@@ -181,6 +185,7 @@ func (r *resolver) warnings(n Name, e entry, claims []*Frontend) []Warning {
 			w.hints()
 		}
 	}
+
 	return w.found
 }
 
@@ -197,11 +202,13 @@ func (w *warner) addresses() {
 				"the node does not answer at loopback addresses (localhostNodePorts)")
 		}
 	}
+
 	for i, lb := range w.svc.LoadBalancerIPs {
 		if !lb.Proxy {
 			address("loadBalancerIPs", i, lb.Addr)
 		}
 	}
+
 	for i, a := range w.svc.ExternalIPs {
 		address("externalIPs", i, a)
 	}
@@ -294,6 +301,7 @@ func (w *warner) ports() {
 			return
 		}
 	}
+
 	var checked []EndpointPort // neighbours share their lists
 	for i := range w.eps {
 		e := &w.eps[i]
@@ -307,6 +315,7 @@ func (w *warner) ports() {
 				n++
 			}
 		}
+
 		if n == 0 || n < len(e.Ports) {
 			w.add(WarnNoPort, fmt.Sprintf("endpoints[%d].ports", i), fmt.Sprintf("%d of %d have "+
 				"the name and protocol of a port of the service", n, len(e.Ports)))
@@ -335,10 +344,12 @@ func (w *warner) endpoints() {
 			*w.answer.of(f) < len(w.svc.Ports) {
 			foreign = i
 		}
+
 		if weighed < 0 && e.Weight > 1 {
 			weighed = i
 		}
 	}
+
 	if !usable && unready > 0 {
 		w.add(WarnNotReady, "endpoints", endpointsText(len(w.eps))+", none ready")
 	}
@@ -348,6 +359,7 @@ func (w *warner) endpoints() {
 			"%d of %d ports of the service have an address of %v", *w.answer.of(f),
 			len(w.svc.Ports), f))
 	}
+
 	w.addIf(far, "prefer", "no endpoint names its node or zone")
 	if c := w.svc.Scheduler; weighed >= 0 && (c.even() || c == DestHash) {
 		w.add(WarnNoEffect, fmt.Sprintf("endpoints[%d].weight", weighed), "the scheduler "+
@@ -374,6 +386,7 @@ func (w *warner) hints() {
 				zones.count(i, e.ForZones, w.view.zone)
 			}
 		}
+
 		decide := w.hint(nodes, "forNodes", "name", w.view.name)
 		if !decide {
 			decide = w.hint(zones, "forZones", "zone", w.view.zone)
@@ -388,6 +401,7 @@ func (h *hinted) count(i int, hints []string, own string) {
 	} else if h.ready == h.hinted {
 		h.lacks = i
 	}
+
 	h.ready++
 	h.here = h.here || slices.Contains(hints, own)
 }
@@ -404,5 +418,6 @@ func (w *warner) hint(h hinted, field, what, own string) (decide bool) {
 	default:
 		return h.here
 	}
+
 	return false
 }

@@ -56,11 +56,13 @@ func TestNoFieldIsSilentlyWithoutEffect(t *testing.T) {
 				slices.Collect(after.HealthChecks())) || !after.Equal(before) {
 				continue
 			}
+
 			changed := string(ok(json.Marshal(v.State))(t))
 			known := slices.ContainsFunc(informative, func(field [2]string) bool {
 				rest, below := strings.CutPrefix(v.Name, field[0])
 				return below && (rest == "" || strings.ContainsRune(".[ ", rune(rest[0])))
 			})
+
 			// An endpoint that serves is used all the same if no other is ready.
 			known = known || v.Name == "endpoint.Condition" &&
 				strings.Contains(changed, `"condition":"serving"`)
@@ -93,6 +95,7 @@ func unused(t *sm.Table, svc *sm.Service, field string) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -106,6 +109,7 @@ func (r source) healthy(n sm.Name) sm.State {
 			svc.Ports[i].NodePort = 0
 		}
 	}
+
 	node.Name, node.Zone, node.OnlyFamily = "n1", "z1", 0
 	var eps []sm.Endpoint
 	for i := range 4 + r.IntN(3) {
@@ -121,8 +125,10 @@ func (r source) healthy(n sm.Name) sm.State {
 			e.Ports = append(e.Ports, sm.EndpointPort{Name: p.Name, Protocol: p.Protocol,
 				Port: 8080})
 		}
+
 		eps = append(eps, e)
 	}
+
 	return sm.State{}.WithNode(node).WithService(svc).WithEndpoints(n, eps)
 }
 
@@ -214,6 +220,7 @@ func TestNewWarnings(t *testing.T) {
 		s = s.WithEndpoints(sm.Name{Namespace: "other", Name: numbered(i)},
 			[]sm.Endpoint{endpoint("10.64.0.1")})
 	}
+
 	before := mustResolve(t, nil, s)
 	require.Equal(t, 100, before.Warnings().Len())
 	s = s.WithService(webService(func(s *sm.Service) { s.Ports = nil })).WithoutService(

@@ -32,6 +32,7 @@ func oddFlows(r *rand.Rand) []conntrack.Flow {
 			f.TCP = cttest.Pick(r, 1, conntrack.TCPEstablished, 8)
 		}
 	}
+
 	for i, p := range []conntrack.Protocol{protoICMP, protoICMPv6, protoICMP} {
 		f := cttest.NewFlow(p, "10.0.0.9:77", "10.0.0.8:77", "", "")
 		if p == protoICMPv6 {
@@ -44,6 +45,7 @@ func oddFlows(r *rand.Rand) []conntrack.Flow {
 		}
 		flows = append(flows, f)
 	}
+
 	return append(flows,
 		cttest.NewFlow(136, "10.0.0.9:7", "10.0.0.8:8", "10.0.0.7:9", ""),
 		cttest.NewFlow(99, "10.0.0.9:0", "10.0.0.8:0", "", ""))
@@ -74,6 +76,7 @@ func TestListingIsTheirDump(t *testing.T) {
 		}
 		ours[f.ID] = f
 	}
+
 	require.Equal(t, theirs, ours, "seed %d", seed)
 }
 
@@ -100,6 +103,7 @@ func TestStatsAreTheirs(t *testing.T) {
 		want.Errors += uint64(s.Error)
 		want.SearchRestarts += uint64(s.SearchRestart)
 	}
+
 	// Theirs do not have these.
 	want.ClashesResolved, want.ChainsTooLong = got.Stats.ClashesResolved, got.Stats.ChainsTooLong
 	require.Equal(t, want, got.Stats)

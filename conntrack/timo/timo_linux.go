@@ -43,6 +43,7 @@ func To(f conntrack.Flow) ct.Flow {
 	case f.Protocol == conntrack.SCTP && f.SCTP != 0:
 		out.ProtoInfo.SCTP = &ct.ProtoInfoSCTP{State: uint8(f.SCTP)}
 	}
+
 	return out
 }
 
@@ -59,6 +60,7 @@ func tuple(p conntrack.Protocol, t conntrack.Tuple) ct.Tuple {
 	} else {
 		out.Proto.SourcePort, out.Proto.DestinationPort = t.Src.Port(), t.Dst.Port()
 	}
+
 	return out
 }
 
@@ -88,6 +90,7 @@ func From(f ct.Flow) (conntrack.Flow, error) {
 		return conntrack.Flow{}, fmt.Errorf("%w: its directions are of %s and %s", ErrNoFlow, p,
 			reply)
 	}
+
 	out := conntrack.Flow{
 		Protocol: p, ID: f.ID, Mark: f.Mark, Status: conntrack.Status(f.Status),
 		Timeout:       time.Duration(f.Timeout) * time.Second,
@@ -128,6 +131,7 @@ func fromTuple(t ct.Tuple, zone uint16) (conntrack.Tuple, error) {
 		sport, dport = t.Proto.ICMPID, t.Proto.ICMPID
 		out.ICMPType, out.ICMPCode = t.Proto.ICMPType, t.Proto.ICMPCode
 	}
+
 	out.Src, out.Dst = netip.AddrPortFrom(src, sport), netip.AddrPortFrom(dst, dport)
 	return out, nil
 }

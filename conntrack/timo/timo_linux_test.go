@@ -38,6 +38,7 @@ func randomFlow(r *rand.Rand) conntrack.Flow {
 			t.ICMPType, t.ICMPCode = uint8(r.Uint32()), uint8(r.Uint32())
 		}
 	}
+
 	f.Original.Zone = cttest.Pick(r, 0, uint16(r.Uint32()))
 	f.Reply.Zone = cttest.Pick(r, 0, f.Original.Zone, uint16(r.Uint32()))
 	if r.IntN(2) == 0 {
@@ -45,6 +46,7 @@ func randomFlow(r *rand.Rand) conntrack.Flow {
 		f.ReplyCount = conntrack.Count{Packets: r.Uint64(), Bytes: r.Uint64()}
 		f.Start, f.Stop = time.Unix(0, r.Int64()), time.Unix(0, r.Int64())
 	}
+
 	return f
 }
 
@@ -77,10 +79,12 @@ func TestRoundTripOfTheirs(t *testing.T) {
 			full.ProtoInfo.TCP = &ct.ProtoInfoTCP{State: state.State, OriginalWindowScale: 7,
 				ReplyWindowScale: 8, OriginalFlags: 9, ReplyFlags: 10}
 		}
+
 		if state := want.ProtoInfo.SCTP; state != nil {
 			full.ProtoInfo.SCTP = &ct.ProtoInfoSCTP{State: state.State, VTagOriginal: 1,
 				VTagReply: 2}
 		}
+
 		f := cttest.OK(timo.From(full))(t)
 		require.Equal(t, want, timo.To(f), "seed %d", seed)
 	}

@@ -27,6 +27,7 @@ func NewPlan(ctx context.Context, t *conntrack.Table, want *Config) (Plan, error
 		return nil, errors.New("plan the conntrack tuning: no conntrack table")
 	}
 	want = cmp.Or(want, &Config{})
+
 	// The settings exist once conntrack is loaded, and a request loads its module.
 	if _, err := t.Usage(ctx); err != nil {
 		return nil, fmt.Errorf("plan the conntrack tuning: %w", err)
@@ -61,6 +62,7 @@ func (p Plan) Apply(t *conntrack.Table) error {
 			errs = append(errs, explain(s.Name, err))
 		}
 	}
+
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("apply the conntrack tuning: %w", err)
 	}
@@ -75,5 +77,6 @@ func explain(name string, err error) error {
 		errors.Is(err, fs.ErrNotExist)) {
 		return fmt.Errorf("%w: %w", ErrGlobalSetting, err)
 	}
+
 	return err
 }

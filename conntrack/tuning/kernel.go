@@ -33,6 +33,7 @@ func readSettings(ctx context.Context, t *conntrack.Table) (map[string]uint64, e
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
+
 	return now, nil
 }
 

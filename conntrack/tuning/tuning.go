@@ -121,6 +121,7 @@ func (p Plan) String() string {
 			lines[i] += " (" + s.Note + ")"
 		}
 	}
+
 	return strings.Join(lines, "\n")
 }
 
@@ -142,8 +143,10 @@ func (c Config) plan(now map[string]uint64, cores int) (Plan, error) {
 			return nil, fmt.Errorf("%w: %s: the kernel has no such setting",
 				kernelerr.ErrMissingModule, name)
 		}
+
 		p = append(p, c.decide(name, old, value))
 	}
+
 	return p, nil
 }
 
@@ -158,12 +161,14 @@ func (c Config) want(cores int) (map[string]uint64, error) {
 			return nil, fmt.Errorf("%w: %s: %d is negative", ErrBadConfig, n.field, n.value)
 		}
 	}
+
 	if c.MaxPerCore > 0 {
 		// As in kube-proxy, the limit comes first, and the least maximum may exceed it.
 		limit := min(uint64(c.MaxPerCore)*uint64(cores), maxConntrackMax)
 		want[settingMax] = max(limit, uint64(c.Min))
 		want[settingBuckets] = want[settingMax] / hashFactor
 	}
+
 	for _, d := range []struct {
 		field, name string
 		value       time.Duration
@@ -181,6 +186,7 @@ func (c Config) want(cores int) (map[string]uint64, error) {
 			want[d.name] = uint64(d.value / time.Second)
 		}
 	}
+
 	if c.TCPBeLiberal {
 		want[settingTCPBeLiberal] = 1
 	}
@@ -198,5 +204,6 @@ func (c Config) decide(name string, old, want uint64) Setting {
 		s.New = old
 		s.Note = "stays above the " + strconv.FormatUint(want, 10) + " wanted"
 	}
+
 	return s
 }

@@ -33,6 +33,7 @@ func TestTuningOfANamespace(t *testing.T) {
 		got := cttest.OK(ns.Sysctl("net/netfilter/" + key))(t)
 		require.Equal(t, value, got, key)
 	}
+
 	want.MaxPerCore = 0
 	p = cttest.OK(tuning.NewPlan(context.Background(), table, &want))(t)
 	require.True(t, p.Empty(), p.String())

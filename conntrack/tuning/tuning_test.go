@@ -67,6 +67,7 @@ func TestPlan(t *testing.T) {
 		require.True(t, again.Empty(), "%s: a plan that was applied leaves nothing to do, but:\n%s",
 			tc.name, again)
 	}
+
 	golden.File(t, "testdata/plans.txt", all.String())
 }
 
@@ -86,6 +87,7 @@ func TestConfigThatIsNotPossible(t *testing.T) {
 		require.ErrorIs(t, err, ErrBadConfig)
 		require.ErrorContains(t, err, tc.want)
 	}
+
 	_, err := KubeProxy().plan(map[string]uint64{}, 2)
 	require.ErrorIs(t, err, kernelerr.ErrMissingModule)
 }

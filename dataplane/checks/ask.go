@@ -47,6 +47,7 @@ func (m *Monitor) Ask(ctx context.Context, t Target) error {
 	} else if err != nil {
 		return err
 	}
+
 	defer conn.Close()
 	switch t.check.Type {
 	case TCP:
@@ -59,6 +60,7 @@ func (m *Monitor) Ask(ctx context.Context, t Target) error {
 	default:
 		err = t.check.Validate()
 	}
+
 	if late(err) {
 		return errSilent
 	}
@@ -74,6 +76,7 @@ func (m *Monitor) dial(ctx context.Context, network string, t Target) (conn net.
 			dialer.LocalAddr = net.UDPAddrFromAddrPort(s)
 		}
 	}
+
 	err = m.within(func() (err error) {
 		conn, err = dialer.DialContext(ctx, network, t.addr.String())
 		return err
@@ -126,6 +129,7 @@ func (m *Monitor) request(conn net.Conn, t Target, req *http.Request, p *http.Pr
 			return err
 		}
 	}
+
 	defer transport.CloseIdleConnections()
 
 	req.Host = t.check.Host
@@ -161,6 +165,7 @@ func (m *Monitor) askHTTP(ctx context.Context, conn net.Conn, t Target) error {
 		}) {
 			return fmt.Errorf("status %d", answer.StatusCode)
 		}
+
 		if t.check.Digest == "" {
 			return nil
 		}
@@ -197,5 +202,6 @@ func askUDP(ctx context.Context, conn net.Conn, c Check) error {
 	case context.Cause(ctx) == errSilent && !c.Reply:
 		return nil
 	}
+
 	return context.Cause(ctx)
 }

@@ -215,6 +215,7 @@ func serveUDP(t testing.TB, answer func(sent, from string) string) net.Addr {
 			}
 		}
 	}()
+
 	return conn.LocalAddr()
 }
 
@@ -235,6 +236,7 @@ func TestUDP(t *testing.T) {
 		c.Reply = c.Answer == ""
 		require.ErrorContains(t, ask(t, silent, c), "no answer in time")
 	}
+
 	c.Reply, c.Timeout = false, long
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
@@ -254,12 +256,14 @@ func answerGRPC(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(http.TrailerPrefix+"Grpc-Status", status)
 		w.Header().Set(http.TrailerPrefix+"Grpc-Message", message)
 	}
+
 	if r.Method != http.MethodPost || r.URL.Path != "/grpc.health.v1.Health/Check" ||
 		r.Header.Get("Content-Type") != "application/grpc" || r.Header.Get("TE") != "trailers" ||
 		len(frame) < 5 || binary.BigEndian.Uint32(frame[1:]) != uint32(len(frame)-5) {
 		w.Header().Set("Grpc-Status", "3")
 		return
 	}
+
 	service := ""
 	if len(frame) > 5 && frame[5] == 10 && int(frame[6]) == len(frame)-7 {
 		service = string(frame[7:])
@@ -304,6 +308,7 @@ func serveGRPC(t testing.TB, at string, secure *httptest.Server) net.Addr {
 		s.EnableHTTP2 = true
 		s.StartTLS()
 	}
+
 	t.Cleanup(s.Close)
 	return s.Listener.Addr()
 }
@@ -332,12 +337,14 @@ func TestGRPC(t *testing.T) {
 				require.EqualError(t, err, want, service)
 			}
 		}
+
 		c := checks.Check{Type: checks.GRPC, TLS: secure, Service: "hangs",
 			Timeout: 20 * time.Millisecond}
 		require.ErrorContains(t, ask(t, addr, c), "no answer in time")
 		c = checks.Check{Type: checks.GRPC, TLS: !secure, Timeout: time.Second}
 		require.Error(t, ask(t, addr, c), "the other kind of server")
 	}
+
 	require.Error(t, ask(t, listen(t, "127.0.0.1:0").Addr(), checks.Check{Type: checks.GRPC,
 		Timeout: 10 * time.Millisecond}), "it accepts, and says nothing")
 }
@@ -378,6 +385,7 @@ func TestConnectionsAreClosed(t *testing.T) {
 			} else {
 				c.Path = ""
 			}
+
 			_ = ask(t, s.Listener.Addr(), c)
 			for <-open != http.StateClosed { // the test ends when the connection does
 			}

@@ -106,6 +106,7 @@ func (c Check) WithDefaults() Check {
 		c.Method, c.Path = cmp.Or(c.Method, "GET"), cmp.Or(c.Path, "/")
 		c.Status = cmp.Or(c.Status, "200-299")
 	}
+
 	if c.secure() && c.ServerName == "" {
 		c.ServerName = (&url.URL{Host: c.Host}).Hostname() // Host may have a port
 	}
@@ -148,6 +149,7 @@ func (c Check) faults() []*servicemodel.FieldError {
 			faults = append(faults, fault(rule.field, rule.value, rule.reason))
 		}
 	}
+
 	return faults
 }
 
@@ -175,6 +177,7 @@ func (c Check) misplaced() (faults []*servicemodel.FieldError) {
 			faults = append(faults, fault(f.field, f.value, "is only for "+f.of))
 		}
 	}
+
 	return faults
 }
 
@@ -227,6 +230,7 @@ func parseStatus(text string) ([]codes, error) {
 		}
 		out = append(out, codes{first, last})
 	}
+
 	return out, nil
 }
 
@@ -266,6 +270,7 @@ func (t Target) faults(seen map[Check]bool) (faults []*servicemodel.FieldError) 
 		seen[t.check] = true
 		faults = t.check.faults()
 	}
+
 	switch s := t.check.Source; {
 	case !t.addr.Addr().IsValid():
 		return append(faults, fault("address", "", "is missing, and the endpoint has none"))
@@ -275,6 +280,7 @@ func (t Target) faults(seen map[Check]bool) (faults []*servicemodel.FieldError) 
 		return append(faults, fault("source", s.String(),
 			fmt.Sprintf("is not of the family of %s", t.addr.Addr())))
 	}
+
 	return faults
 }
 

@@ -31,6 +31,7 @@ func ExampleFollower() {
 		fmt.Println(err)
 		return
 	}
+
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	go engine.Run(ctx, nil) //nolint:errcheck // both end with the context
@@ -87,6 +88,7 @@ func ExampleMonitor() {
 		fmt.Println(err)
 		return
 	}
+
 	check := checks.Check{Type: checks.HTTP, Path: "/healthz", Retry: time.Millisecond, Fall: 2}
 	target := check.Target(broken)
 	err = monitor.Set(map[checks.Target]checks.State{target: checks.Up}) // it was up before

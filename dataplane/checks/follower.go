@@ -80,6 +80,7 @@ func (f *Follower) Set(s servicemodel.State, checks map[servicemodel.Name][]Chec
 				}) {
 				state = Up
 			}
+
 			for _, t := range svc.targets[i] {
 				if before[t] != Up { // it is up if it is up for one service
 					before[t] = state
@@ -90,6 +91,7 @@ func (f *Follower) Set(s servicemodel.State, checks map[servicemodel.Name][]Chec
 			}
 		}
 	}
+
 	if len(faults) > 0 {
 		return joined(faults)
 	}
@@ -130,6 +132,7 @@ func named(s servicemodel.State, name servicemodel.Name) []servicemodel.Endpoint
 			p.Port = svc.TargetPort(*p)
 		}
 	}
+
 	return eps
 }
 
@@ -153,6 +156,7 @@ func newChecked(name servicemodel.Name, eps []servicemodel.Endpoint, list []Chec
 			c.targets[j] = append(c.targets[j], t)
 			wrong = append(wrong, t.faults(seen)...)
 		}
+
 		for _, fault := range wrong {
 			if told[fault.Error()] {
 				continue // of another endpoint
@@ -163,6 +167,7 @@ func newChecked(name servicemodel.Name, eps []servicemodel.Endpoint, list []Chec
 			faults = append(faults, fault)
 		}
 	}
+
 	return c, faults
 }
 
@@ -182,6 +187,7 @@ func (c *checked) states(of func(Target) State) map[netip.AddrPort]State {
 			out[addrOf(ep)] = All(c.targets[i], of)
 		}
 	}
+
 	return out
 }
 
@@ -196,6 +202,7 @@ func (c *checked) marked(of func(Target) State) []servicemodel.Endpoint {
 			*is = is.Unready()
 		}
 	}
+
 	return out
 }
 
@@ -212,6 +219,7 @@ func All(targets []Target, state func(Target) State) State {
 		case Up:
 		}
 	}
+
 	return all
 }
 
@@ -229,5 +237,6 @@ func balanced(t *servicemodel.Table) map[place]bool {
 			out[place{p.ID.Service.Name, slot.Endpoint}] = true
 		}
 	}
+
 	return out
 }

@@ -27,6 +27,7 @@ func endpoints(port uint16, addrs ...string) (out []servicemodel.Endpoint) {
 		out = append(out, servicemodel.Endpoint{Addr: netip.MustParseAddr(a),
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: port}}})
 	}
+
 	return out
 }
 
@@ -47,6 +48,7 @@ func ready(s servicemodel.State, n servicemodel.Name) string {
 			out = append(out, ep.Addr.String())
 		}
 	}
+
 	return strings.Join(out, " ")
 }
 
@@ -86,6 +88,7 @@ func newWorld(t *testing.T) *world {
 		cancel()
 		require.ErrorIs(t, <-ended, context.Canceled)
 	})
+
 	return w
 }
 

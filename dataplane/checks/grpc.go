@@ -37,6 +37,7 @@ func (m *Monitor) askGRPC(ctx context.Context, conn net.Conn, t Target) error {
 	} else {
 		p.SetUnencryptedHTTP2(true)
 	}
+
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(),
 		bytes.NewReader(healthRequest(t.check.Service)))
 	if err != nil {
@@ -53,6 +54,7 @@ func (m *Monitor) askGRPC(ctx context.Context, conn net.Conn, t Target) error {
 		if err != nil {
 			return err
 		}
+
 		// Without a message, the headers are the trailers.
 		from := answer.Trailer
 		if from.Get("Grpc-Status") == "" {
@@ -65,6 +67,7 @@ func (m *Monitor) askGRPC(ctx context.Context, conn net.Conn, t Target) error {
 			}
 			return fmt.Errorf("gRPC status %s: %s", cmp.Or(code, "is missing"), message)
 		}
+
 		status, err := healthStatus(frame)
 		switch {
 		case err != nil:
@@ -74,6 +77,7 @@ func (m *Monitor) askGRPC(ctx context.Context, conn net.Conn, t Target) error {
 		case status != serving:
 			return fmt.Errorf("the server says %s", servingStatus[status])
 		}
+
 		return nil
 	})
 }
@@ -86,6 +90,7 @@ func healthRequest(service string) []byte {
 		message = binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(service)))
 		message = append(message, service...)
 	}
+
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 }
 
@@ -100,5 +105,6 @@ func healthStatus(frame []byte) (uint64, error) {
 			return status, nil
 		}
 	}
+
 	return 0, errors.New("the answer is no HealthCheckResponse")
 }

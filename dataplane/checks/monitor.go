@@ -151,6 +151,7 @@ func (m *Monitor) Set(targets map[Target]State) error {
 		}
 		faults = append(faults, wrong...)
 	}
+
 	if len(faults) > 0 {
 		slices.SortFunc(faults, func(a, b *servicemodel.FieldError) int {
 			return strings.Compare(a.Error(), b.Error())
@@ -164,6 +165,7 @@ func (m *Monitor) Set(targets map[Target]State) error {
 			w.stop()
 		}
 	}
+
 	m.due = slices.DeleteFunc(m.due, func(w *watch) bool { return m.watched[w.report.Target] != w })
 	for t, before := range targets {
 		if m.watched[t] == nil {
@@ -172,6 +174,7 @@ func (m *Monitor) Set(targets map[Target]State) error {
 			m.queue(w)
 		}
 	}
+
 	m.poke()
 	return nil
 }
@@ -220,6 +223,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 		m.running = false
 		m.mu.Unlock()
 	}()
+
 	for {
 		timer.Reset(m.start(inner, &work))
 		select {
@@ -258,6 +262,7 @@ func (m *Monitor) start(ctx context.Context, work *sync.WaitGroup) time.Duration
 			m.askOnce(inner, w)
 		})
 	}
+
 	return math.MaxInt64 // the end of a check wakes Run
 }
 
@@ -309,6 +314,7 @@ func (w *watch) hear(err error, start, end time.Time) (changed bool) {
 		r.Failed++
 		says, need = Down, c.Fall
 	}
+
 	w.against++
 	if says == r.State {
 		w.against = 0
@@ -323,6 +329,7 @@ func (w *watch) hear(err error, start, end time.Time) (changed bool) {
 			wait -= rand.N(c.Jitter)
 		}
 	}
+
 	w.due = start.Add(wait)
 	return changed
 }

@@ -78,6 +78,7 @@ func TestStatesTakeSeveralAnswers(t *testing.T) {
 					time.Sleep(time.Second)
 				}
 			}
+
 			require.Equal(t, c.want, string(got), c.name)
 			stop()
 		})
@@ -93,12 +94,14 @@ func TestFailuresAreNoticedWithinAnIntervalAndARetry(t *testing.T) {
 		const servers = 300
 		c := checks.Check{Interval: 2 * time.Second, Retry: time.Second / 2, Fall: 2}
 		begin, took := time.Now(), make(chan time.Duration, servers)
+
 		// The servers fail one after the other, so that their failures have any distance from a
 		// check.
 		failed := func(t checks.Target) time.Duration {
 			return time.Since(begin) - time.Minute -
 				time.Duration(t.Addr().Port())*c.Interval/servers
 		}
+
 		m, stop := run(t, &checks.Config{Changed: func(r checks.Report) {
 			if r.State == checks.Down {
 				took <- failed(r.Target)
@@ -139,6 +142,7 @@ func TestChecksFollowTheirSchedule(t *testing.T) {
 				steady = append(steady, time.Since(begin)-time.Second/4)
 				return nil
 			}
+
 			if gap := time.Since(last); !last.IsZero() {
 				on++
 				require.LessOrEqual(t, gap, time.Second)
@@ -147,6 +151,7 @@ func TestChecksFollowTheirSchedule(t *testing.T) {
 					early++
 				}
 			}
+
 			last = time.Now()
 			return nil
 		}})
@@ -179,6 +184,7 @@ func TestTargetsChangeWhileTheMonitorRuns(t *testing.T) {
 				<-ctx.Done()
 				cancelled++
 			}
+
 			return ctx.Err()
 		}})
 		day := checks.Check{Interval: 24 * time.Hour, Timeout: time.Hour}
@@ -225,8 +231,10 @@ func TestChecksAtATimeAreBounded(t *testing.T) {
 				require.NotEqual(t, checks.Down, r.State)
 				n += int(r.Passed)
 			}
+
 			return n
 		}
+
 		require.Zero(t, up())
 		time.Sleep(time.Second)
 		require.Equal(t, 3, up())

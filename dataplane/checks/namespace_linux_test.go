@@ -40,8 +40,10 @@ func TestChecksComeFromANetworkNamespace(t *testing.T) {
 			udp = conn.LocalAddr()
 			t.Cleanup(func() { _ = conn.Close() })
 		}
+
 		return err
 	}))
+
 	inside := ok(checks.New(&checks.Config{NetNS: ns.NetNS()}))(t)
 	outside := ok(checks.New(nil))(t)
 	for kind, at := range map[checks.Type]net.Addr{checks.TCP: tcp, checks.HTTP: tcp,

@@ -42,6 +42,7 @@ func newBench(b *testing.B) *bench {
 			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.UDP, Port: 80}}}
 		x.state = x.state.WithService(svc).WithEndpoints(svc.Name, x.endpoint(0))
 	}
+
 	x.apply(x.state)
 	x.counters = must.OK(Open(&Config{NetNS: c.Node.NS.NetNS()}))(b)
 	b.Cleanup(func() { x.counters.Close() })
@@ -99,11 +100,13 @@ func (x *bench) send(b *testing.B, n int, port func(i int) int, to func(i int) n
 				}
 				last = p
 			}
+
 			err := unix.Sendto(fd, []byte{1}, 0, &unix.SockaddrInet4{Addr: to(i).As4(), Port: 80})
 			if err != nil && err != unix.ECONNREFUSED {
 				return err
 			}
 		}
+
 		b.ReportMetric(float64(cpuTime(b)-start)/float64(n), "cpu-ns/packet")
 		return unix.Close(fd)
 	}))

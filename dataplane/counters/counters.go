@@ -69,6 +69,7 @@ func program(f *nft.Family) nft.Program {
 	c.Add(nft.CTDirOriginal, nft.CTUnconfirmed, nft.Count(setConnections, pair, forgotten))
 	c.Add(nft.CTDirOriginal, nft.Count(setRequests, pair, forgotten))
 	c.Add(nft.CTDirReply, nft.Count(setAnswers, pair, forgotten))
+
 	// Packets from the node to itself pass both hooks.
 	p.Filter("prerouting", nft.HookPrerouting, afterDNAT).Add(nft.IIFNameNot("lo"),
 		nft.CTStatusDNAT, nft.Jump(c.Name))
@@ -96,6 +97,7 @@ func (r *Reading) add(f *nft.Family, name string, e nft.Elem) bool {
 	case setAnswers:
 		v.PacketsOut, v.BytesOut = e.Packets, e.Bytes
 	}
+
 	r.Pairs[p] = v
 	return true
 }

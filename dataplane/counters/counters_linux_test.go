@@ -38,6 +38,7 @@ func web(c *netnstest.Cluster, hosts ...*netnstest.Host) servicemodel.State {
 		svc.Ports = append(svc.Ports, servicemodel.ServicePort{Name: p.String(),
 			Protocol: servicemodel.Protocol(p), Port: 80, NodePort: 30080})
 	}
+
 	for _, h := range hosts {
 		for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
 			e := servicemodel.Endpoint{Addr: a, Node: "this"}
@@ -45,9 +46,11 @@ func web(c *netnstest.Cluster, hosts ...*netnstest.Host) servicemodel.State {
 				e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: p.Name,
 					Protocol: p.Protocol, Port: 8080})
 			}
+
 			eps = append(eps, e)
 		}
 	}
+
 	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this", Addresses: nodes}).
 		WithService(svc).WithEndpoints(svc.Name, eps)
 }
@@ -111,6 +114,7 @@ func testCounted(t *testing.T, backend, where string) {
 			}
 		}
 	}
+
 	out := nftList(t, c)
 	require.Contains(t, out, "update @requests")
 	require.NoError(t, count.Stop(t.Context()))
@@ -129,6 +133,7 @@ func checkCounted(t *testing.T, count *Counters, table *servicemodel.Table, from
 		k.Addr = map[bool]netip.Addr{true: netip.IPv4Unspecified(),
 			false: netip.IPv6Unspecified()}[k.Addr.Is4()]
 	}
+
 	e := netip.AddrPortFrom(server.Addr(to.Addr()), 8080)
 	before := read(t, count, table)
 	got := netnstest.Probe{From: from, Proto: p, To: to}.Send(t.Context())
@@ -181,6 +186,7 @@ func TestFull(t *testing.T) {
 		got := netnstest.Probe{From: c.Pods[1], Proto: servicemodel.UDP, To: to}.Send(t.Context())
 		require.Equal(t, netnstest.Answered, got.Kind, got)
 	}
+
 	r := must.OK(count.Read(t.Context()))(t)
 	require.True(t, r.Full)
 	require.Len(t, r.Pairs, 1)
@@ -251,6 +257,7 @@ func TestCountersComeBackWithTheServices(t *testing.T) {
 			require.NoError(t, count.Start(ctx))
 		}
 	})
+
 	state := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this", Addresses: nodes})
 	must.OK(engine.Apply(t.Context(), state))(t)
 	must.OK(count.Read(t.Context()))(t)

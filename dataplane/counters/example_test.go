@@ -23,6 +23,7 @@ func ExampleReading_Of() {
 		fmt.Println(err)
 		return
 	}
+
 	// Counters.Read returns such a reading.
 	reading := &counters.Reading{Pairs: map[counters.Pair]counters.Values{
 		{Protocol: sm.TCP, Dst: dst, Endpoint: kept}: {Connections: 3, BytesIn: 1800},

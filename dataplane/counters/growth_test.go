@@ -19,6 +19,7 @@ func TestCostsAreLinear(t *testing.T) {
 			r.Pairs[Pair{servicemodel.TCP, netip.AddrPortFrom(a, 80),
 				netip.AddrPortFrom(a, 8080)}] = Values{Connections: 1}
 		}
+
 		return r
 	}, func(r *Reading) { r.Of(nil, nil) })
 }

@@ -30,6 +30,7 @@ func Open(cfg *Config) (*Counters, error) {
 		return nil, fmt.Errorf("counters: open: %w",
 			nft.Explain(err, nil, nft.Running()))
 	}
+
 	return c, nil
 }
 
@@ -48,8 +49,10 @@ func (c *Counters) families(ctx context.Context) (l []*nft.Family, err error) {
 		case !errors.Is(lacks, syscall.EOPNOTSUPP):
 			return nil, lacks
 		}
+
 		err = errors.Join(err, lacks)
 	}
+
 	if len(l) > 0 {
 		err = nil
 	}
@@ -76,6 +79,7 @@ func (c *Counters) Start(ctx context.Context) error {
 			return fmt.Errorf("counters: start: %w", nft.Explain(err, &b, nft.Running()))
 		}
 	}
+
 	return nil
 }
 
@@ -91,6 +95,7 @@ func (c *Counters) Stop(ctx context.Context) error {
 		e.EnsureTable()
 		e.DeleteTable()
 	}
+
 	if err := c.conn.Commit(ctx, &b, 0); err != nil {
 		return fmt.Errorf("counters: stop: %w", err)
 	}
@@ -105,6 +110,7 @@ func (c *Counters) Read(ctx context.Context) (*Reading, error) {
 			return nil, fmt.Errorf("counters: read: %w", err)
 		}
 	}
+
 	return r, nil
 }
 
@@ -119,6 +125,7 @@ func (c *Counters) readFamily(ctx context.Context, r *Reading, f *nft.Family) er
 			return err
 		}
 	}
+
 	return nil
 }
 

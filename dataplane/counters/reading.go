@@ -85,9 +85,11 @@ func (r *Reading) Of(t *servicemodel.Table, here servicemodel.Locality) *Sums {
 			k = ranges[0].Key
 			e = endpoint{k, keptPort(t, ranges[0], p)}
 		}
+
 		e.frontend = k
 		s.frontends[k], s.endpoints[e] = s.frontends[k].Plus(v), s.endpoints[e].Plus(v)
 	}
+
 	return s
 }
 
@@ -99,6 +101,7 @@ func keptPort(t *servicemodel.Table, f *servicemodel.Frontend, p Pair) netip.Add
 			return kept
 		}
 	}
+
 	return p.Endpoint
 }
 
@@ -127,5 +130,6 @@ func (s *Sums) Rows(t *servicemodel.Table, f *servicemodel.Frontend) []Row {
 			rows = append(rows, Row{f.Key, &slot.Endpoint, s.Endpoint(f.Key, slot.Endpoint)})
 		}
 	}
+
 	return rows
 }

@@ -68,6 +68,7 @@ func askARP(out *netlink.LinkAttrs, src, target netip.Addr) (l []net.HardwareAdd
 		case err != nil:
 			return nil, err
 		}
+
 		who, ok := replies(buf[:n], target)
 		if ok && !slices.ContainsFunc(l, func(a net.HardwareAddr) bool {
 			return bytes.Equal(a, who)
@@ -96,5 +97,6 @@ func replies(b []byte, target netip.Addr) (net.HardwareAddr, bool) {
 		!bytes.Equal(b[arpSenderAddr:arpSenderAddr+net.IPv4len], target.AsSlice()) {
 		return nil, false
 	}
+
 	return bytes.Clone(b[arpSender : arpSender+hardwareAddrLen]), true
 }

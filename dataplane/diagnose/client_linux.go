@@ -78,6 +78,7 @@ func (s *socket) open(src netip.Addr) (err error) {
 	case *unix.SockaddrInet6:
 		s.src = netip.AddrPortFrom(src, uint16(name.Port))
 	}
+
 	return err
 }
 
@@ -99,6 +100,7 @@ func (r *runner) aim(ctx context.Context, s *socket, to *servicemodel.Candidate)
 			}
 		}
 	}
+
 	n, err := r.table.Create(ctx, conntrack.All(f))
 	if err == nil && n == 0 {
 		err = fmt.Errorf("flow %v: its addresses and ports are in use", f)
@@ -126,6 +128,7 @@ func (s *socket) begin() error {
 	case nil, unix.EINPROGRESS, unix.EPERM, unix.ECONNREFUSED:
 		return nil
 	}
+
 	return fmt.Errorf("send to %v: %w", s.dst, err)
 }
 
@@ -155,6 +158,7 @@ func (r *runner) ask(ctx context.Context, to *servicemodel.Candidate) result {
 	case err != nil:
 		return result{says: err.Error()}
 	}
+
 	got := result{answered: true, says: "answers"}
 	if s.protocol != servicemodel.TCP {
 		return got
@@ -172,6 +176,7 @@ func (r *runner) ask(ctx context.Context, to *servicemodel.Candidate) result {
 	default:
 		got.says = fmt.Sprintf("answers, also segments of %d bytes", size)
 	}
+
 	return got
 }
 
@@ -238,6 +243,7 @@ func (r *runner) fullSize(s *socket) (size int, lost bool, err error) {
 			return size, true, nil
 		}
 	}
+
 	return size, false, nil
 }
 
@@ -274,6 +280,7 @@ func (s *socket) sequence() (sent, received uint32, err error) {
 			err = unix.SetsockoptInt(s.fd, unix.IPPROTO_TCP, option, value)
 		}
 	}
+
 	get := func(queue int) uint32 {
 		set(unix.TCP_REPAIR_QUEUE, queue)
 		n := 0
@@ -282,6 +289,7 @@ func (s *socket) sequence() (sent, received uint32, err error) {
 		}
 		return uint32(n)
 	}
+
 	set(unix.TCP_REPAIR, repairOn)
 	if err != nil {
 		return 0, 0, err
@@ -303,6 +311,7 @@ func (s *socket) acknowledges(raw int, sent, received uint32, n int) (bool, erro
 			sockaddr(netip.AddrPortFrom(s.dst.Addr(), 0))); err != nil {
 			return false, err
 		}
+
 		for end := time.Now().Add(segmentLimit); time.Now().Before(end); {
 			if now, err := s.acks(); err != nil || now > before {
 				return true, err
@@ -310,6 +319,7 @@ func (s *socket) acknowledges(raw int, sent, received uint32, n int) (bool, erro
 			time.Sleep(time.Millisecond)
 		}
 	}
+
 	return false, nil
 }
 
@@ -342,6 +352,7 @@ func oldSegment(src, dst netip.AddrPort, sequence, ack uint32, n int) []byte {
 			}
 		}
 	}
+
 	for sum > 0xffff {
 		sum = sum>>16 + sum&0xffff
 	}

@@ -26,6 +26,7 @@ func FindNamespace(addr netip.Addr) (netns.Namespace, error) {
 		}
 		names = append(names, paths...)
 	}
+
 	seen, denied, found := map[[2]uint64]bool{}, 0, ""
 	for _, name := range names {
 		var st unix.Stat_t
@@ -33,6 +34,7 @@ func FindNamespace(addr netip.Addr) (netns.Namespace, error) {
 			denied++
 			continue
 		}
+
 		id := [2]uint64{st.Dev, st.Ino}
 		switch {
 		case seen[id] || !has(netns.Namespace(name), addr):
@@ -44,8 +46,10 @@ func FindNamespace(addr netip.Addr) (netns.Namespace, error) {
 		default:
 			found = name
 		}
+
 		seen[id] = true
 	}
+
 	if found != "" {
 		return netns.Namespace(found), nil
 	}

@@ -36,6 +36,7 @@ func (c *Config) judgeModel(p servicemodel.Packet, pod bool) (servicemodel.Decis
 			c.Table.Rules().LocalPods.CIDRs, brief(d)),
 			"give -cluster-cidr the network of the pods"}
 	}
+
 	why := d.Cause.String()
 	if want.Cause.Kind != "" {
 		why = want.Cause.String()
@@ -87,6 +88,7 @@ func (c *Config) judgeTrace(t *livetrace.Trace, d servicemodel.Decision) *Fault 
 	case t.Answer != nil:
 		return c.judgeWay(t.Answer, AnswerLost, "the answer of "+t.Last.Dst.String())
 	}
+
 	return nil
 }
 
@@ -113,6 +115,7 @@ func (c *Config) judgeWay(t *livetrace.Trace, kind Kind, what string) *Fault {
 		return &Fault{kind, fmt.Sprintf("%s is lost at the routing decision: %s", what,
 			routing(t)), doRouting(t)}
 	}
+
 	return &Fault{Routing, fmt.Sprintf("the kernel does not forward %s after %s: %s", what, t.Hook,
 		routing(t)), doRouting(t)}
 }
@@ -147,6 +150,7 @@ func doRouting(t *livetrace.Trace) string {
 	case strings.HasPrefix(t.Routing, "rp_filter"):
 		return "set rp_filter of " + t.In + " to 2 or 0, or correct the route back"
 	}
+
 	return "ip route get " + t.Last.Dst.Addr().String() + " from " + t.Last.Src.Addr().String() +
 		" iif " + t.In
 }
@@ -188,6 +192,7 @@ func (l *link) neighbour(to netip.Addr) *Fault {
 			"know its link-layer address", who, l.name),
 			"see whether the pod runs and its link is up"}
 	}
+
 	return nil
 }
 

@@ -141,8 +141,10 @@ func (r *Report) String() string {
 			fmt.Fprintf(&b, "; clients: %d answered, %d without an answer, %d reset", e.Answered,
 				e.Begun, e.Reset)
 		}
+
 		b.WriteByte('\n')
 	}
+
 	if r.Fault != nil {
 		fmt.Fprintf(&b, "  WRONG  %s: %s\n  do     %s\n", r.Fault.Kind, r.Fault.Says, r.Fault.Do)
 	}

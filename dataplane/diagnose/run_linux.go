@@ -91,8 +91,10 @@ func (r *runner) followOne(ctx context.Context, endpoint netip.AddrPort) (*livet
 			return nil, fmt.Errorf("%v is no endpoint for connections from %v to %v", endpoint,
 				r.packet.Src.Addr(), r.packet.Dst)
 		}
+
 		to = &l[i]
 	}
+
 	t, err := r.follow(ctx, to)
 	if err == nil && t == nil {
 		err = errors.New(r.report.Fault.Says)
@@ -111,6 +113,7 @@ func begin(cfg *Config) (*runner, error) {
 		r.close()
 		return nil, err
 	}
+
 	r.packet.Dst = netip.AddrPortFrom(cfg.To.Addr, cfg.To.Port)
 	r.packet.Protocol = cfg.To.Protocol
 	return r, nil
@@ -150,16 +153,19 @@ func (r *runner) walk(ctx context.Context) error {
 		r.report.note("the client is this node: packets of others are forwarded, and may meet " +
 			"more; -from names a client")
 	}
+
 	if err := r.choose(); err != nil {
 		r.report.add(&Fault{ClientRoute, fmt.Sprintf("the client cannot send to %v: %v",
 			r.packet.Dst, err), "ip route, in the network namespace of the client"})
 		return nil
 	}
+
 	var fault *Fault
 	if r.decision, fault = r.judgeModel(r.packet, r.pod); fault != nil {
 		r.report.add(fault)
 		return r.flows(ctx)
 	}
+
 	r.report.ok("the kernel holds it: %s", r.decision.Reason)
 	if r.To.Protocol == servicemodel.SCTP {
 		r.report.note("SCTP is not sent")
@@ -176,6 +182,7 @@ func (r *runner) walk(ctx context.Context) error {
 		}
 		r.report.add(fault)
 	}
+
 	if err := r.endpoints(ctx); err != nil {
 		return err
 	}
@@ -198,6 +205,7 @@ func (r *runner) choose() error {
 			return err
 		}
 	}
+
 	r.report.Client = src
 	r.packet.Src, r.packet.FromThisNode = netip.AddrPortFrom(src, 0), !r.pod
 	if r.pod {
@@ -208,6 +216,7 @@ func (r *runner) choose() error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -239,6 +248,7 @@ func (r *runner) follow(ctx context.Context, to *servicemodel.Candidate) (*livet
 			"namespace of the client"})
 		return nil, nil
 	}
+
 	return traced, err
 }
 
@@ -249,12 +259,14 @@ func (r *runner) endpoints(ctx context.Context) error {
 		r.report.note("%d of %d endpoints were asked", mostEndpoints, len(l))
 		l = l[:mostEndpoints]
 	}
+
 	results, links := make([]result, len(l)), make([]link, len(l))
 	var all sync.WaitGroup
 	for i := range l {
 		all.Go(func() { results[i] = r.ask(ctx, &l[i]) })
 		all.Go(func() { links[i] = r.link(l[i].Endpoint.Addr()) })
 	}
+
 	all.Wait()
 
 	answered, traces := 0, 0
@@ -271,9 +283,11 @@ func (r *runner) endpoints(ctx context.Context) error {
 			}
 			r.report.add(fault)
 		}
+
 		r.report.add(links[i].duplicate())
 		r.report.Endpoints = append(r.report.Endpoints, e)
 	}
+
 	if answered == len(l) {
 		r.report.ok("each endpoint answers when it is asked alone")
 	}
@@ -287,6 +301,7 @@ func (r *runner) judgeSilence(ctx context.Context, to *servicemodel.Candidate, g
 		r.report.note("%v said nothing, as UDP endpoints may", to.Endpoint)
 		return nil, nil
 	}
+
 	traced, err := r.follow(ctx, to)
 	if traced == nil || err != nil {
 		return nil, err
@@ -301,11 +316,13 @@ func (r *runner) judgeSilence(ctx context.Context, to *servicemodel.Candidate, g
 			return f, nil
 		}
 	}
+
 	if got.refused {
 		return &Fault{NotListening, fmt.Sprintf("%v refuses: nothing listens there", to.Endpoint),
 			"see whether the program runs and listens at this port (ss -ltn in the pod), and " +
 				"whether the service's targetPort is right"}, nil
 	}
+
 	if traced.Answer != nil {
 		return nil, nil // it answered, this time
 	}
@@ -330,6 +347,7 @@ func (r *runner) flows(ctx context.Context) error {
 			r.report.note("the table of connections is too large to be read in %v", flowsLimit)
 			return nil
 		}
+
 		if err != nil {
 			return err
 		}
@@ -342,12 +360,14 @@ func (r *runner) flows(ctx context.Context) error {
 			stale[fmt.Sprintf("%v to %v", f.Original.Src.Addr(), f.Reply.Src)]++
 		}
 	}
+
 	for _, way := range slices.Sorted(maps.Keys(stale)) {
 		r.report.add(&Fault{StaleFlow, fmt.Sprintf("%d connections of %s go on, and that is no "+
 			"endpoint of the service now", stale[way], way),
 			"kernlb flows lists them; kernlb apply and watch delete stale flows when they change " +
 				"a service; conntrack -D deletes single ones"})
 	}
+
 	return nil
 }
 
@@ -405,6 +425,7 @@ func (r *runner) link(to netip.Addr) (l link) {
 			l.known, l.failed = n.HardwareAddr, n.State&unix.NUD_FAILED != 0
 		}
 	}
+
 	if l.hop.Is4() && out.Attrs().RawFlags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) == 0 {
 		src, _ := netip.AddrFromSlice(routes[0].Src)
 		err := r.node.Do(func() (err error) {
@@ -413,5 +434,6 @@ func (r *runner) link(to netip.Addr) (l link) {
 		})
 		l.asked = err == nil
 	}
+
 	return l
 }

@@ -62,6 +62,7 @@ func newNetwork(t *testing.T, backend string) *network {
 			Port: 80})
 		ports = append(ports, servicemodel.EndpointPort{Name: p.String(), Protocol: p, Port: 8080})
 	}
+
 	for _, pod := range n.Pods[1:] {
 		endpoints = append(endpoints, servicemodel.Endpoint{Addr: pod.IPv4, Ports: ports},
 			servicemodel.Endpoint{Addr: pod.IPv6, Ports: ports})
@@ -69,6 +70,7 @@ func newNetwork(t *testing.T, backend string) *network {
 			require.NoError(t, pod.Serve(p, 8080))
 		}
 	}
+
 	r, err := dataplane.New(b, nil).Apply(t.Context(), servicemodel.State{}.WithNode(
 		servicemodel.Node{Addresses: n.NodeAddrs()}).WithService(&svc).
 		WithEndpoints(name, endpoints))
@@ -106,6 +108,7 @@ func TestKernelEveryBackend(t *testing.T) {
 						require.True(t, strings.HasPrefix(r.Endpoints[0].Says, "answers"), "%v", r)
 					}
 				}
+
 				require.Equal(t, before, nstest.Run(t, n.Node.NS, "nft -s list ruleset"))
 
 				nstest.NFT(t, n.Pods[2].NS, `table inet x { chain c {
@@ -164,11 +167,13 @@ func TestFindNamespace(t *testing.T) {
 			require.NoError(t, sleep.Process.Kill())
 			sleep.Wait() //nolint:errcheck // it was killed
 		})
+
 		found, err := diagnose.FindNamespace(netip.MustParseAddr(addr))
 		if want != "" {
 			require.ErrorContains(t, err, want)
 			continue
 		}
+
 		require.NoError(t, err, i)
 		require.NotEmpty(t, found)
 	}

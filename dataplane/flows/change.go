@@ -35,6 +35,7 @@ func (p pools) endpoints() []netip.AddrPort {
 			all = append(all, s.Endpoint)
 		}
 	}
+
 	return all
 }
 
@@ -53,6 +54,7 @@ func (k *Keeper) change() (conntrack.Change, error) {
 		c.former = append(c.former, localhost)
 	}
 	c.index = NewIndex(k.services, c.node)
+
 	// A piece of two ranges that are gone is one of the narrower.
 	due := slices.SortedFunc(maps.Keys(k.due), servicemodel.FrontendKey.CompareRange)
 	for _, key := range due {
@@ -61,6 +63,7 @@ func (k *Keeper) change() (conntrack.Change, error) {
 		} else {
 			c.add(key, c.index.at(key), key, k.due[key])
 		}
+
 		if key.NodePort() {
 			c.protect(key)
 		}
@@ -68,6 +71,7 @@ func (k *Keeper) change() (conntrack.Change, error) {
 			c.protectWithin(key)
 		}
 	}
+
 	return conntrack.Change{Frontends: c.list, NodeAddrs: c.node, Zone: k.cfg.Zone}, nil
 }
 
@@ -81,6 +85,7 @@ func within(addrs []netip.Addr, ranges []netip.Prefix) (in []netip.Addr) {
 			in = append(in, a)
 		}
 	}
+
 	return in
 }
 
@@ -108,6 +113,7 @@ func (c *changeMaker) endpointsOf(f *servicemodel.Frontend) (list []netip.AddrPo
 		list = p.endpoints()
 		c.endpoints[p] = list
 	}
+
 	for _, pool := range p {
 		translated = translated || pool != nil && pool.Forwarding == servicemodel.ForwardNAT
 	}
@@ -127,6 +133,7 @@ func (c *changeMaker) add(key servicemodel.FrontendKey, f *servicemodel.Frontend
 			may[i] = netip.AddrPortFrom(e.Addr(), key.Port)
 		}
 	}
+
 	due := conntrack.Frontend{Key: flowKey(key), Endpoints: may,
 		Untranslated: translated && key.Protocol == servicemodel.UDP}
 	due.Backwards = due.Untranslated && (s.fresh || s.echo) && !slices.Contains(c.own, key.Addr)
@@ -155,6 +162,7 @@ func (c *changeMaker) addPieces(gone servicemodel.FrontendKey, s *search) {
 			}
 		}
 	}
+
 	slices.Sort(ends)
 	ends = slices.Compact(ends)
 	for i, end := range ends[1:] {
@@ -182,6 +190,7 @@ func (c *changeMaker) at(a netip.Addr, p servicemodel.Protocol) []servicemodel.F
 			c.byAddr[at] = append(c.byAddr[at], f.Key)
 		}
 	}
+
 	return c.byAddr[place{a, p}]
 }
 
@@ -202,6 +211,7 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 		_, due := c.due[k]
 		return k, c.services.Frontend(k), !due && a.Is4() == key.Addr.Is4()
 	}
+
 	for _, a := range c.node {
 		if k, fe, ok := other(a); ok && fe != nil {
 			may, _ := c.endpointsOf(fe)
@@ -209,6 +219,7 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 				Removed: []netip.AddrPort{}})
 		}
 	}
+
 	if key.Protocol != servicemodel.UDP {
 		return
 	}
@@ -217,6 +228,7 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 		own.Key.Addr, own.Untranslated, own.Backwards = localhost, false, false
 		c.append(own)
 	}
+
 	for _, a := range c.former {
 		if k, fe, ok := other(a); ok && fe == nil && !(loopback && a == localhost) {
 			c.append(conntrack.Frontend{Key: flowKey(k)})

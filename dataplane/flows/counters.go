@@ -47,5 +47,6 @@ func (c Counters) Read(ctx context.Context) (*counters.Reading, error) {
 		r.Pairs[p] = r.Pairs[p].Plus(counters.Values{Connections: 1, PacketsIn: in.Packets,
 			BytesIn: in.Bytes, PacketsOut: out.Packets, BytesOut: out.Bytes})
 	}
+
 	return r, nil
 }

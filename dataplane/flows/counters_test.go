@@ -24,6 +24,7 @@ func TestCountersOfFlows(t *testing.T) {
 			OriginalCount: conntrack.Count{Packets: in, Bytes: 40 * in},
 			ReplyCount:    conntrack.Count{Packets: out, Bytes: 50 * out}}
 	}
+
 	read := func(l ...conntrack.Flow) *counters.Reading {
 		return ok(flows.Counters{Table: &fakeTable{flows: l}}.Read(t.Context()))(t)
 	}

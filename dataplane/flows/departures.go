@@ -59,6 +59,7 @@ func (in *inspection) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bo
 			found[p][at] = true
 		}
 	}
+
 	in.lingering[n.Name] = found
 	return found[port]
 }
@@ -72,6 +73,7 @@ func (in *inspection) inspectAll() {
 			in.inspect(f.Old.Key)
 		}
 	}
+
 	for i := range in.change.Pools {
 		p := &in.change.Pools[i]
 		if p.Old == nil || p.New == nil {
@@ -97,6 +99,7 @@ func (in *inspection) concerned(key servicemodel.FrontendKey,
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -109,10 +112,12 @@ func (in *inspection) inspect(key servicemodel.FrontendKey) {
 			delete(departed, e)
 		}
 	}
+
 	if key.Protocol == servicemodel.UDP && was.empty() && !is.empty() {
 		s := in.find(key, new.Service)
 		s.all, s.fresh = true, true
 	}
+
 	if key.Protocol == servicemodel.UDP && old == nil && new != nil && in.fromRange(key) {
 		in.find(key, new.Service).all = true
 	}
@@ -142,6 +147,7 @@ func (in *inspection) leftOf(was, is pools) []netip.AddrPort {
 		left = slices.DeleteFunc(was.endpoints(), func(e netip.AddrPort) bool { return stays[e] })
 		in.left[key] = left
 	}
+
 	return left
 }
 
@@ -160,6 +166,7 @@ func (in *inspection) removed(key servicemodel.FrontendKey, n servicemodel.PortN
 	case !udp:
 		return // the connection goes on, and needs no deadline
 	}
+
 	in.depart(key, e, d)
 }
 
@@ -182,6 +189,7 @@ func (k *Keeper) delete(key servicemodel.FrontendKey, n servicemodel.PortName, e
 		s.all = true
 		return
 	}
+
 	s.gone = append(s.gone, e)
 }
 
@@ -252,18 +260,21 @@ func (k *Keeper) findDeparted(ctx context.Context) error {
 				return err
 			}
 			own := index.Frontend(&f)
+
 			// After a cut, flows with fixed timeouts answer the packets that the two ends still
 			// send.
 			if own == nil || !f.Translated() || f.Status&conntrack.StatusFixedTimeout != 0 ||
 				index.Serves(own, &f) {
 				continue
 			}
+
 			if p := k.policy(own.Service.Name); p.Mode == servicemodel.DrainConnections {
 				k.depart(own.Key, endpointOf(own, &f), departure{service: own.Service,
 					at: time.Now().Add(p.Drain)})
 			}
 		}
 	}
+
 	k.unknown = nil
 	return nil
 }
@@ -300,6 +311,7 @@ func (k *Keeper) expire(now time.Time) (next time.Duration) {
 		}
 		return wait <= 0
 	}
+
 	var drained []backends.Drained
 	for key, list := range k.departed {
 		for e, d := range list {
@@ -310,10 +322,12 @@ func (k *Keeper) expire(now time.Time) (next time.Duration) {
 				k.delete(key, d.service, e)
 			}
 		}
+
 		if len(list) == 0 {
 			delete(k.departed, key)
 		}
 	}
+
 	slices.SortFunc(drained, func(a, b backends.Drained) int {
 		return cmp.Or(a.Frontend.Compare(b.Frontend), a.Endpoint.Compare(b.Endpoint))
 	})
@@ -325,9 +339,11 @@ func (k *Keeper) expire(now time.Time) (next time.Duration) {
 			k.find(key, servicemodel.PortName{}).echo = true
 			times = times[1:]
 		}
+
 		if k.echoes[key] = times; len(times) == 0 {
 			delete(k.echoes, key)
 		}
 	}
+
 	return next
 }

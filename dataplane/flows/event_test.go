@@ -33,12 +33,14 @@ func TestCleaningsAreTold(t *testing.T) {
 				drained = append(drained, ev.Drained)
 			}
 		})
+
 		w.put(tcp1, ext1, tcp2, "udp 10.96.0.10:53 > 10.244.0.1:5353")
 		w.apply(t, serving(service(), endpoints(2)))
 		udp := sm.PortName{Name: dns, Port: "dns", Protocol: sm.UDP}
 		web := sm.PortName{Name: dns, Port: "web", Protocol: sm.TCP}
 		require.Equal(t, []backends.Cleaned{{Service: udp, Flows: 1}}, cleaned)
 		require.Empty(t, drained)
+
 		// without the service, its connections are still drained
 		w.apply(t, sm.State{}.WithNode(node))
 		w.settle(t)

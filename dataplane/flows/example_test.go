@@ -31,5 +31,6 @@ func Example() {
 		engine.Set(state)
 		return engine.Run(ctx, nil) // deletes, drains and cuts in time
 	}
+
 	_ = run
 }

@@ -28,6 +28,7 @@ func TestTimeGrowsAsPortsDo(t *testing.T) {
 					ports = append(ports, sm.EndpointPort{Name: name, Protocol: p,
 						Port: uint16(1 + i)})
 				}
+
 				for i := range tables {
 					var eps []sm.Endpoint
 					for k := range 4 {
@@ -38,8 +39,10 @@ func TestTimeGrowsAsPortsDo(t *testing.T) {
 							eps[k].Condition = sm.Serving
 						}
 					}
+
 					tables[i] = sm.State{}.WithService(svc).WithEndpoints(svc.Name, eps)
 				}
+
 				return tables
 			}, func(states [2]sm.State) {
 				k := ok(flows.New(&fakeTable{}, nil))(t)

@@ -52,9 +52,11 @@ func (f *fakeTable) Clean(_ context.Context, m *conntrack.Matcher, o conntrack.C
 		default:
 			c.Untranslated++
 		}
+
 		o.Stale(&f.flows[i])
 		c.Deleted++
 	}
+
 	f.flows = kept
 	return c, nil
 }
@@ -68,6 +70,7 @@ func (f *fakeTable) NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {
 			in = append(in, a)
 		}
 	}
+
 	return in, f.err
 }
 
@@ -82,6 +85,7 @@ func (f *fakeTable) Flows(_ context.Context, filter conntrack.Filter) iter.Seq2[
 				return
 			}
 		}
+
 		if f.err != nil {
 			yield(conntrack.Flow{}, f.err)
 		}
@@ -217,6 +221,7 @@ func endpoints(hosts ...int) (l []sm.Endpoint) {
 			}})
 		}
 	}
+
 	return l
 }
 

@@ -76,6 +76,7 @@ func anywhere(key servicemodel.FrontendKey) servicemodel.FrontendKey {
 	} else {
 		key.Addr = netip.IPv6Unspecified()
 	}
+
 	return key
 }
 
@@ -90,5 +91,6 @@ func (x *Index) Serves(f *servicemodel.Frontend, fl *conntrack.Flow) bool {
 			return true
 		}
 	}
+
 	return false
 }

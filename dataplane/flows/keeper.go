@@ -143,6 +143,7 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 	} else if first {
 		k.rules = c.Old.Rules()
 	}
+
 	in := inspection{Keeper: k, change: c, now: time.Now(), left: map[[2]pools][]netip.AddrPort{},
 		lingering: map[servicemodel.Name]lingering{}}
 	if first {
@@ -196,6 +197,7 @@ func (k *Keeper) settle(ctx context.Context) (next time.Duration, err error) {
 			next = sooner(next, wait.Grace)
 		}
 	}
+
 	if err := errors.Join(err, bad); err != nil {
 		return next, fmt.Errorf("clean up the flows of %d frontends: %w", due, err)
 	}
@@ -218,6 +220,7 @@ func (k *Keeper) firstDue() (at time.Time) {
 			at = s.first
 		}
 	}
+
 	return at
 }
 
@@ -230,6 +233,7 @@ func (k *Keeper) passed(p *wait.Packets) (left int) {
 		s.passed = len(s.gone)
 		return p == nil || !p.Done.Before(s.last)
 	})
+
 	if len(k.due) == 0 {
 		k.former, k.formerLocalhost = nil, false
 	}
@@ -265,6 +269,7 @@ func (k *Keeper) serviceOf(f *conntrack.Flow) servicemodel.PortName {
 				return s.service
 			}
 		}
+
 		for key, s := range k.due {
 			if key.EndPort != 0 && key.Addr == at.Addr() && key.Contains(at.Port()) &&
 				key.Protocol == servicemodel.Protocol(f.Protocol) {
@@ -272,6 +277,7 @@ func (k *Keeper) serviceOf(f *conntrack.Flow) servicemodel.PortName {
 			}
 		}
 	}
+
 	return servicemodel.PortName{}
 }
 
@@ -292,6 +298,7 @@ func (k *Keeper) listen(c conntrack.Change, found bool) {
 			}
 			times = times[:1]
 		}
+
 		k.echoes[key] = nil
 		for _, d := range times {
 			k.echoes[key] = append(k.echoes[key], now.Add(d))
@@ -327,6 +334,7 @@ func (k *Keeper) find(key servicemodel.FrontendKey, n servicemodel.PortName) *se
 		s = &search{first: now}
 		k.due[key] = s
 	}
+
 	s.last = now
 	if f := k.services.Frontend(key); f != nil {
 		s.service = f.Service
@@ -358,5 +366,6 @@ func (k *Keeper) Draining() int {
 			all[e] = struct{}{}
 		}
 	}
+
 	return len(all)
 }

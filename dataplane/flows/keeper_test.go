@@ -133,6 +133,7 @@ func other(ip string, port uint16) *sm.Service {
 		s.ExternalIPs = addrs(ip)
 		s.Ports = []sm.ServicePort{{Name: "dns", Protocol: sm.UDP, Port: port}}
 	}
+
 	return s
 }
 
@@ -183,6 +184,7 @@ func TestLateAnswersAreLookedFor(t *testing.T) {
 			f.Reply.Dst = f.Original.Src
 			return f
 		}
+
 		w := newWorld(t, flows.Config{})
 		w.restartAt(t, serving(service(), endpoints()).WithService(other("192.0.2.11", 53)))
 		w.put("udp 10.96.0.10:53", "udp 192.0.2.11:53")
@@ -192,6 +194,7 @@ func TestLateAnswersAreLookedFor(t *testing.T) {
 		require.Empty(t, w.list())
 		w.flows = []conntrack.Flow{backwards("10.96.0.10:53"), backwards("192.0.2.11:53"),
 			backwards("10.96.0.10:54"), backwards("10.244.0.1:5353")}
+
 		// the node may send requests from its own address
 		kept := []conntrack.Flow{w.flows[1], w.flows[2], w.flows[3]}
 		time.Sleep(r.Settle)
@@ -243,6 +246,7 @@ func TestChangesThatStrandNothingDoNotLookAtTheTable(t *testing.T) {
 		w.apply(t, next)
 		require.Zero(t, w.dumps, name)
 	}
+
 	// Without UDP the keeper has no reason to read the table, not even at first.
 	tcp := func(s *sm.Service) { s.Ports = s.Ports[1:] }
 	w = newWorld(t, flows.Config{})
@@ -322,10 +326,12 @@ func TestAKeeperIsCalledAgainWhenPacketsAreDone(t *testing.T) {
 			} else {
 				next = ok(w.engine.Settle(p.In(t.Context())))(t)
 			}
+
 			require.Equal(t, p.Awaited, next == wait.Grace)
 			time.Sleep(time.Second)
 			return p.Awaited
 		}
+
 		first, second := serving(service(), endpoints(2)), serving(service(), endpoints(3))
 		start := time.Now()
 		require.True(t, awaited(start.Add(-1), &first))
@@ -415,6 +421,7 @@ func TestWhatAFailedApplyDidIsNotForgotten(t *testing.T) {
 	w := newWorld(t, flows.Config{})
 	w.restartAt(t, serving(service(), endpoints(1)))
 	w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 203.0.113.5:53 > 10.244.0.1:5353")
+
 	// Another program removes the whole service, and the apply that follows is of a state without
 	// it.
 	ok(dataplane.New(memory.New(w.kernel.Kernel()), nil).Apply(t.Context(),

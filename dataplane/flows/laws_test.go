@@ -47,6 +47,7 @@ func walk(t *testing.T, rng *rand.Rand) {
 			runs.put(f)
 			anew.put(f)
 		}
+
 		s = g.Change(s)
 		is := resolve(t, s)
 		before := runs.list()
@@ -59,6 +60,7 @@ func walk(t *testing.T, rng *rand.Rand) {
 				requireLaws(t, was, is, f, left[f], leftAnew[f])
 			}
 		}
+
 		runs.flows = slices.Clone(anew.flows)
 	}
 }
@@ -97,6 +99,7 @@ func serves(s sm.State, e netip.AddrPort) bool {
 			}
 		}
 	}
+
 	return false
 }
 
@@ -111,6 +114,7 @@ func lawConfig() randstate.Config {
 			randstate.Place{IPv4: netip.AddrFrom4([4]byte{10, 244, 0, i + 1}),
 				IPv6: netip.AddrFrom16([16]byte{0xfd, 15: i + 1}), Node: []string{"n1", "n2"}[i%2]})
 	}
+
 	return c
 }
 
@@ -158,6 +162,7 @@ func endpointsAt(t *sm.Table, f *sm.Frontend, port uint16) (l []netip.AddrPort) 
 			}
 		}
 	}
+
 	return l
 }
 
@@ -180,6 +185,7 @@ func frontendAt(t *sm.Table, f conntrack.Flow) *sm.Frontend {
 			return found
 		}
 	}
+
 	var best *sm.Frontend
 	for f := range t.Frontends() {
 		if f.Key.Addr == key.Addr && f.Key.Protocol == key.Protocol && f.Key.EndPort != 0 &&
@@ -188,6 +194,7 @@ func frontendAt(t *sm.Table, f conntrack.Flow) *sm.Frontend {
 			best = f // of equal width, the first one
 		}
 	}
+
 	return best
 }
 
@@ -230,6 +237,7 @@ func TestEveryChangeIsOneThatAMatcherTakes(t *testing.T) {
 		n.LocalhostNodePorts, n.NodePortAddresses.Primary = true, !all
 		c.Nodes = append(c.Nodes, n)
 	}
+
 	c.Node = c.Nodes[2]
 	published := func(s sm.State) sm.State {
 		svc := &sm.Service{Name: sm.Name{Namespace: "default", Name: "published"},
@@ -238,6 +246,7 @@ func TestEveryChangeIsOneThatAMatcherTakes(t *testing.T) {
 			svc.Ports = append(svc.Ports, sm.ServicePort{Name: fmt.Sprintf("p%d", port),
 				Protocol: sm.UDP, Port: 30000 + port})
 		}
+
 		eps := endpoints(1 + rng.IntN(2))
 		for i := range eps {
 			eps[i].Ports = nil
@@ -246,8 +255,10 @@ func TestEveryChangeIsOneThatAMatcherTakes(t *testing.T) {
 					sm.EndpointPort{Name: p.Name, Protocol: sm.UDP, Port: 5353})
 			}
 		}
+
 		return s.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
+
 	for range 10 {
 		g, w := randstate.New(c, rng), newWorld(t, flows.Config{})
 		w.addrs = append(w.addrs, places[0])
@@ -278,6 +289,7 @@ func TestANodePortBesideAPortOfLocalhost(t *testing.T) {
 		return serving(service(), endpoints(nodePort)).WithNode(n).WithService(local).
 			WithEndpoints(local.Name, endpoints(localhost))
 	}
+
 	w.apply(t, state(1, 2))
 	w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 127.0.0.1:30053 > 10.244.0.2:5353")
 	w.apply(t, state(3, 2))

@@ -28,6 +28,7 @@ func TestFlowsOfTheLastPart(t *testing.T) {
 			w.restart(t)
 			p = parts()
 		}
+
 		ok(p.Remove(t.Context(), dns.Namespace))(t)
 		require.Equal(t, []string{"tcp 192.0.2.99:30080 > 10.244.0.1:8080"}, w.list(), restarts)
 	}

@@ -79,6 +79,7 @@ func TestConnectionsToEndpointsThatGoAreSubjectToThePolicy(t *testing.T) {
 						time.Sleep(r.Settle)
 						r.Settle = ok(w.engine.Settle(t.Context()))(t)
 					}
+
 					require.Equal(t, step.left, w.list(), "after %s", step.after)
 				}
 			})

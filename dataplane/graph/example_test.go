@@ -20,6 +20,7 @@ func ExampleServices() {
 		fmt.Println(err)
 		return
 	}
+
 	fmt.Print(graph.Services(table, nil).Mermaid())
 	// Output:
 	// flowchart LR

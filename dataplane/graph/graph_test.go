@@ -28,17 +28,20 @@ func table(t testing.TB) *sm.Table {
 		edit(s)
 		return s
 	}
+
 	endpoint := func(i, weight int, node string) sm.Endpoint {
 		return sm.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}),
 			Weight: uint16(weight), Node: node,
 			Ports: []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}}
 	}
+
 	local := func(port uint16) func(*sm.Service) {
 		return func(s *sm.Service) {
 			s.ExternalTrafficPolicy = sm.PolicyLocal
 			s.Ports[0].NodePort = port
 		}
 	}
+
 	var many []sm.Endpoint
 	for i := range 20 {
 		many = append(many, endpoint(100+i, 1, "n2"))
@@ -62,6 +65,7 @@ func chains() []hooks.Chain {
 		return hooks.Chain{Family: family, Table: table, Name: name, Type: "filter", Hook: h,
 			Priority: prio, Drops: drops}
 	}
+
 	drop := hooks.Rule{Chain: "web", Handle: 7, Text: "tcp dport 8080 drop", Comment: "no web"}
 	policy := c("ip", "filter", "FORWARD", hooks.Forward, 0)
 	policy.DropsByDefault = true
@@ -154,6 +158,7 @@ func TestNothingIsInjected(t *testing.T) {
 			require.NotContains(t, rest, "script>")
 		}
 	}
+
 	for line := range strings.Lines(g.DOT()) {
 		quotes := strings.Count(strings.NewReplacer(`\\`, "", `\"`, "").Replace(line), `"`)
 		require.Zero(t, quotes%2, line)
@@ -169,6 +174,7 @@ func BenchmarkSVG(b *testing.B) {
 			Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}},
 			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})}})
 	}
+
 	t, err := sm.Resolve(nil, st)
 	require.NoError(b, err)
 	for b.Loop() {

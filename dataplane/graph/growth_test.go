@@ -29,11 +29,13 @@ func TestCostsAreLinear(t *testing.T) {
 					ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8),
 						byte(i)})}})
 			}
+
 			table, err := sm.Resolve(nil, st)
 			require.NoError(t, err)
 			return table
 		}, func(table *sm.Table) { write(graph.Services(table, nil)) })
 	})
+
 	t.Run("chains and their rules", func(t *testing.T) {
 		order := []hooks.Hook{hooks.Prerouting, hooks.Input, hooks.Forward, hooks.Output,
 			hooks.Postrouting}
@@ -43,6 +45,7 @@ func TestCostsAreLinear(t *testing.T) {
 					Hook: order[i%len(order)], Priority: int32(-i),
 					Drops: []hooks.Rule{{Chain: "c", Text: "drop"}}})
 			}
+
 			return l
 		}, func(l []hooks.Chain) { write(graph.Hooks(l, sm.IPv4, nil)) })
 	})

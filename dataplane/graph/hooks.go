@@ -30,6 +30,7 @@ func Hooks(chains []hooks.Chain, f servicemodel.Family, ours func(*hooks.Chain) 
 			h.at[c.Hook] = append(h.at[c.Hook], c)
 		}
 	}
+
 	in := h.add(h.group(0, 0, ""), aside, "comes in")
 	routing := h.add(h.group(2, 0, ""), aside, "routing")
 	process := h.add(h.group(4, 0, ""), aside, "programs", "of this node")
@@ -73,8 +74,10 @@ func (h *hookDrawing) boxesOf(n hooks.Hook, column, row int) []*box {
 			h.add(g, aside, "conntrack")
 			tracks = false
 		}
+
 		h.chain(g, c)
 	}
+
 	if tracks {
 		h.add(g, aside, "conntrack")
 	}
@@ -91,18 +94,22 @@ func (h *hookDrawing) chain(g *group, c *hooks.Chain) {
 		h.add(g, plain, lines...)
 		return
 	}
+
 	l := foreign
 	if c.DropsByDefault {
 		lines = append(lines, "policy drop")
 		l = refuses
 	}
+
 	for i, r := range c.Drops {
 		l = refuses
 		if i == maxDrops {
 			lines = append(lines, fmt.Sprintf("%d more rules drop", len(c.Drops)-i))
 			break
 		}
+
 		lines = append(lines, wrap("drops: "+r.String(), 36)...)
 	}
+
 	h.add(g, l, lines...)
 }

@@ -83,6 +83,7 @@ func (s shape) lines() (out []point) {
 			v, _ := strconv.ParseFloat(word, 64)
 			n = append(n, v)
 		}
+
 		bend := []point{at, at, at, at}
 		switch c[1] {
 		case "M":
@@ -95,6 +96,7 @@ func (s shape) lines() (out []point) {
 		case "C":
 			bend = []point{at, {n[0], n[1]}, {n[2], n[3]}, {n[4], n[5]}}
 		}
+
 		steps := int(abs(bend[3].x-at.x) + abs(bend[3].y-at.y) + 1)
 		for i := range steps + 1 {
 			t := float64(i) / float64(steps)
@@ -103,8 +105,10 @@ func (s shape) lines() (out []point) {
 				u*u*u*bend[0].x + 3*u*u*t*bend[1].x + 3*u*t*t*bend[2].x + t*t*t*bend[3].x,
 				u*u*u*bend[0].y + 3*u*u*t*bend[1].y + 3*u*t*t*bend[2].y + t*t*t*bend[3].y})
 		}
+
 		at = bend[3]
 	}
+
 	return out
 }
 
@@ -122,6 +126,7 @@ func readable(t *testing.T, svg string) (labels int) {
 			labels++
 		}
 	}
+
 	for _, b := range p.Boxes {
 		r := b.Rect
 		boxes = append(boxes, area{b.Texts[0].Text, r.X, r.Y, r.X + r.Width, r.Y + r.Height})
@@ -131,6 +136,7 @@ func readable(t *testing.T, svg string) (labels int) {
 				in.y2 < r.Y+r.Height, "%q is in its box", s.Text)
 		}
 	}
+
 	all := slices.Concat(texts, boxes)
 	for i, a := range all {
 		for _, b := range all[i+1:] {
@@ -139,6 +145,7 @@ func readable(t *testing.T, svg string) (labels int) {
 			}
 		}
 	}
+
 	for _, path := range p.Paths {
 		for _, at := range path.lines() {
 			for _, a := range all {
@@ -148,6 +155,7 @@ func readable(t *testing.T, svg string) (labels int) {
 			}
 		}
 	}
+
 	return labels
 }
 
@@ -161,6 +169,7 @@ func TestTextsCanBeRead(t *testing.T) {
 			IPv4: netip.AddrFrom4([4]byte{10, 244, 0, i}),
 			IPv6: netip.AddrFrom16([16]byte{0xfd, 15: i})})
 	}
+
 	labels := 0
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -169,6 +178,7 @@ func TestTextsCanBeRead(t *testing.T) {
 		labels += readable(t, graph.Services(table, nil).SVG())
 		labels += readable(t, graph.Hooks(chosen(rng), sm.IPv4, ours).SVG())
 	}
+
 	require.Greater(t, labels, 500)
 	readable(t, graph.Services(shared(t, 8), nil).SVG())
 	readable(t, graph.Services(shared(t, 200), nil).SVG())
@@ -181,6 +191,7 @@ func chosen(rng *rand.Rand) (out []hooks.Chain) {
 			out = append(out, c)
 		}
 	}
+
 	rng.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
 	return out
 }
@@ -199,6 +210,7 @@ func shared(t testing.TB, services int) *sm.Table {
 			st = st.WithEndpoints(n, []sm.Endpoint{endpointOf(1), endpointOf(2)})
 		}
 	}
+
 	table, err := sm.Resolve(nil, st)
 	require.NoError(t, err)
 	return table
@@ -219,6 +231,7 @@ func TestManyServicesAreGrouped(t *testing.T) {
 		"2 endpoints", "rejected", "team-4/s109", "and 97 more", "100"} {
 		require.Contains(t, texts, text)
 	}
+
 	require.NotContains(t, texts, "team-3/s3")
 	require.Less(t, len(svg), 10_000)
 }

@@ -22,6 +22,7 @@ func chunks[K comparable](all []*servicemodel.Frontend,
 		}
 		out[len(out)-1] = append(out[len(out)-1], f)
 	}
+
 	return out
 }
 
@@ -44,9 +45,11 @@ func (s *services) namespace(row int, all []*servicemodel.Frontend) {
 				ends[v] = &end{map[servicemodel.Kind]int{}, nil,
 					map[servicemodel.PoolID]bool{}, map[netip.AddrPort]bool{}}
 			}
+
 			ends[v].add(s.t, f, v)
 		}
 	}
+
 	s.row(row)
 	name := s.add(s.columns[0], plain, all[0].Service.Name.Namespace,
 		many(len(chunks(all, portOf)), "service port"))
@@ -55,6 +58,7 @@ func (s *services) namespace(row int, all []*servicemodel.Frontend) {
 		frontends[k] = s.add(s.columns[1], plain, many(kinds[k], "frontend"), k.String())
 		s.connect(name, frontends[k], "")
 	}
+
 	for _, v := range slices.Sorted(maps.Keys(ends)) {
 		to := s.end(v, ends[v])
 		for _, k := range slices.Sorted(maps.Keys(ends[v].kinds)) {
@@ -85,6 +89,7 @@ func (s *services) end(v servicemodel.Verdict, e *end) *box {
 		s.connect(b, s.add(s.columns[3], plain, many(len(e.endpoints), "endpoint")), "")
 		return b
 	}
+
 	lines := []string{endTexts[v]}
 	for _, p := range e.ports[:min(len(e.ports), maxNames)] {
 		lines = append(lines, p.String())

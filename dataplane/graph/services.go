@@ -28,6 +28,7 @@ func Services(t *servicemodel.Table, keep func(*servicemodel.Frontend) bool) *Gr
 			all = append(all, f)
 		}
 	}
+
 	slices.SortStableFunc(all, func(a, b *servicemodel.Frontend) int {
 		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.Kind, b.Kind))
 	})
@@ -37,6 +38,7 @@ func Services(t *servicemodel.Table, keep func(*servicemodel.Frontend) bool) *Gr
 		}
 		return s.Graph
 	}
+
 	for _, f := range all {
 		s.frontend(f)
 	}
@@ -66,6 +68,7 @@ func (s *services) frontend(f *servicemodel.Frontend) {
 		port = s.add(s.columns[0], plain, f.Service.String())
 		s.ports[f.Service] = port
 	}
+
 	lines := []string{f.Key.String(), f.Kind.String()}
 	if text := f.AffinityText(); text != "" {
 		lines = append(lines, wrap("affinity "+text, 28)...)
@@ -79,6 +82,7 @@ func (s *services) frontend(f *servicemodel.Frontend) {
 		s.verdict(b, f, f.Internal, "")
 		return
 	}
+
 	s.verdict(b, f, f.Internal, "from here")
 	s.verdict(b, f, f.External, "from outside")
 }
@@ -109,6 +113,7 @@ func (s *services) verdict(from *box, f *servicemodel.Frontend, v servicemodel.V
 		s.connect(from, s.pool(pool), text)
 		return
 	}
+
 	lines := append([]string{cmp.Or(endTexts[v], "no pool")}, wrap(s.t.Cause(f).String(), 36)...)
 	s.connect(from, s.add(s.columns[2], refuses, lines...), text)
 }
@@ -148,6 +153,7 @@ func (s *services) pool(p *servicemodel.Pool) *box {
 		rest -= shares[i]
 		s.connect(b, s.endpoint(p.Slots[i].Endpoint, p.ID.Service.Protocol), text(shares[i]))
 	}
+
 	if more := len(order) - drawn; more > 0 {
 		s.connect(b, s.add(s.columns[3], aside, fmt.Sprintf("and %d more", more)), text(rest))
 	}
@@ -179,6 +185,7 @@ func wrap(text string, width int) (lines []string) {
 		}
 		line += word
 	}
+
 	if line != "" {
 		lines = append(lines, line)
 	}

@@ -52,16 +52,19 @@ func (g *Graph) SVG() string {
 			fmt.Fprintf(&b, `<text class="head" x="%d" y="%d">%s</text>`+"\n", n.x,
 				n.titleY, xmlText(n.title))
 		}
+
 		for _, x := range n.boxes {
 			x.svg(&b)
 		}
 	}
+
 	for _, e := range edges {
 		if e.text != "" {
 			fmt.Fprintf(&b, `<text class="on" text-anchor="end" x="%d" y="%d">%s</text>`+"\n",
 				e.to.x-tip-4, e.y+4, xmlText(e.text))
 		}
 	}
+
 	b.WriteString("</svg>\n")
 	return b.String()
 }
@@ -74,6 +77,7 @@ func (x *box) svg(b *strings.Builder) {
 		fmt.Fprintf(b, `<text x="%d" y="%d">%s</text>`, x.x+padding, top+i*lineHeight+13,
 			xmlText(l))
 	}
+
 	b.WriteString("</g>\n")
 }
 
@@ -89,6 +93,7 @@ func (g *Graph) ends() []edge {
 		e.y = e.to.y + e.to.height/2 + (2*entered[e.to]-e.to.entries+1)*lineHeight/2
 		entered[e.to]++
 	}
+
 	return edges
 }
 
@@ -101,11 +106,13 @@ func (g *Graph) path(e edge) string {
 		x := e.from.x + min(e.from.width, e.to.width)/2
 		return fmt.Sprintf("M%d %dV%d", x, e.from.y+e.from.height, e.to.y)
 	}
+
 	end := fmt.Sprintf("H%d", e.to.x)
 	if e.text != "" {
 		text := e.to.x - tip - 8 - textWidth(e.text)
 		end = fmt.Sprintf("H%dM%d %dH%d", text, e.to.x-tip, e.y, e.to.x)
 	}
+
 	if g.ways {
 		return fmt.Sprintf("M%d %dH%dV%d%s", x1, y1, e.to.entry-10, e.y, end)
 	}
@@ -127,6 +134,7 @@ func (g *Graph) place() (width, height int) {
 			widest[n.column] = max(widest[n.column], b.width)
 		}
 	}
+
 	at, straight, x := make([]int, columns), g.straight(columns), margin
 	for i, w := range widest {
 		if i > 0 {
@@ -137,12 +145,14 @@ func (g *Graph) place() (width, height int) {
 			width = x + margin
 		}
 	}
+
 	for _, n := range g.groups {
 		n.x, n.width = at[n.column], widest[n.column]
 		for _, b := range n.boxes {
 			b.x, b.width, b.entry = n.x, n.width, n.x-straight[n.column]
 		}
 	}
+
 	return max(width, 2*margin), g.stackAll() + margin
 }
 
@@ -156,6 +166,7 @@ func (g *Graph) stackAll() (bottom int) {
 		}
 		rows[n.row] = append(rows[n.row], n)
 	}
+
 	for _, row := range rows {
 		top := bottom + margin
 		for _, n := range row {
@@ -163,6 +174,7 @@ func (g *Graph) stackAll() (bottom int) {
 				n.titleY = top + 14
 			}
 		}
+
 		if slices.ContainsFunc(row, func(n *group) bool { return n.title != "" }) {
 			top += head
 		}
@@ -180,6 +192,7 @@ func (g *Graph) stackAll() (bottom int) {
 			}
 		}
 	}
+
 	return bottom
 }
 
@@ -201,6 +214,7 @@ func (g *Graph) straight(columns int) []int {
 			widths[e.to.column] = max(widths[e.to.column], 8+textWidth(e.text)+tip)
 		}
 	}
+
 	return widths
 }
 

@@ -17,6 +17,7 @@ func (g *Graph) Mermaid() string {
 			fmt.Fprintf(&b, "  subgraph g%d [\"%s\"]\n    direction TB\n", n.boxes[0].id,
 				mermaidText(n.title))
 		}
+
 		for _, x := range n.boxes {
 			var lines []string
 			for _, l := range x.lines {
@@ -25,10 +26,12 @@ func (g *Graph) Mermaid() string {
 			fmt.Fprintf(&b, "    n%d[\"%s\"]:::%s\n", x.id, strings.Join(lines, "<br>"),
 				looks[x.look])
 		}
+
 		if titled {
 			b.WriteString("  end\n")
 		}
 	}
+
 	for _, e := range g.edges {
 		text := ""
 		if e.text != "" {
@@ -36,6 +39,7 @@ func (g *Graph) Mermaid() string {
 		}
 		fmt.Fprintf(&b, "  n%d -->%s n%d\n", e.from.id, text, e.to.id)
 	}
+
 	b.WriteString("  classDef refuses stroke:#b3201c,stroke-width:2px\n" +
 		"  classDef foreign stroke-dasharray:4 3\n  classDef aside stroke-opacity:0.4\n" +
 		"  classDef plain stroke-width:1px\n")
@@ -52,6 +56,7 @@ func mermaidText(s string) string {
 			fmt.Fprintf(&b, "#%d;", r)
 		}
 	}
+
 	return b.String()
 }
 
@@ -67,14 +72,17 @@ func (g *Graph) DOT() string {
 			fmt.Fprintf(&b, "  subgraph cluster_%d {\n    label=%s\n", n.boxes[0].id,
 				dotText(n.title))
 		}
+
 		for _, x := range n.boxes {
 			fmt.Fprintf(&b, "    n%d [label=%s%s]\n", x.id, dotText(x.lines...),
 				dotLooks[x.look])
 		}
+
 		if titled {
 			b.WriteString("  }\n")
 		}
 	}
+
 	for _, e := range g.edges {
 		text := ""
 		if e.text != "" {
@@ -82,6 +90,7 @@ func (g *Graph) DOT() string {
 		}
 		fmt.Fprintf(&b, "  n%d -> n%d%s\n", e.from.id, e.to.id, text)
 	}
+
 	b.WriteString("}\n")
 	return b.String()
 }

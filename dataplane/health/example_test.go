@@ -65,6 +65,7 @@ func ExampleNodePorts() {
 		fmt.Println(err)
 		return
 	}
+
 	fmt.Println("no endpoint:", status("http://"+listener.Addr().String()))
 	// Output: no endpoint: 503 Service Unavailable
 }

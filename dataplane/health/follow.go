@@ -23,6 +23,7 @@ func (p *NodePorts) Follow(e *dataplane.Engine, failed func(error)) (stop func()
 			failed(err)
 		}
 	}
+
 	stop = e.Subscribe(func(ctx context.Context, ev dataplane.Event) {
 		t, changed := held(ev)
 		if !changed {
@@ -55,5 +56,6 @@ func held(ev dataplane.Event) (t *servicemodel.Table, changed bool) {
 	case dataplane.CleanedUp:
 		return nil, true
 	}
+
 	return nil, false
 }

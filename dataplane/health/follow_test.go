@@ -27,8 +27,10 @@ func TestPortsFollowAnEngine(t *testing.T) {
 				Name:                  servicemodel.Name{Namespace: "default", Name: name},
 				ExternalTrafficPolicy: servicemodel.PolicyLocal, ClusterIPs: []netip.Addr{ip}})
 		}
+
 		return s
 	}
+
 	one, two := []string{"tcp4 0.0.0.0:32000"}, []string{"tcp4 0.0.0.0:32000", "tcp4 0.0.0.0:32001"}
 
 	e := dataplane.New(memory.New(nil), nil)
@@ -38,6 +40,7 @@ func TestPortsFollowAnEngine(t *testing.T) {
 		t.Cleanup(func() { _ = s.Close() })
 		return s.Follow(e, func(err error) { t.Error(err) })
 	}
+
 	follow(&early)
 	apply := func(services ...string) func() error {
 		return func() error { return errOf(e.Apply(t.Context(), state(services...))) }
@@ -75,6 +78,7 @@ func TestPortsFollowAnEngine(t *testing.T) {
 		require.Equal(t, step.want, early.addresses(), step.what)
 		require.Equal(t, step.want, late.addresses(), step.what)
 	}
+
 	stop()
 	require.NoError(t, apply("a", "b")())
 	require.Equal(t, two, early.addresses())

@@ -141,6 +141,7 @@ func (p *NodePorts) Sync(ctx context.Context, t *servicemodel.Table) error {
 			delete(p.servers, on)
 		}
 	}
+
 	p.want = want
 	return p.open(ctx)
 }
@@ -157,6 +158,7 @@ func (p *NodePorts) open(ctx context.Context) error {
 			errs = append(errs, &ListenError{Service: on.service, Addr: on.addr, Err: err})
 		}
 	}
+
 	if p.retry != nil {
 		p.retry.Stop()
 	}
@@ -169,6 +171,7 @@ func (p *NodePorts) open(ctx context.Context) error {
 			}
 		})
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -183,6 +186,7 @@ func (p *NodePorts) wanted(t *servicemodel.Table) (map[listenOn]int, error) {
 				return nil, err
 			}
 		}
+
 		for _, a := range addrs {
 			count := h.IPv4
 			if a.Is6() {
@@ -193,6 +197,7 @@ func (p *NodePorts) wanted(t *servicemodel.Table) (map[listenOn]int, error) {
 			}
 		}
 	}
+
 	return want, nil
 }
 
@@ -206,18 +211,21 @@ func (p *NodePorts) listenAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {
 			addrs = append(addrs, r.Masked().Addr())
 			continue
 		}
+
 		if node == nil {
 			var err error
 			if node, err = p.cfg.Addresses(); err != nil {
 				return nil, fmt.Errorf("health check node ports: addresses of the node: %w", err)
 			}
 		}
+
 		for _, a := range node {
 			if r.Contains(a) && !a.IsLoopback() {
 				addrs = append(addrs, a)
 			}
 		}
 	}
+
 	return addrs, nil
 }
 

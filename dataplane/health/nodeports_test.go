@@ -38,6 +38,7 @@ func table(t *testing.T, node servicemodel.Node, clusterIPs []string, local ...s
 		eps = append(eps, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Node: "n1",
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
+
 	s := servicemodel.State{}.WithNode(node).WithService(svc).WithEndpoints(web, eps)
 	resolved, err := servicemodel.Resolve(nil, s)
 	require.NoError(t, err)
@@ -182,6 +183,7 @@ func TestPortsAreOpenedAndClosedByDifference(t *testing.T) {
 		require.NoError(t, s.Sync(t.Context(), step.table), step.about)
 		require.Equal(t, step.want, node.addresses(), step.about)
 	}
+
 	require.NoError(t, s.Sync(t.Context(), table(t, some, both)))
 	require.NoError(t, s.Close())
 	require.Empty(t, node.addresses())

@@ -93,6 +93,7 @@ func (p *Proxy) Handler() http.Handler {
 		eligible := p.cfg.Eligible()
 		p.answer(r.Context(), w, &eligible)
 	})
+
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, r *http.Request) {
 		p.answer(r.Context(), w, nil)
 	})
@@ -142,6 +143,7 @@ func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, eligible *boo
 		checked = p.cfg.Node(limited, s.Held)
 		cancel()
 	}
+
 	h := proxyHealth{LastUpdated: updated, CurrentTime: now, NodeEligible: eligible,
 		Healthy: healthy, Status: map[string]familyHealth{}, Serving: serving, Node: checked,
 		Refused: s.Refused, Warnings: s.Warnings, Problems: p.cfg.Problems()}

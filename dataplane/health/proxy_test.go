@@ -40,6 +40,7 @@ func TestHealthIsThatOfKubeProxy(t *testing.T) {
 			require.True(t, json.Valid(w.Body.Bytes()))
 			return w.Body.String()
 		}
+
 		// A bubble begins at midnight UTC 2000-01-01. No state is wanted yet.
 		const midnight = `"2000-01-01T00:00:00Z"`
 		require.JSONEq(t, `{"lastUpdated": `+midnight+`, "currentTime": `+midnight+`,
@@ -57,6 +58,7 @@ func TestHealthIsThatOfKubeProxy(t *testing.T) {
 			time.Sleep(59 * time.Second)
 			require.Equal(t, proxy.Healthy(), time.Now().Minute() == 0)
 		}
+
 		require.JSONEq(t, `{"lastUpdated": `+midnight+`, "currentTime": "2000-01-01T00:01:58Z",
 			"healthy": false,
 			"status": {"IPv4": {"lastUpdated": `+midnight+`, "healthy": false}}}`,
@@ -94,6 +96,7 @@ func TestTheAnswerListsProblems(t *testing.T) {
 		_, err := engine.Apply(t.Context(), servicemodel.State{}.WithService(&s))
 		require.NoError(t, err)
 	}
+
 	proxy := health.NewProxy(engine, &health.ProxyConfig{
 		Problems: func() []string { return []string{"web.yaml is broken"} }})
 	w := httptest.NewRecorder()
@@ -134,5 +137,6 @@ func TestTheAnswerListsFindingsOfTheNode(t *testing.T) {
 		require.Equal(t, want, strings.Count(w.Body.String(), `"findings":[{"check":"forwarding",`+
 			`"severity":"error","means":"off","do":"on"}]`), "%s: %s", path, w.Body)
 	}
+
 	require.Equal(t, 1, asked)
 }

@@ -67,13 +67,16 @@ func ServingOf(s dataplane.Status) *Serving {
 			refused[r.Service] = true
 		}
 	}
+
 	for svc := range s.State.Services() {
 		if refused[svc.Name] {
 			v.Refused++
 			continue
 		}
+
 		v.count(s.Held, s.Held.FrontendsOfService(svc.Name))
 	}
+
 	return v
 }
 
@@ -95,6 +98,7 @@ func (c *ServingCache) Of(s dataplane.Status) *Serving {
 		l = &counted{s.Wanted, s.Applied, s.Held, ServingOf(s)}
 		c.last.Store(l)
 	}
+
 	return l.serving
 }
 
@@ -110,6 +114,7 @@ func (v *Serving) count(held *servicemodel.Table, frontends []*servicemodel.Fron
 			local = true
 		}
 	}
+
 	switch {
 	case len(frontends) == 0:
 		v.Nowhere++

@@ -94,6 +94,7 @@ func TestServing(t *testing.T) {
 				causes = append(causes, c.Kind)
 				require.Equal(t, "default/b", c.Service.Name.String())
 			}
+
 			require.Equal(t, tt.causes, causes)
 			answered := *got
 			got.Rejected = nil
@@ -126,6 +127,7 @@ func TestServingFollowsTheEngine(t *testing.T) {
 		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &s))
 		return s
 	}
+
 	require.Nil(t, serving().Serving)
 	svc := servicemodel.Service{Name: web,
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")},
@@ -140,6 +142,7 @@ func TestServingFollowsTheEngine(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, step.kept, serving().Serving.Kept)
 	}
+
 	e.Set(with(servicemodel.State{}.WithService(&svc), "a", elsewhere()))
 	pending := serving().Serving
 	require.Equal(t, []int{2, 1}, []int{pending.Services, pending.Nowhere})

@@ -18,6 +18,7 @@ func TestCostsAreLinear(t *testing.T) {
 			d.leads[at] = []string{fmt.Sprint(i + 1), fmt.Sprint(i + 2), "0"}
 			d.drops[at] = []Rule{{Chain: at.chain, Text: "drop"}}
 		}
+
 		return d
 	}, func(d reading) { d.from(place{1, "fw", "0"}) })
 }

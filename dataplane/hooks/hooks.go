@@ -53,6 +53,7 @@ func Read(ctx context.Context, cfg *Config, skip func(table string) bool) ([]Cha
 		return nil, fmt.Errorf("read the chains of nf_tables: %w", nft.Explain(err, nil,
 			nft.Running()))
 	}
+
 	for i := range d.base {
 		d.base[i].Drops, d.base[i].Accepts = d.from(d.at[i])
 	}
@@ -60,6 +61,7 @@ func Read(ctx context.Context, cfg *Config, skip func(table string) bool) ([]Cha
 		return slices.Compare([]string{a.Family, a.Table, a.Name},
 			[]string{b.Family, b.Table, b.Name})
 	})
+
 	return d.base, nil
 }
 
@@ -75,6 +77,7 @@ func readAll(ctx context.Context, cfg *Config, skip func(string) bool) (d readin
 			accepts: map[place]bool{}}
 		err = d.read(ctx, conn, skip)
 	}
+
 	return d, err
 }
 
@@ -100,6 +103,7 @@ func (d *reading) read(ctx context.Context, conn *rawnl.Conn, skip func(string) 
 			err = d.readRules(ctx, conn, t)
 		}
 	}
+
 	return err
 }
 
@@ -125,6 +129,7 @@ func (d *reading) readRules(ctx context.Context, conn *rawnl.Conn, t place) erro
 			d.drops[at] = append(d.drops[at], Rule{Chain: at.chain, Handle: rule.Handle,
 				Comment: nft.CommentOf(rule.UserData), Text: text})
 		}
+
 		if does.Accepts && !neverNew(text) {
 			d.accepts[at] = true
 		}
@@ -155,5 +160,6 @@ func (d *reading) from(at place) (drops []Rule, accepts bool) {
 			next = append(next, place{at.family, at.table, chain})
 		}
 	}
+
 	return drops, accepts
 }

@@ -73,6 +73,7 @@ func TestReadTellsWhatDrops(t *testing.T) {
 			got[i].Drops[j].Handle = 0
 		}
 	}
+
 	require.Equal(t, []hooks.Chain{
 		{Family: "inet", Table: "fw", Name: "forward_all", Type: "filter", Hook: hooks.Forward,
 			Priority: 5, DropsByDefault: true, Drops: []hooks.Rule{
@@ -134,14 +135,17 @@ func TestRulesAreWrittenAsNFTWritesThem(t *testing.T) {
 			text.WriteString("set blocked { type ipv4_addr; }\n" +
 				"set pairs { type ipv4_addr . inet_service; }\n")
 		}
+
 		text.WriteString("chain c {\ntype filter hook input priority 0;\n")
 		for line := range strings.Lines(likeNFT) {
 			if f, rule, _ := strings.Cut(line, " "); f == family {
 				text.WriteString(rule)
 			}
 		}
+
 		text.WriteString("}\n}\n")
 	}
+
 	nstest.NFT(t, ns, text.String())
 	got, err := hooks.Read(t.Context(), &hooks.Config{NetNS: ns.NetNS()}, nil)
 	require.NoError(t, err)
@@ -157,12 +161,14 @@ func TestRulesAreWrittenAsNFTWritesThem(t *testing.T) {
 				want = append(want, line)
 			}
 		}
+
 		for _, rule := range c.Drops {
 			have = append(have, rule.Text)
 		}
 		require.Equal(t, want, have)
 		compared += len(have)
 	}
+
 	require.Equal(t, strings.Count(likeNFT, "\n")-1, compared)
 }
 
@@ -181,6 +187,7 @@ func TestReadSeesIptables(t *testing.T) {
 			return
 		}
 	}
+
 	require.Fail(t, "the chain is not there", "%v", got)
 }
 

@@ -68,6 +68,7 @@ func (e OpErrors) Error() string {
 		}
 		s.WriteString(err.Error())
 	}
+
 	if len(e) > shown {
 		fmt.Fprintf(&s, "; and %d more", len(e)-shown)
 	}
@@ -91,5 +92,6 @@ func (e OpErrors) Err() error {
 	case 1:
 		return e[0]
 	}
+
 	return e
 }

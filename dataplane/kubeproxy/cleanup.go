@@ -52,6 +52,7 @@ func withKernel(cfg *Config, doing string, do func(*kernel) error) error {
 		defer k.close()
 		err = do(k)
 	}
+
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, kernelerr.Permission(err))
 	}

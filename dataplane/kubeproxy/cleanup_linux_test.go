@@ -76,6 +76,7 @@ func load(t *testing.T, ns *netnstest.NS, version string) {
 	case strings.Contains(text, "nfacct") && !makeCounters(t, ns):
 		t.Skip("the kernel has no nfnetlink_acct")
 	}
+
 	restore(t, ns, text)
 }
 
@@ -98,10 +99,12 @@ COMMIT
 		"-A KUBE-SEP-UKSFD7AGPMPPLUHC"} {
 		require.Contains(t, after, stays)
 	}
+
 	for _, gone := range []string{"KUBE-SERVICES", "KUBE-POSTROUTING", "KUBE-NODEPORTS",
 		"KUBE-SVC-XPGD46QRK7WJZT7O"} {
 		require.NotContains(t, after, gone)
 	}
+
 	require.Contains(t, done.String(), "# left: chain ip nat KUBE-MARK-MASQ: a rule of chain "+
 		"CNI-DN-1, which is not kube-proxy's or stays, leads to it\n")
 	require.Contains(t, done.String(), "# left: chain ip6 nat KUBE-SEP-UKSFD7AGPMPPLUHC: ")
@@ -217,6 +220,7 @@ func TestOtherWritersAreWaitedFor(t *testing.T) {
 			return k.commit(t.Context(), p, gen)
 		}
 	}
+
 	p, err := k.retry(t.Context(), until(maxReadings+1))
 	require.ErrorIs(t, err, kernelerr.ErrConflict)
 	require.Nil(t, p)
@@ -269,6 +273,7 @@ func (m *ipvsMode) begin() {
 		require.NoError(m.t, m.links.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}))
 		m.bind(device, "10.96.0.1")
 	}
+
 	s := ipvsnl.Service{ServiceKey: tcp("10.96.0.1:443"), Scheduler: "rr"}
 	_ = m.ipvs.Submit(m.t.Context(), ipvsnl.NewService(s)) // it may be there
 }
@@ -296,6 +301,7 @@ func TestKernelEachRequestGoesWrong(t *testing.T) {
 		m.ended(err, "a request failed")
 		return err
 	})
+
 	k := ok(open(&Config{NetNS: m.ns.NetNS()}))(t)
 	defer k.close()
 	f := rawnltest.NewFaults()
@@ -311,6 +317,7 @@ func TestKernelEachRequestGoesWrong(t *testing.T) {
 			} else if n > 0 {
 				require.NoError(t, err, "request %d: %s", n, fault.Name)
 			}
+
 			m.ended(err, fault.Name)
 		}
 	}
@@ -332,6 +339,7 @@ func webState(c *netnstest.Cluster) sm.State {
 		l = append(l, sm.Endpoint{Addr: pod.IPv4, Node: "node",
 			Ports: []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}})
 	}
+
 	return sm.State{}.WithService(web).WithEndpoints(web.Name, l).WithNode(sm.Node{
 		Name: "node", Addresses: c.NodeAddrs(), LocalPods: sm.PodDetector{
 			CIDRs: []netip.Prefix{netip.MustParsePrefix(netnstest.Net.ClusterCIDRv4)}}})
@@ -409,5 +417,6 @@ func probeUntil(ctx context.Context, c *netnstest.Cluster) (failed []netnstest.O
 			failed = append(failed, o)
 		}
 	}
+
 	return failed
 }

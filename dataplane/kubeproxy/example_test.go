@@ -27,6 +27,7 @@ func Example() {
 		fmt.Print(done)
 		return err
 	}
+
 	_ = handOver // it needs privileges
 }
 

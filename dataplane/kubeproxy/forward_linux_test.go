@@ -39,12 +39,14 @@ func TestAFirewallThatDropsForwardedPackets(t *testing.T) {
 					To: netip.AddrPortFrom(c.Node.IPv4, port)}.Send(t.Context())
 				return o.Kind == netnstest.Answered
 			}
+
 			require.Equal(t, name != "nftables", answers(masqueraded))
 			require.False(t, answers(unmasqueraded))
 			for _, rule := range []string{"-m mark --mark 0x1000/0x1000",
 				"-m conntrack --ctstate RELATED,ESTABLISHED"} {
 				nstest.Run(t, c.Node.NS, "iptables-nft -A FORWARD "+rule+" -j ACCEPT")
 			}
+
 			require.True(t, answers(masqueraded))
 			require.False(t, answers(unmasqueraded))
 		})

@@ -42,6 +42,7 @@ func (k *kernel) readContents(ctx context.Context, c contents) error {
 			}
 		}
 	}
+
 	return k.readVirtualFrontends(ctx, c)
 }
 
@@ -62,6 +63,7 @@ func (k *kernel) readTable(ctx context.Context, c contents, name TableID, f *nft
 	case name.Name == tableNAT:
 		return t.iptables(c, "KUBE-SERVICES", "KUBE-NODEPORTS")
 	}
+
 	// KUBE-NODEPORTS of this table has the health check node ports.
 	return t.iptables(c, "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES")
 }
@@ -103,9 +105,11 @@ func (k *kernel) readVirtualFrontends(ctx context.Context, c contents) error {
 					f.Endpoints = append(f.Endpoints, netip.AddrPortFrom(d.Addr, d.Port))
 				}
 			}
+
 			slices.SortFunc(f.Endpoints, netip.AddrPort.Compare)
 			c.add(f)
 		}
+
 		return nil
 	})
 }
@@ -146,6 +150,7 @@ func (t *table) iptables(c contents, chains ...string) (err error) {
 			c.add(f)
 		}
 	}
+
 	return nil
 }
 
@@ -177,6 +182,7 @@ func (t *table) nftables(c contents) error {
 			c.add(f)
 		}
 	}
+
 	return nil
 }
 
@@ -205,12 +211,14 @@ func (t *table) endpoints(chain string) ([]netip.AddrPort, error) {
 		case r.chain == "":
 			continue
 		}
+
 		for _, e := range next {
 			ep := nft.Reader{Bytes: e.Data}
 			if to := ep.Endpoint(t.family.AddrLen); ep.Done() && !e.Goto {
 				l = append(l, to)
 				continue
 			}
+
 			more, err := t.endpoints(string(e.Data))
 			if err != nil {
 				return nil, err
@@ -218,6 +226,7 @@ func (t *table) endpoints(chain string) ([]netip.AddrPort, error) {
 			l = append(l, more...)
 		}
 	}
+
 	slices.SortFunc(l, netip.AddrPort.Compare)
 	t.pools[chain] = slices.Compact(l)
 	return t.pools[chain], nil

@@ -59,6 +59,7 @@ func copies(text string, n int) string {
 			all = append(all, line)
 		}
 	}
+
 	return strings.Join(all, "")
 }
 
@@ -71,6 +72,7 @@ func loadCopies(t *testing.T, ns *netnstest.NS, version string, n int) {
 		nstest.NFT(t, ns, tables6(text))
 		return
 	}
+
 	if strings.Contains(text, "nfacct") && !makeCounters(t, ns) {
 		t.Skip("the kernel has no nfnetlink_acct")
 	}
@@ -78,6 +80,7 @@ func loadCopies(t *testing.T, ns *netnstest.NS, version string, n int) {
 		restore(t, ns, text)
 		return
 	}
+
 	makeSets(t, ns)
 	h := ok(netlink.NewHandleAt(vishvananda.NsHandle(ns.Fd()), unix.NETLINK_NETFILTER))(t)
 	defer h.Close()
@@ -92,6 +95,7 @@ func loadCopies(t *testing.T, ns *netnstest.NS, version string, n int) {
 			fmt.Fprintln(&batch, "address add", addr, "dev kube-ipvs0")
 		}
 	}
+
 	nstest.Exec(t, ns, batch.String(), "ip", "-batch", "-")
 	restore(t, ns, text)
 }
@@ -121,6 +125,7 @@ func newCounted(t *testing.T, ns *netnstest.NS) *counted {
 		count("requests to rtnetlink", 1)
 		return do()
 	})
+
 	return c
 }
 
@@ -140,13 +145,16 @@ func wanted(c contents) sm.State {
 					15: byte(key.Port)})
 			}
 		}
+
 		var l []sm.Endpoint
 		for _, e := range f.Endpoints {
 			l = append(l, sm.Endpoint{Addr: e.Addr(),
 				Ports: []sm.EndpointPort{{Protocol: key.Protocol, Port: e.Port()}}})
 		}
+
 		s = s.WithService(svc).WithEndpoints(svc.Name, l)
 	}
+
 	return s
 }
 
@@ -181,6 +189,7 @@ func countedHandOver(t *testing.T, version string, n int,
 		k.counts[k.doing+": objects"] = len(p.Rules) + len(p.Chains) + len(p.Tables) +
 			len(p.VirtualServers) + len(p.Sets)
 	}
+
 	require.True(t, ok(k.find(t.Context()))(t).Empty())
 	return k.counts
 }
@@ -241,6 +250,7 @@ func TestAComparisonReadsEachServiceOnce(t *testing.T) {
 				"goto service-A-a/b/tcp/c }\n", i)
 			endpoints = append(endpoints, fmt.Sprintf("%d : 10.180.0.%d . 80", i, i))
 		}
+
 		fmt.Fprintf(&text, "add rule ip kube-proxy service-A-a/b/tcp/c meta l4proto tcp dnat "+
 			"ip addr . port to numgen random mod %d map { %s }\n", n,
 			strings.Join(endpoints, " , "))
@@ -256,5 +266,6 @@ func TestAComparisonReadsEachServiceOnce(t *testing.T) {
 		}
 		costs[n] = k.counts
 	}
+
 	requireProportional(t, costs[15], costs[30], costs[60])
 }

@@ -48,6 +48,7 @@ func (k *kernel) readServers(ctx context.Context) (servers []VirtualServer, err 
 					netip.AddrPortFrom(s.Addr, s.Port)})
 			}
 		}
+
 		return err
 	})
 	return servers, err
@@ -94,6 +95,7 @@ func (k *kernel) readDevice(v *virtual) error {
 	case !rtnetlink.Gone(err):
 		return fmt.Errorf("look for device %s: %w", device, err)
 	}
+
 	addrs, err := k.links.AddrList()
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
@@ -110,6 +112,7 @@ func (k *kernel) readDevice(v *virtual) error {
 			v.device.addresses[addr] = true
 		}
 	}
+
 	return nil
 }
 
@@ -172,11 +175,13 @@ func (p *Plan) planVirtual(v *virtual) {
 	default:
 		p.Device = device
 	}
+
 	for _, s := range v.servers {
 		if v.owns(s) {
 			p.VirtualServers = append(p.VirtualServers, s)
 		}
 	}
+
 	slices.SortFunc(p.VirtualServers, VirtualServer.compare)
 	for _, name := range setNames() {
 		if _, ok := v.sets[name]; ok {

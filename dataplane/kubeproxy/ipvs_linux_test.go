@@ -98,6 +98,7 @@ func TestKernelVirtualServers(t *testing.T) {
 		require.NoError(t, m.ipvs.Submit(t.Context(),
 			ipvsnl.NewDestination(tcp("192.0.2.10:30080"), d)))
 	}
+
 	text, _ := frontends(t, m.ns)
 	require.Equal(t, "*4:30080/tcp  [10.1.1.0:8080]\n10.96.0.1:443/tcp  []\n"+
 		"203.0.113.1:80/tcp  []\n", text)
@@ -146,6 +147,7 @@ func TestEntriesOfSets(t *testing.T) {
 		require.NoError(t, h.IpsetAdd(set, &netlink.IPSetEntry{IP: net.ParseIP(ip), Port: &port,
 			Protocol: &protocol}), set)
 	}
+
 	add("KUBE-CLUSTER-IP", "10.96.0.1", unix.IPPROTO_TCP, 443)
 	add("KUBE-CLUSTER-IP", "10.96.0.10", unix.IPPROTO_UDP, 53)
 	add("KUBE-6-LOAD-BALANCER", "2001:db8:113::1", unix.IPPROTO_SCTP, 80)

@@ -49,6 +49,7 @@ func open(cfg *Config) (*kernel, error) {
 		k.close()
 		return nil, err
 	}
+
 	return k, nil
 }
 
@@ -126,6 +127,7 @@ func (k *kernel) retry(ctx context.Context, act func(*Plan, uint32) error) (*Pla
 		}
 		pause = min(2*pause, maxPause)
 	}
+
 	return nil, kernelerr.ErrConflict
 }
 
@@ -143,6 +145,7 @@ func (k *kernel) rest(ctx context.Context, p *Plan, err error) (*Plan, error) {
 			errs = append(errs, fmt.Errorf("delete device %s: %w", device, err))
 		}
 	}
+
 	limit := time.Now().Add(busyLimit)
 	var setsErr, countersErr error
 	p.Sets, setsErr = k.deleteNamed(ctx, p.Sets, limit, func(name string) *rawnl.Batch {
@@ -157,5 +160,6 @@ func (k *kernel) rest(ctx context.Context, p *Plan, err error) (*Plan, error) {
 			errs = append(errs, fmt.Errorf("%s: %w", l.Object, ErrLegacy))
 		}
 	}
+
 	return p, errors.Join(errs...)
 }

@@ -57,6 +57,7 @@ func (p *Plan) planLegacy() error {
 					strings.Join(chains[:min(len(chains), 3)], ", ")), legacy: true})
 		}
 	}
+
 	return nil
 }
 
@@ -66,6 +67,7 @@ func (f *legacyFamily) read(table string) ([]string, error) {
 	if f.ipv6 {
 		domain, level = unix.AF_INET6, unix.SOL_IPV6
 	}
+
 	// iptables uses a raw socket, which needs CAP_NET_RAW; the options work on any socket.
 	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -90,6 +92,7 @@ func (f *legacyFamily) read(table string) ([]string, error) {
 			return nil, err
 		}
 	}
+
 	return nil, err
 }
 
@@ -140,6 +143,7 @@ func (f *legacyFamily) chainsOf(entries []byte) ([]string, error) {
 		s, _, _ := strings.Cut(string(b), "\x00")
 		return s
 	}
+
 	for len(entries) > 0 {
 		if len(entries) < f.offsets+4 {
 			return nil, fmt.Errorf("an entry of %d bytes", len(entries))
@@ -154,7 +158,9 @@ func (f *legacyFamily) chainsOf(entries []byte) ([]string, error) {
 			len(t) >= targetLen+chainNameLen {
 			chains = append(chains, text(t[targetLen:targetLen+chainNameLen]))
 		}
+
 		entries = entries[next:]
 	}
+
 	return chains, nil
 }

@@ -57,6 +57,7 @@ func rules6(rules string) string {
 		case m[6] != "":
 			return "[" + addr + "]:" + m[6]
 		}
+
 		return addr
 	})
 }
@@ -86,6 +87,7 @@ func saved(t *testing.T, ns *netnstest.NS) string {
 			}
 		}
 	}
+
 	return all
 }
 
@@ -113,6 +115,7 @@ func makeSets(t *testing.T, ns *netnstest.NS) {
 		}
 		require.NoError(t, err, name)
 	}
+
 	for _, name := range setNames() {
 		family, base := uint8(unix.AF_INET), name
 		if strings.HasPrefix(name, "KUBE-6-") {
@@ -120,6 +123,7 @@ func makeSets(t *testing.T, ns *netnstest.NS) {
 		}
 		make(name, kindOfSet(base), family)
 	}
+
 	make("others", "hash:ip,port", unix.AF_INET)
 }
 
@@ -136,6 +140,7 @@ func kindOfSet(name string) string {
 	case "KUBE-IPVS-IPS":
 		return "hash:ip"
 	}
+
 	return "hash:ip,port"
 }
 
@@ -150,6 +155,7 @@ func makeCounters(t *testing.T, ns *netnstest.NS) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -183,6 +189,7 @@ func TestRunning(t *testing.T) {
 				w.WriteHeader(c.code)
 				io.WriteString(w, c.says) //nolint:errcheck // the test would fail
 			})
+
 			var l net.Listener
 			require.NoError(t, ns.Do(func() (err error) {
 				if _, err := unix.SetfsuidRetUid(c.user); err != nil {
@@ -192,6 +199,7 @@ func TestRunning(t *testing.T) {
 				_, again := unix.SetfsuidRetUid(root)
 				return errors.Join(err, again)
 			}))
+
 			server := &http.Server{Handler: mux}
 			go server.Serve(l) //nolint:errcheck // ends with Close
 			t.Cleanup(func() { server.Close() })
@@ -199,6 +207,7 @@ func TestRunning(t *testing.T) {
 			require.Equal(t, c.want, mode)
 		})
 	}
+
 	_, err := Running(t.Context(), &Config{NetNS: "/run/netns/nosuch"})
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
@@ -212,6 +221,7 @@ func TestRunningWaitsOnlySoLong(t *testing.T) {
 		l, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:10249")
 		return err
 	}))
+
 	server := &http.Server{Handler: http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
 			w.(http.Flusher).Flush()

@@ -91,11 +91,13 @@ func TestNamesOfChains(t *testing.T) {
 		require.True(t, all.owns(c), c)
 		require.False(t, kernlb.owns(c), c)
 	}
+
 	for _, c := range []ChainID{{mangle, "KUBE-PROXY-CANARY"}, {filter, "KUBE-IPVS-OUT-FILTER"},
 		{nat, "KUBE-LOAD-BALANCER"}} {
 		require.True(t, all.owns(c), c)
 		require.True(t, kernlb.owns(c), c)
 	}
+
 	for _, c := range []ChainID{{nat, "KUBE-SVC-erifxisqep7f7of4"},
 		{nat, "KUBE-SVC-ERIFXISQEP7F7O"},
 		{filter, "KUBE-SVC-ERIFXISQEP7F7OF4"}, {filter, "KUBE-FIREWALL"}, {nat, "KUBE-MARK-DROP"},
@@ -103,6 +105,7 @@ func TestNamesOfChains(t *testing.T) {
 		{TableID{"ip", "raw"}, "KUBE-SERVICES"}, {filter, "KUBE-NWPLCY-AAAAAAAAAAAAAAAA"}} {
 		require.False(t, all.owns(c), c)
 	}
+
 	names := setNames()
 	require.Len(t, names, 34)
 	require.Contains(t, names, "KUBE-6-NODE-PORT-LOCAL-SCTP-HAS", "cut off at 31 characters")
@@ -166,6 +169,7 @@ func frontends(t *testing.T, ns *netnstest.NS) (v4, v6 string) {
 		}
 		*text += fmt.Sprintf("%s %s %v\n", f.Key, f.Service, f.Endpoints)
 	}
+
 	return v4, v6
 }
 

@@ -38,8 +38,10 @@ func decodeRule(f *nft.Family, info nft.RuleInfo) rule {
 				d.add(into, e.Attrs)
 			}
 		}
+
 		return true
 	})
+
 	d.comment = cmp.Or(d.comment, nft.CommentOf(info.UserData))
 	return d.rule
 }
@@ -166,6 +168,7 @@ func (d *decoder) match(m *expr.Match) {
 			d.port = least
 		}
 	}
+
 	switch info := m.Info.(type) {
 	case *xt.Comment:
 		d.comment = string(*info)

@@ -53,6 +53,7 @@ func (k *kernel) readRuleset(ctx context.Context) (ruleset, error) {
 			return nil, err
 		}
 	}
+
 	return r, nil
 }
 
@@ -64,6 +65,7 @@ func (k *kernel) readRules(ctx context.Context, c ChainID) ([]RuleID, error) {
 			rules = append(rules, RuleID{ChainID: c, Handle: info.Handle, Target: r.chain,
 				Comment: r.comment})
 		}
+
 		return nil
 	})
 	return rules, err
@@ -106,6 +108,7 @@ func ownerOf(r ruleset) owner {
 		})
 		o.kubelet[f] = r.has(nat, chainMarkDrop)
 	}
+
 	return o
 }
 
@@ -120,6 +123,7 @@ func (o owner) owns(c ChainID) bool {
 	case nat && o.kubelet[c.Family] && (c.Chain == chainMarkMasq || c.Chain == chainPostrouting):
 		return false
 	}
+
 	return slices.Contains(sharedChains[c.Name], c.Chain) ||
 		nat && serviceChain.MatchString(c.Chain)
 }
@@ -139,6 +143,7 @@ func (k *kernel) planRuleset(ctx context.Context, p *Plan) error {
 				return err
 			}
 		}
+
 		switch t := (TableID{f, nftTable}); {
 		case r.has(t, nftChain):
 			p.Tables = append(p.Tables, t)
@@ -146,6 +151,7 @@ func (k *kernel) planRuleset(ctx context.Context, p *Plan) error {
 			p.leave("table "+t.String(), "it has no chain %q, so that it is not kube-proxy's",
 				nftChain)
 		}
+
 		// The chains that stay because another program has them, too.
 		switch nat := (TableID{f, tableNAT}); {
 		case o.kernlb && r.has(nat, "KUBE-SERVICES"):
@@ -156,6 +162,7 @@ func (k *kernel) planRuleset(ctx context.Context, p *Plan) error {
 				"%s shows that a kubelet before 1.27 makes them, too", chainMarkDrop)
 		}
 	}
+
 	slices.SortFunc(p.Rules, RuleID.compare)
 	slices.SortFunc(p.Chains, ChainID.compare)
 	return nil
@@ -175,6 +182,7 @@ func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t TableID, cha
 			others = append(others, c)
 		}
 	}
+
 	if len(owned) == 0 {
 		return nil
 	}
@@ -194,6 +202,7 @@ func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t TableID, cha
 			}
 		}
 	}
+
 	// The chains to which rules of those that stay lead stay, too.
 	for todo := slices.Sorted(maps.Keys(kept)); len(todo) > 0; todo = todo[1:] {
 		id := ChainID{t, todo[0]}
@@ -210,10 +219,12 @@ func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t TableID, cha
 			}
 		}
 	}
+
 	for name := range owned {
 		if _, stays := kept[name]; !stays {
 			p.Chains = append(p.Chains, ChainID{t, name})
 		}
 	}
+
 	return nil
 }

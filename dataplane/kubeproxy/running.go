@@ -46,12 +46,14 @@ func Running(ctx context.Context, cfg *Config) (mode string, err error) {
 		})
 		return conn, err
 	}
+
 	t := &http.Transport{DialContext: dial, DisableKeepAlives: true}
 	for _, addr := range []string{"127.0.0.1", "[::1]"} {
 		if mode, err = ask(ctx, t, "http://"+addr+":10249/proxyMode"); mode != "" || err != nil {
 			break
 		}
 	}
+
 	if mode != "" && !rootListens(ns) {
 		return "", nil
 	}
@@ -80,6 +82,7 @@ func ask(ctx context.Context, t *http.Transport, url string) (string, error) {
 		slices.Contains(modes, mode) {
 		return mode, nil
 	}
+
 	return "", nil
 }
 
@@ -110,6 +113,7 @@ func rootListens(ns *threadns.NS) bool {
 			found = found || listsRoot(f)
 			_ = f.Close()
 		}
+
 		return nil
 	})
 	return found || err != nil
@@ -131,5 +135,6 @@ func listsRoot(list io.Reader) bool {
 			return true
 		}
 	}
+
 	return false
 }

@@ -62,6 +62,7 @@ func (k *kernel) readCounters(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 	}
+
 	return found, nil
 }
 
@@ -80,6 +81,7 @@ func (k *kernel) deleteNamed(ctx context.Context, names []string, limit time.Tim
 				_, err = k.nf.SendAll(ctx, request(name), nil)
 			}
 		}
+
 		switch {
 		case err == nil || errors.Is(err, unix.ENOENT):
 			deleted = append(deleted, name)
@@ -89,6 +91,7 @@ func (k *kernel) deleteNamed(ctx context.Context, names []string, limit time.Tim
 			errs = append(errs, err)
 		}
 	}
+
 	return deleted, errors.Join(errs...)
 }
 
@@ -120,6 +123,7 @@ func (k *kernel) readSets(ctx context.Context, v *virtual) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -138,10 +142,12 @@ func readEntries(attrs []byte, entries map[VirtualServer]bool) error {
 			}
 			entries[e] = true
 		}
+
 		if err := list.Err(); err != nil {
 			return err
 		}
 	}
+
 	return it.Err()
 }
 
@@ -163,6 +169,7 @@ func readEntry(it rawnl.AttrIter) (VirtualServer, error) {
 			s.Protocol = ipvsnl.Protocol(it.U8()).String()
 		}
 	}
+
 	s.Address = netip.AddrPortFrom(addr, port)
 	return s, it.Err()
 }

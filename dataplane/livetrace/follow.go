@@ -57,6 +57,7 @@ func (f *follower) event(family uint8, e *nft.TraceInfo) bool {
 	case place == "":
 		w.rule(family, e)
 	}
+
 	return true
 }
 
@@ -67,6 +68,7 @@ func (f *follower) walkOf(e *nft.TraceInfo, hook, place string) *walk {
 			return w
 		}
 	}
+
 	p, ok := packetOf(e)
 	if !ok || e.Type != nft.TraceRule {
 		return nil
@@ -81,6 +83,7 @@ func (f *follower) walkOf(e *nft.TraceInfo, hook, place string) *walk {
 	default:
 		return nil
 	}
+
 	return w
 }
 
@@ -157,6 +160,7 @@ func (w *walk) rule(family uint8, e *nft.TraceInfo) {
 	default: // the end of the rules of a chain
 		return
 	}
+
 	w.Steps = append(w.Steps, Step{Hook: w.Hook, Rule: r,
 		Verdict: nft.VerdictText(code, e.ToChain)})
 	if code&nft.VerdictMask == nft.VerdictDrop && code >= 0 {
@@ -187,6 +191,7 @@ func packetOf(e *nft.TraceInfo) (Packet, bool) {
 	default:
 		return p, false
 	}
+
 	t := e.Transport
 	if p.Protocol.Valid() && len(t) >= 4 {
 		p.Src = netip.AddrPortFrom(src, binary.BigEndian.Uint16(t))
@@ -194,6 +199,7 @@ func packetOf(e *nft.TraceInfo) (Packet, bool) {
 	} else {
 		p.Src, p.Dst = netip.AddrPortFrom(src, 0), netip.AddrPortFrom(dst, 0)
 	}
+
 	p.Kind = kindOf(p.Protocol, t)
 	return p, true
 }
@@ -213,6 +219,7 @@ func kindOf(protocol servicemodel.Protocol, t []byte) string {
 				names = append(names, name)
 			}
 		}
+
 		return strings.Join(names, "-")
 	case protocol == servicemodel.SCTP && len(t) > 12:
 		return map[byte]string{1: "init", 2: "init-ack", 6: "abort"}[t[12]]
@@ -220,6 +227,7 @@ func kindOf(protocol servicemodel.Protocol, t []byte) string {
 		protocol == protocolICMPv6 && len(t) > 0 && t[0] == 1:
 		return "unreachable"
 	}
+
 	return ""
 }
 

@@ -133,6 +133,7 @@ func FuzzEvents(f *testing.F) {
 				return err
 			})
 		}
+
 		if w.request != nil {
 			_ = w.request.String()
 		}

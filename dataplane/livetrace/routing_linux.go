@@ -41,6 +41,7 @@ func (t *Tracer) askRouting(w *walk) error {
 		w.Routing = fmt.Sprintf("%v to %v cannot come in by %s (a martian packet), or a route "+
 			"drops it (blackhole)", src, dst, w.In)
 	}
+
 	return nil
 }
 

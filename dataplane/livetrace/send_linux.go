@@ -39,6 +39,7 @@ func send(ctx context.Context, cfg *Config) (*Trace, error) {
 		return nil, fmt.Errorf("Filter.Protocol: %v: only TCP and UDP can be sent",
 			c.Filter.Protocol)
 	}
+
 	if err := c.Filter.check(); err != nil {
 		return nil, err
 	}
@@ -84,6 +85,7 @@ func bound(kind int, f *Filter) (int, error) {
 		f.Src = probe.LocalAddr().(*net.UDPAddr).AddrPort().Addr()
 		probe.Close()
 	}
+
 	family := unix.AF_INET
 	if f.Dst.Addr().Is6() {
 		family = unix.AF_INET6
@@ -97,6 +99,7 @@ func bound(kind int, f *Filter) (int, error) {
 		return -1, errors.Join(fmt.Errorf("Filter.Src: send from %v: %w", src, err),
 			unix.Close(fd))
 	}
+
 	name, err := unix.Getsockname(fd)
 	if err != nil {
 		return -1, errors.Join(fmt.Errorf("getsockname: %w", err), unix.Close(fd))
@@ -107,6 +110,7 @@ func bound(kind int, f *Filter) (int, error) {
 	case *unix.SockaddrInet6:
 		f.SrcPort = uint16(name.Port)
 	}
+
 	return fd, nil
 }
 
@@ -121,6 +125,7 @@ func connect(fd, kind int, dst netip.AddrPort) error {
 	case nil, unix.EINPROGRESS, unix.EPERM, unix.ECONNREFUSED:
 		return nil
 	}
+
 	return fmt.Errorf("send to %v: %w", dst, err)
 }
 

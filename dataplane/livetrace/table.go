@@ -50,6 +50,7 @@ func program(f *nft.Family, want *Filter) nft.Program {
 				followed(f).Name, nft.Concat{f.Saddr, nft.SPort}, remembered), nft.TraceOn)
 		}
 	}
+
 	return p
 }
 

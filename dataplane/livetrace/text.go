@@ -20,6 +20,7 @@ func (t *Trace) String() string {
 		line(&b, "answer", a.Packet.String())
 		a.write(&b)
 	}
+
 	return b.String()
 }
 
@@ -40,9 +41,11 @@ func (t *Trace) write(b *strings.Builder) {
 			line(b, "", text)
 			continue
 		}
+
 		hook = s.Hook
 		line(b, hook, text)
 	}
+
 	line(b, "outcome", t.outcome())
 }
 
@@ -57,6 +60,7 @@ func (s *Step) text() string {
 	case s.Rule.Handle == 0 && s.Verdict == "accept":
 		return ""
 	}
+
 	text := s.Rule.Text
 	if text == "" || s.Rule.Handle == 0 {
 		text = s.Verdict
@@ -74,14 +78,17 @@ func (t *Trace) outcome() string {
 	case Sent:
 		return fmt.Sprintf("sent by %s to %s", t.Out, place(t.Last.Dst))
 	}
+
 	if t.Within {
 		return fmt.Sprintf("lost in %s, by something that is no rule of nf_tables: "+
 			"iptables-legacy, IPVS, a program of BPF, a process that a rule queued it to", t.Hook)
 	}
+
 	if t.Routing != "" {
 		return fmt.Sprintf("dropped at the routing decision after %s: %s", t.Hook,
 			t.Routing)
 	}
+
 	return fmt.Sprintf("dropped at the routing decision after %s; there is a route to %v, "+
 		"so its size, its TTL or a program of BPF may be the cause", t.Hook, t.Last.Dst.Addr())
 }
@@ -110,6 +117,7 @@ func (t *Trace) Summary(ours func(Rule) bool) string {
 	case a.Packet.refusal():
 		return server + " refuses: nothing listens there"
 	}
+
 	return "it works: " + server + " answers"
 }
 

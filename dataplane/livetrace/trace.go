@@ -51,6 +51,7 @@ func (f *Filter) check() error {
 		return fmt.Errorf("Filter.InInterface: %q is longer than the name of an interface",
 			f.InInterface)
 	}
+
 	return nil
 }
 

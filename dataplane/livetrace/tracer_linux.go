@@ -95,10 +95,12 @@ func (t *Tracer) begin(ctx context.Context, want *Filter) error {
 		e.AddTable()
 		err = t.commit(ctx, &b, want)
 	}
+
 	if err != nil {
 		t.table = ""
 		return nft.Explain(err, &b, nft.Running())
 	}
+
 	return nil
 }
 
@@ -124,8 +126,10 @@ func (t *Tracer) Close() error {
 			errs = append(errs, rawnl.Except(t.conn.Commit(context.Background(), &b, 0),
 				unix.ENOENT))
 		}
+
 		errs = append(errs, t.conn.Close())
 	}
+
 	return errors.Join(append(errs, t.ns.Close())...)
 }
 
@@ -154,11 +158,13 @@ func (t *Tracer) next(ctx context.Context) (*Trace, error) {
 			<-done
 		}
 	}()
+
 	for !f.done() {
 		ours, err := t.receive(&f)
 		if ours && err == nil {
 			err = t.listener.SetDeadline(time.Now().Add(t.patience))
 		}
+
 		// ctx may have ended before this deadline was set.
 		switch ended := wait.Ended(ctx); {
 		case ended != nil:
@@ -171,6 +177,7 @@ func (t *Tracer) next(ctx context.Context) (*Trace, error) {
 			return nil, err
 		}
 	}
+
 	return t.finish(ctx, &f)
 }
 
@@ -202,6 +209,7 @@ func (t *Tracer) finish(ctx context.Context, f *follower) (*Trace, error) {
 		l = append(l, f.answer)
 		f.request.Answer = &f.answer.Trace
 	}
+
 	err := t.ns.Do(func() error {
 		for _, w := range l {
 			w.In, w.Out = interfaceName(w.in), interfaceName(w.out)
@@ -219,10 +227,12 @@ func (t *Tracer) finish(ctx context.Context, f *follower) (*Trace, error) {
 				}
 			}
 		}
+
 		if w.By != nil && w.By.refuses {
 			w.Fate = Refused
 		}
 	}
+
 	return &f.request.Trace, nil
 }
 

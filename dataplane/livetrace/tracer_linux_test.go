@@ -62,6 +62,7 @@ func openBackend(name string, ns netns.Namespace) (backends.Backend, error) {
 	case ipvs.Name:
 		return ipvs.New(&ipvs.Config{NetNS: ns})
 	}
+
 	return nftables.New(&nftables.Config{NetNS: ns})
 }
 
@@ -87,8 +88,10 @@ func services() servicemodel.State {
 					Protocol: p, Port: port})
 			}
 		}
+
 		s = s.WithService(&svc).WithEndpoints(svc.Name, eps)
 	}
+
 	pod := servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.1.2"), Node: "this"}
 	pod6 := servicemodel.Endpoint{Addr: netip.MustParseAddr("fd00:10:244:1::2"), Node: "this"}
 	remote := servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.2.1"), Node: "other"}
@@ -194,6 +197,7 @@ func (n *network) requireTold(w told, tr *Trace, got netnstest.Outcome) {
 	} else {
 		require.Contains(n.t, tr.By.String(), w.by)
 	}
+
 	answered := tr.Answer != nil && (tr.Answer.Fate == Sent || tr.Answer.Fate == Delivered)
 	switch got.Kind {
 	case netnstest.Answered:
@@ -324,6 +328,7 @@ func TestSend(t *testing.T) {
 			require.Equal(t, f.Src, tr.Packet.Src.Addr())
 		}
 	}
+
 	cfg.Filter = Filter{Dst: at(emptyIP), Protocol: servicemodel.UDP}
 	tr, err := Send(t.Context(), &cfg)
 	require.NoError(t, err)
@@ -362,14 +367,17 @@ func TestTracersLeaveNothing(t *testing.T) {
 		require.NoError(t, err)
 		tracers = append(tracers, tr)
 	}
+
 	if !tracers[0].owned { // Linux 5.10 and 5.11
 		require.Equal(t, 1, strings.Count(n.tables(), tableName), "the second replaces the first")
 		for _, tr := range tracers {
 			require.NoError(t, tr.Close())
 			require.NotContains(t, n.tables(), tableName)
 		}
+
 		return
 	}
+
 	nstest.NFT(t, n.Node.NS, "flush ruleset")
 	require.Equal(t, 2, strings.Count(n.tables(), tableName))
 	require.NotContains(t, n.tables(), "other")
@@ -381,6 +389,7 @@ func TestTracersLeaveNothing(t *testing.T) {
 		require.NoError(t, tr.conn.Close()) // as when the process is killed
 		require.NoError(t, tr.listener.Close())
 	}
+
 	require.NotContains(t, n.tables(), tableName)
 	require.Contains(t, before, "table ip kernlb\n")
 }

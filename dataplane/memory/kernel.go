@@ -55,6 +55,7 @@ func (k *Kernel) Lose(key servicemodel.FrontendKey) bool {
 				Frontends: []servicemodel.Change[servicemodel.Frontend]{{Old: f}}})
 		}
 	})
+
 	return found
 }
 

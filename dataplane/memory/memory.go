@@ -122,6 +122,7 @@ func (m *Backend) named(of Call) *call {
 		m.unknown = fmt.Errorf("there is no %v", of)
 		return &call{}
 	}
+
 	return &m.calls[of]
 }
 
@@ -152,6 +153,7 @@ func (m *Backend) enter(ctx context.Context, of Call) error {
 		c.fails--
 		err = c.err
 	}
+
 	if m.closed && of != CallClose {
 		err = kernelerr.ErrClosed
 	}
@@ -162,6 +164,7 @@ func (m *Backend) enter(ctx context.Context, of Call) error {
 			return fmt.Errorf("memory: %v: %w", of, err)
 		}
 	}
+
 	if err = cmp.Or(wait.Ended(ctx), err); err != nil {
 		return fmt.Errorf("memory: %v: %w", of, err)
 	}
@@ -209,6 +212,7 @@ func (m *Backend) Observe(
 		o.Partial = len(o.Drift) > 0 || !o.Table.Equal(t)
 		o.Drift = nil
 	}
+
 	m.held, m.drift, m.known = o.Table, slices.Clone(o.Drift), true
 	m.seen, m.version = m.kernel.generation, m.kernel.version
 	return o, nil
@@ -231,6 +235,7 @@ func (m *Backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	case m.kernel.generation != m.seen:
 		return backends.Touched, nil
 	}
+
 	return backends.Intact, nil
 }
 
@@ -269,6 +274,7 @@ func (m *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backen
 		m.known = false
 		return backends.Stats{}, err
 	}
+
 	stats := m.render(c).Stats()
 	m.drift = nil
 	stats.Duration = time.Since(start)
@@ -286,6 +292,7 @@ func (m *Backend) write(c *servicemodel.ChangeSet) error {
 				"committed, but from that and\n%s",
 			servicemodel.Diff(m.held, c.Old))
 	}
+
 	k, own := m.kernel, *c
 	own.Health = nil // no kernel holds those
 	if k.version != m.version || k.table.Changes(&own).String() != own.String() {
@@ -296,6 +303,7 @@ func (m *Backend) write(c *servicemodel.ChangeSet) error {
 		k.version++
 		m.seen++ // and not k.generation: others may have committed since the observation
 	}
+
 	k.table, m.held = k.table.Apply(&own), c.New
 	k.drift = slices.DeleteFunc(k.drift, func(d string) bool { return slices.Contains(m.drift, d) })
 	m.version = k.version
@@ -317,6 +325,7 @@ func (m *Backend) Cleanup(ctx context.Context) (backends.Stats, error) {
 		m.kernel.generation++
 		m.kernel.version++
 	}
+
 	m.kernel.table, m.kernel.drift = nil, nil
 	m.held, m.drift, m.known = nil, nil, false
 	return stats, nil
@@ -344,6 +353,7 @@ func within(t, want *servicemodel.Table) (*servicemodel.Table, error) {
 			}
 		}
 	}
+
 	return servicemodel.NewTable(servicemodel.Contents{
 		Rules:     t.Rules(),
 		Frontends: frontends,

@@ -27,6 +27,7 @@ func memoryTable(t *testing.T, hosts ...string) *servicemodel.Table {
 			Node:  "this",
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
+
 	s := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(
 		&servicemodel.Service{
 			Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
@@ -206,6 +207,7 @@ func TestMemoryFailsOnDemand(t *testing.T) {
 			require.ErrorIs(t, err, errMemory)
 			require.ErrorContains(t, err, "memory: "+of.String()+": ")
 		}
+
 		require.NoError(t, call(t.Context()))
 		m.Before(of, func(context.Context) error { return errMemory })
 		require.ErrorIs(t, call(t.Context()), errMemory)
@@ -213,6 +215,7 @@ func TestMemoryFailsOnDemand(t *testing.T) {
 		require.NoError(t, call(t.Context()))
 		require.GreaterOrEqual(t, m.Calls(of), 5)
 	}
+
 	for of, call := range calls {
 		fails(of, call)
 	}
@@ -258,6 +261,7 @@ func TestMemoryReadsWhatItIsAskedFor(t *testing.T) {
 		require.Equal(t, c.found, o.Table.Len(), c.name)
 		require.Equal(t, c.rest, o.Partial, c.name)
 	}
+
 	k.AddDrift("a chain")
 	o := must.OK(m.Observe(t.Context(), two))(t)
 	require.Empty(t, o.Drift)

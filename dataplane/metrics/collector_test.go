@@ -46,6 +46,7 @@ func TestAppliesAreCountedAsKubeProxyCountsSyncs(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			return nil
 		})
+
 		f.apply(with(with(onNode(), 1, 3), 2, 2))
 		f.apply(with(with(onNode(), 1, 3), 2, 4))
 		f.tells("two applies, of 2 s each")
@@ -90,6 +91,7 @@ func TestFailuresRetriesAndRepairsAreCounted(t *testing.T) {
 			cancel()
 			return ctx.Err()
 		})
+
 		_, err = f.engine.Apply(ctx, with(state, 2, 1))
 		require.ErrorIs(f.t, err, context.Canceled)
 		f.tells("an apply is cancelled")
@@ -220,6 +222,7 @@ func TestTheTimeFromTriggerToKernel(t *testing.T) {
 			f.requireSeries(map[string]float64{name + "IPv4} count": count,
 				name + "IPv4} sum": sum, name + "IPv6} count": none})
 		}
+
 		start := time.Now()
 		time.Sleep(time.Second)
 		r := f.engine.Set(with(onNode(), 1, 1))
@@ -234,6 +237,7 @@ func TestTheTimeFromTriggerToKernel(t *testing.T) {
 			_ = f.engine.Run(ctx, &dataplane.RunOptions{RetryMin: 4 * time.Second})
 			close(done)
 		}()
+
 		synctest.Wait()
 		programmed(0, 0)
 		require.NoError(t, f.engine.Wait(t.Context(), r))
@@ -259,6 +263,7 @@ func TestProbesAreCountedByTheirAnswer(t *testing.T) {
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 		return w.Code
 	}
+
 	require.Equal(t, 200, get("/healthz"))
 	eligible = false
 	require.Equal(t, []int{503, 200, 404}, []int{get("/healthz"), get("/livez"), get("/other")})

@@ -28,6 +28,7 @@ func had(values map[int]counters.Values) *fakeCounters {
 		c.Pairs[counters.Pair{Protocol: servicemodel.TCP, Dst: netip.AddrPortFrom(clusterIP(i), 80),
 			Endpoint: netip.MustParseAddrPort("10.244.9.9:8080")}] = v
 	}
+
 	return c
 }
 
@@ -84,6 +85,7 @@ func TestCountersOfServicesNeverFall(t *testing.T) {
 		delete(c.Pairs, counters.Pair{Protocol: servicemodel.TCP,
 			Dst: netip.AddrPortFrom(dst, 80), Endpoint: netip.MustParseAddrPort(endpoint)})
 	}
+
 	for _, step := range []struct {
 		about string
 		state servicemodel.State

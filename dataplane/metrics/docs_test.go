@@ -70,6 +70,7 @@ func families(t *testing.T) map[string]*dto.MetricFamily {
 			out[family.GetName()] = family
 		}
 	}
+
 	return out
 }
 
@@ -97,8 +98,10 @@ func panels(t *testing.T) string {
 			rows = append(rows, []string{p.Title})
 			continue
 		}
+
 		rows[len(rows)-1] = append(rows[len(rows)-1], p.Title)
 	}
+
 	table := "| row | panels |\n|---|---|\n"
 	for _, r := range rows {
 		table += "| " + r[0] + " | " + strings.Join(r[1:], "; ") + " |\n"
@@ -124,6 +127,7 @@ func TestTheDocumentListsAllMetrics(t *testing.T) {
 			}
 		}
 	}
+
 	got := string(text)
 	for name, table := range tables {
 		begin, end := "<!-- "+name+" -->\n", "<!-- end -->"
@@ -133,6 +137,7 @@ func TestTheDocumentListsAllMetrics(t *testing.T) {
 		require.True(t, found)
 		got = before + begin + table + end + after
 	}
+
 	golden.File(t, document, got)
 }
 
@@ -143,6 +148,7 @@ func described(c prometheus.Collector) (n int) {
 		c.Describe(descs)
 		close(descs)
 	}()
+
 	for range descs {
 		n++
 	}

@@ -27,5 +27,6 @@ func ExampleNew() {
 		mux.Handle("/", collector.CountProbes(proxy.Handler())) // of dataplane/health
 		return http.ListenAndServe("127.0.0.1:10249", mux)
 	}
+
 	_ = serve
 }

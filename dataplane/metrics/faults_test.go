@@ -157,6 +157,7 @@ func (h scraped) add(minute int, start time.Time, families []*dto.MetricFamily) 
 		}
 		h[key] = append(h[key], strconv.FormatFloat(v, 'g', -1, 64))
 	}
+
 	for _, f := range families {
 		for _, m := range f.Metric {
 			switch {
@@ -170,10 +171,12 @@ func (h scraped) add(minute int, start time.Time, families []*dto.MetricFamily) 
 						strconv.FormatFloat(b.GetUpperBound(), 'g', -1, 64),
 						float64(b.GetCumulativeCount()))
 				}
+
 				set(f.GetName()+"_bucket", m, "+Inf", float64(m.Histogram.GetSampleCount()))
 			}
 		}
 	}
+
 	for key, values := range h {
 		if len(values) == minute {
 			h[key] = append(values, "_")
@@ -211,6 +214,7 @@ func illness(t *testing.T, fault func(p *patient)) scraped {
 		} else {
 			p.want()
 		}
+
 		synctest.Wait()
 		time.Sleep(time.Until(start.Add(time.Duration(minute+1) * time.Minute)))
 		if minute >= healthyFor && fault == nil {
@@ -218,6 +222,7 @@ func illness(t *testing.T, fault func(p *patient)) scraped {
 		}
 		h.add(minute, start, ok(f.registry.Gather())(t))
 	}
+
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		require.NoError(t, err)
@@ -229,6 +234,7 @@ func illness(t *testing.T, fault func(p *patient)) scraped {
 		}
 		h[`up{instance="n1",job="kernlb"}`] = append(h[`up{instance="n1",job="kernlb"}`], up)
 	}
+
 	return h
 }
 
@@ -251,6 +257,7 @@ func TestEachFaultMakesItsAlertFire(t *testing.T) {
 				fmt.Fprintf(&b, "  - {series: '%s', values: '%s'}\n",
 					strings.ReplaceAll(key, ",}", "}"), strings.Join(h[key], " "))
 			}
+
 			fmt.Fprintf(&b, "  promql_expr_test:\n"+
 				"  - {expr: 'ALERTS{alertstate=\"firing\"}', eval_time: %dm, exp_samples: []}\n"+
 				"  - {expr: 'count(ALERTS{alertname=%q,alertstate=\"firing\"}) > bool 0', "+

@@ -53,6 +53,7 @@ func with(s servicemodel.State, i, endpoints int,
 			Addr: netip.AddrFrom4([4]byte{10, 244, byte(i), byte(j)}), Node: "n2",
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
+
 	return s.WithService(svc).WithEndpoints(svc.Name, eps)
 }
 
@@ -98,6 +99,7 @@ func (f *fakeConntrack) Usage(ctx context.Context) (conntrack.Usage, error) {
 		<-ctx.Done()
 		return conntrack.Usage{}, ctx.Err()
 	}
+
 	return f.usage, f.err
 }
 
@@ -111,6 +113,7 @@ func (f *fakeConntrack) Flows(context.Context, conntrack.Filter) iter.Seq2[connt
 				return
 			}
 		}
+
 		if f.err != nil {
 			yield(conntrack.Flow{}, f.err)
 		}
@@ -181,6 +184,7 @@ func (f *fixture) scrape() map[string]float64 {
 			}
 		}
 	}
+
 	return out
 }
 
@@ -219,11 +223,13 @@ func (f *fixture) tells(what string) {
 			fmt.Fprintln(&f.told, name, strconv.FormatFloat(now[name], 'f', -1, 64))
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(f.last)) {
 		if _, there := now[name]; !there {
 			fmt.Fprintf(&f.told, "%s is gone\n", name)
 		}
 	}
+
 	f.told.WriteByte('\n')
 	f.last = now
 }
@@ -238,6 +244,7 @@ func (f *fixture) requireSeries(want map[string]float64) {
 			require.False(f.t, there, "%s is there", name)
 			continue
 		}
+
 		require.True(f.t, there, "%s is not there", name)
 		require.InDelta(f.t, want[name], v, 1e-9, name)
 	}

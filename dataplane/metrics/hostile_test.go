@@ -34,6 +34,7 @@ func TestTheMetricsOfNoEngine(t *testing.T) {
 		}
 		return l
 	}
+
 	none := gathered(nil)
 	require.NotEmpty(t, none)
 	require.Equal(t, gathered(new(dataplane.Engine)), none)

@@ -33,6 +33,7 @@ func (c *Collector) askKernel(s *dataplane.Status) {
 			errs.Inc()
 		}
 	}
+
 	if c.cfg.Counters != nil && m.askCounters(ctx, table, c.cfg.Counters, s.Held) != nil {
 		m.scrapeErrors.WithLabelValues("counters").Inc()
 	}
@@ -65,6 +66,7 @@ func (m *ownMetrics) askUsage(ctx context.Context, t Conntrack) error {
 	} {
 		m.conntrackEvents.set(float64(n), event)
 	}
+
 	return nil
 }
 
@@ -78,6 +80,7 @@ func (m *ownMetrics) askConnections(ctx context.Context, t Conntrack,
 			return err
 		}
 	}
+
 	index, counts := flows.NewIndex(held, node), map[servicemodel.Name]int{}
 	for f, err := range t.Flows(ctx, conntrack.Filter{}) {
 		if err != nil {
@@ -87,6 +90,7 @@ func (m *ownMetrics) askConnections(ctx context.Context, t Conntrack,
 			counts[frontend.Service.Name]++
 		}
 	}
+
 	for name, n := range counts {
 		m.connections.set(float64(n), name.Namespace, name.Name)
 	}
@@ -110,6 +114,7 @@ func (m *ownMetrics) askCounters(ctx context.Context, t Conntrack, from counters
 		m.serviceBytes.set(float64(v.BytesIn), name.Namespace, name.Name, "in")
 		m.serviceBytes.set(float64(v.BytesOut), name.Namespace, name.Name, "out")
 	}
+
 	return nil
 }
 
@@ -149,6 +154,7 @@ func (h *history) update(ctx context.Context, t Conntrack, from counters.Source,
 		}
 		had[n] = had[n].Plus(sums.Frontend(f.Key))
 	}
+
 	h.services = had
 	return nil
 }
@@ -163,11 +169,13 @@ func growth(before, now map[counters.Pair]counters.Values) map[counters.Pair]cou
 		p.Endpoint = netip.AddrPort{}
 		gone[p] = gone[p].Plus(lost)
 	}
+
 	for p, v := range now {
 		if grown[p], _ = between(before[p], v); !p.Endpoint.IsValid() {
 			grown[p] = grown[p].Since(gone[p])
 		}
 	}
+
 	return grown
 }
 
@@ -191,5 +199,6 @@ func between(had, now counters.Values) (grown, lost counters.Values) {
 			*n.grown = n.now - n.had
 		}
 	}
+
 	return grown, lost
 }

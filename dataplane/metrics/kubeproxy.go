@@ -86,6 +86,7 @@ func (p *proxyMetrics) begin(backend string) {
 			p.reconciled} {
 			h.WithLabelValues(f.String())
 		}
+
 		for _, c := range p.failures(backend) {
 			c.WithLabelValues(f.String())
 		}
@@ -100,6 +101,7 @@ func (p *proxyMetrics) failures(backend string) []*prometheus.CounterVec {
 	case "iptables", "ipvs":
 		return []*prometheus.CounterVec{p.restoreFailures}
 	}
+
 	return nil
 }
 
@@ -119,6 +121,7 @@ func (p *proxyMetrics) applied(r *dataplane.Result, services, endpoints int) {
 	} else {
 		p.observe(p.partial, r.Duration)
 	}
+
 	p.endpointChanges.Add(float64(endpoints))
 	p.serviceChanges.Add(float64(services))
 }
@@ -138,6 +141,7 @@ func (p *proxyMetrics) failed(ev *dataplane.Failed, took time.Duration) {
 	default:
 		return
 	}
+
 	for _, f := range p.families {
 		c.WithLabelValues(f.String()).Inc()
 	}

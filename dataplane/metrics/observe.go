@@ -75,6 +75,7 @@ func (c *Collector) failed(ev *dataplane.Failed) {
 		c.own.applies.WithLabelValues("failed").Inc()
 		c.own.apply.Observe(took.Seconds())
 	}
+
 	c.cleanedFlows()
 }
 
@@ -124,7 +125,9 @@ func (c *Collector) programmed() {
 			waiting = append(waiting, t)
 			continue
 		}
+
 		c.proxy.observe(c.proxy.programming, max(0, c.at.Sub(t.at))) // clocks differ
 	}
+
 	c.triggers = waiting
 }

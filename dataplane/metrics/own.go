@@ -172,6 +172,7 @@ func (m *ownMetrics) begin() {
 		m.changes.WithLabelValues(kind)
 		m.repaired.WithLabelValues(kind)
 	}
+
 	m.repaired.WithLabelValues("foreign")
 	for _, doing := range []string{"apply", doingSettle} {
 		m.conflicts.WithLabelValues(doing)
@@ -255,6 +256,7 @@ func (m *ownMetrics) update(s *dataplane.Status, endpoints int, t *tally) {
 			refused++
 		}
 	}
+
 	m.refused.set(float64(refused))
 	m.claims.set(float64(len(s.Conflicts)))
 	m.warnings.set(float64(s.Warnings.Len()))

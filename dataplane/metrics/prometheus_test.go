@@ -61,6 +61,7 @@ func startLab(t *testing.T, h http.Handler) *lab {
 		_ = cmd.Process.Kill()
 		<-l.ended
 	})
+
 	return l
 }
 
@@ -101,16 +102,19 @@ func (l *lab) requireValue(what, query string) {
 			require.Fail(l.t, "Prometheus ended", "%v: %s", err, l.output.String())
 		case <-time.After(100 * time.Millisecond):
 		}
+
 		result, err := l.ask(query)
 		for _, s := range result {
 			if len(s.Value) == 2 && s.Value[1] != "NaN" {
 				return
 			}
 		}
+
 		if last = err; err == nil {
 			last = result
 		}
 	}
+
 	require.Fail(l.t, "evaluates to nothing", "%s: %s: %v", what, query, last)
 }
 
@@ -134,6 +138,7 @@ func TestPrometheusHasWhatDashboardsAndAlertsAskFor(t *testing.T) {
 			l.requireValue(title, query)
 		}
 	}
+
 	for alert, figure := range alerts(t) {
 		l.requireValue(alert, figure)
 	}
@@ -148,6 +153,7 @@ func (f *fixture) busy(stop <-chan struct{}) {
 			return
 		case <-time.After(50 * time.Millisecond):
 		}
+
 		r := f.engine.Set(with(with(onNode(), 1, n), 2, 1, localOnly))
 		f.collector.Triggered(r, time.Now())
 		f.flows.done.Duration += time.Millisecond

@@ -30,6 +30,7 @@ func TestAlertsFireWhenTheyShould(t *testing.T) {
 		out, err := exec.Command(promtool, args...).CombinedOutput()
 		require.NoError(t, err, "promtool %v: %s", args, out)
 	}
+
 	tests := read(t, "alerts_test.yaml")
 	for name := range alerts(t) {
 		require.Contains(t, tests, "alertname: "+name+"\n")
@@ -83,11 +84,13 @@ func dashboardQueries(t *testing.T) map[string][]string {
 			out[p.Title] = append(out[p.Title], variables.Replace(target.Expr))
 		}
 	}
+
 	for _, v := range d.Templating.List {
 		if m := labelValues.FindStringSubmatch(v.Query); m != nil {
 			out["variable "+v.Name] = []string{m[1]}
 		}
 	}
+
 	require.Greater(t, len(out), 20)
 	return out
 }
@@ -102,6 +105,7 @@ func proxyQueries(t *testing.T) []string {
 			out = append(out, variables.Replace(line))
 		}
 	}
+
 	require.Len(t, out, 9)
 	return out
 }

@@ -46,10 +46,12 @@ func (t *tally) follow(c *servicemodel.ChangeSet) {
 		t.table = c.New
 		return
 	}
+
 	for _, f := range c.Frontends {
 		t.frontend(f.Old, -1)
 		t.frontend(f.New, 1)
 	}
+
 	for _, p := range c.Pools {
 		if p.Old != nil {
 			t.slots -= len(p.Old.Slots)
@@ -58,6 +60,7 @@ func (t *tally) follow(c *servicemodel.ChangeSet) {
 			t.slots += len(p.New.Slots)
 		}
 	}
+
 	t.table = c.New
 }
 
@@ -71,6 +74,7 @@ func (t *tally) frontend(f *servicemodel.Frontend, n int) {
 	if f.External != servicemodel.Drop {
 		return
 	}
+
 	// A frontend drops only under traffic policy Local. For cluster IPs, the internal policy
 	// counts.
 	port := droppingPort{f.Service, localPolicy{f.Key.Family(), "external"}}

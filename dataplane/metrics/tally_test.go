@@ -24,6 +24,7 @@ func TestTallyFollowsTheTable(t *testing.T) {
 			IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i+1)),
 			Node: []string{"node-0", "node-1", ""}[i%3]})
 	}
+
 	dropped := false
 	for seed := range uint64(20) {
 		g := randstate.New(c, rand.New(rand.NewPCG(seed, 3)))
@@ -40,6 +41,7 @@ func TestTallyFollowsTheTable(t *testing.T) {
 			table = next
 		}
 	}
+
 	require.True(t, dropped, "no random state drops for want of an endpoint on the node")
 }
 

@@ -101,5 +101,6 @@ func (h *Host) Serve(proto servicemodel.Protocol, port uint16) error {
 			return err
 		}
 	}
+
 	return nil
 }

@@ -78,6 +78,7 @@ func (b *builder) addNode() {
 			b.err = b.node.SetSysctl(s[0], s[1])
 		}
 	}
+
 	b.c.Node = &Host{
 		Name: "node", NS: b.node, anySource: true,
 		IPv4: netip.MustParseAddr(Net.NodeIPv4), IPv6: netip.MustParseAddr(Net.NodeIPv6),
@@ -96,12 +97,14 @@ func (b *builder) addInternet() {
 	near, far := iface{b.node, "eth0"}, iface{b.namespace(Net.Internet), "eth0"}
 	b.internet = far.ns
 	b.veth(near, far)
+
 	// The secondary IPv6 address is added first, because the kernel prefers the youngest of equal
 	// addresses as a source.
 	for _, prefix := range []string{Net.NodeIPv4 + "/24", Net.NodeSecondaryIPv4 + "/24",
 		Net.NodeSecondaryIPv6 + "/64", Net.NodeIPv6 + "/64"} {
 		b.addr(near, netip.MustParsePrefix(prefix))
 	}
+
 	for i, via := range internetGateway {
 		b.neigh(near, via.Addr(), far)
 		b.route(near, everywhere[i], via.Addr(), []netip.Addr{b.c.Node.IPv4, b.c.Node.IPv6}[i])
@@ -142,6 +145,7 @@ func (b *builder) addPods() {
 			b.c.nodeAddrs = append(b.c.nodeAddrs, own.Addr())
 		}
 	}
+
 	b.c.Pods = hosts("pod", b.opts.Pods, Net.NodeCIDRv4, Net.NodeCIDRv6, 1)
 	for i, h := range b.c.Pods {
 		port := iface{b.node, fmt.Sprintf("%s%d", b.opts.PodInterfacePrefix, i+1)}
@@ -174,6 +178,7 @@ func (b *builder) attach(port, near iface, name string, via gateway, all ...*Hos
 			b.route(near, alone, netip.Addr{}, netip.Addr{})
 			b.neigh(near, addr, far)
 		}
+
 		b.route(far, everywhere[i], own.Addr(), netip.Addr{})
 	}
 }
@@ -184,6 +189,7 @@ func hosts(name string, n int, cidr4, cidr6 string, first int) (l []*Host) {
 		l = append(l, &Host{Name: fmt.Sprint(name, i+1), IPv4: nth(cidr4, first+i),
 			IPv6: nth(cidr6, first+i)})
 	}
+
 	return l
 }
 

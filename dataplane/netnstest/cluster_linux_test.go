@@ -51,6 +51,7 @@ func TestEveryHostReachesEveryOtherDirectly(t *testing.T) {
 					}
 				}
 			}
+
 			for i, o := range SendAll(context.Background(), probes) {
 				require.Equal(t, Answered, o.Kind, "%s: %s", probes[i], o)
 				require.Equal(t, servers[i], o.Server, "%s", probes[i])
@@ -77,6 +78,7 @@ func TestTheInternetAnswersForEveryOtherAddress(t *testing.T) {
 			}
 		}
 	}
+
 	for i, o := range SendAll(context.Background(), probes) {
 		require.Equal(t, Answered, o.Kind, "%s: %s", probes[i], o)
 		require.Equal(t, Net.Internet, o.Server)
@@ -99,6 +101,7 @@ func TestNodeAddressesAnswerAsOneHost(t *testing.T) {
 			require.Equal(t, Answered, o.Kind, "%s: %s", p, o)
 		}
 	}
+
 	require.False(t, c.IsNodeAddr(c.Pods[0].IPv4))
 }
 

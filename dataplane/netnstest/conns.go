@@ -79,6 +79,7 @@ func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*
 				i+1, count, from.Name, to, o))
 		}
 	}
+
 	if len(errs) > 0 {
 		return nil, errors.Join(append(errs, c.Close())...)
 	}
@@ -101,6 +102,7 @@ func (c *Conns) Ping(timeout time.Duration) ConnsReport {
 			_, errs[i] = conn.stream.Write(asked[i])
 		}
 	}
+
 	living := c.living[:0]
 	for i, conn := range c.living {
 		if errs[i] == nil {
@@ -111,8 +113,10 @@ func (c *Conns) Ping(timeout time.Duration) ConnsReport {
 			living = append(living, conn)
 			continue
 		}
+
 		r.count(fmt.Errorf("connection from %s: %w", conn.local, errs[i]))
 	}
+
 	c.living = living
 	return r
 }
@@ -139,6 +143,7 @@ func (r *ConnsReport) count(err error) {
 	default:
 		r.Silent++
 	}
+
 	if len(r.Errors) < maxReportedErrors {
 		r.Errors = append(r.Errors, err)
 	}
@@ -189,5 +194,6 @@ func inParallel(n int, f func(i int)) {
 			}
 		})
 	}
+
 	workers.Wait()
 }

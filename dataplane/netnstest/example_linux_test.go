@@ -16,12 +16,14 @@ func Example() {
 		log.Printf("the copy in a user namespace ended with code %d: %v", code, err)
 		return
 	}
+
 	ctx := context.Background()
 	cluster, err := netnstest.New(ctx, netnstest.Options{})
 	if err != nil {
 		log.Print(err)
 		return
 	}
+
 	defer cluster.Close()
 	for _, pod := range cluster.Pods {
 		if err := pod.Serve(servicemodel.TCP, 8080); err != nil {
@@ -29,6 +31,7 @@ func Example() {
 			return
 		}
 	}
+
 	// Here a program would put rules into cluster.Node.NS that make 10.96.0.10:80 a service of the
 	// pods.
 	probe := netnstest.Probe{

@@ -72,5 +72,6 @@ func decodeExtendedErr(b []byte) (*ICMPError, bool) {
 	default:
 		return nil, false
 	}
+
 	return e, true
 }

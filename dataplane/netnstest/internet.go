@@ -43,6 +43,7 @@ func internetAnswer(p packet, transport []byte) []byte {
 	case servicemodel.SCTP:
 		answer = internetSCTP(p, transport)
 	}
+
 	if answer == nil {
 		return nil
 	}
@@ -70,6 +71,7 @@ func internetTCP(p packet, t []byte) []byte {
 	case tcpFIN | tcpACK:
 		return tcpSegment(p, ack, seq+1, tcpACK, "")
 	}
+
 	return nil
 }
 

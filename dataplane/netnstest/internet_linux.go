@@ -18,10 +18,12 @@ func startInternet(ns *NS) error {
 			// nolint:errcheck // see above
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer)
 		}
+
 		link, err := net.InterfaceByName("eth0")
 		if err != nil {
 			return err
 		}
+
 		// In the network's byte order. The socket has no protocol before this, so it holds nothing
 		// from other interfaces.
 		all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
@@ -36,11 +38,13 @@ func startInternet(ns *NS) error {
 		s.Close() //nolint:errcheck // the first error counts
 		return err
 	}
+
 	i.reader.Go(func() {
 		buf := make([]byte, 512) // the headers of a packet, and all of a probe
 		for s.pollRead(func(fd int) bool { return answerAll(fd, buf) }) == nil {
 		}
 	})
+
 	return nil
 }
 

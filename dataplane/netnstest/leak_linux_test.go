@@ -34,8 +34,10 @@ func linkCount(tb testing.TB, ns *NS) int {
 			links, err = h.LinkList()
 			count = len(links)
 		}
+
 		return err
 	}, "list links")
+
 	require.NoError(tb, w.err)
 	return count
 }
@@ -53,6 +55,7 @@ func use(tb testing.TB, c *Cluster) {
 			}
 		}
 	}
+
 	SendAll(context.Background(), probes)
 	ok(OpenConns(context.Background(), c.Outside[0], netip.AddrPortFrom(c.Pods[0].IPv4,
 		8080), 50))(tb)
@@ -61,6 +64,7 @@ func use(tb testing.TB, c *Cluster) {
 // This test does not run in parallel with others, because it counts resources of the process.
 func TestClosingAClusterLeavesNothing(t *testing.T) {
 	Require(t)
+
 	// Each namespace of a cluster has a link that ends here, and vanishes only when that namespace
 	// does.
 	witness := ok(NewNS("witness"))(t)
@@ -79,16 +83,19 @@ func TestClosingAClusterLeavesNothing(t *testing.T) {
 		require.NoError(t, c.Close())
 		require.NoError(t, c.Close(), "closing twice is no error")
 	}
+
 	// One kernel worker removes the namespaces of the whole machine (cleanup_net), in batches.
 	const cleanup = 4 * patience
 	require.Eventually(t, func() bool {
 		return linkCount(t, witness) == links
 	}, cleanup, 10*time.Millisecond,
 		"namespaces are still there")
+
 	require.Eventually(t, func() bool {
 		return runtime.NumGoroutine() <= goroutines+1
 	}, patience, 10*time.Millisecond,
 		"goroutines are still there: %d before", goroutines)
+
 	require.Eventually(t, func() bool {
 		return openFiles(t) <= files
 	}, patience, 10*time.Millisecond,
@@ -106,8 +113,10 @@ func TestAClusterThatFailsToBuildLeavesNothing(t *testing.T) {
 			require.NoError(t, c.Close())
 			continue
 		}
+
 		require.ErrorIs(t, err, context.Canceled)
 	}
+
 	require.Eventually(t, func() bool {
 		return openFiles(t) <= files
 	}, patience, 10*time.Millisecond)

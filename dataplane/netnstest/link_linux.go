@@ -69,6 +69,7 @@ func (w *wiring) do(ns *NS, step func(*netlink.Handle) error, format string, arg
 			w.handles[ns] = h
 		}
 	}
+
 	if err == nil {
 		err = step(h)
 	}
@@ -94,6 +95,7 @@ func (w *wiring) veth(a, b iface) {
 			netlink.NsFd(b.ns.Fd())
 		return addLink(h, veth)
 	}, "add veth %s to %s of %s", a.name, b.name, b.ns.name)
+
 	w.up(a, macA)
 	w.up(b, macB)
 	w.settling = append(w.settling, a, b)
@@ -120,6 +122,7 @@ func (w *wiring) bridge(br iface) {
 		attrs.Name, attrs.HardwareAddr = br.name, mac
 		return addLink(h, &netlink.Bridge{LinkAttrs: attrs})
 	}, "add bridge %s", br.name)
+
 	w.up(br, mac)
 }
 
@@ -134,6 +137,7 @@ func (w *wiring) enslave(port, br iface) {
 		}
 		return h.LinkSetHairpin(link, true)
 	}, "make %s a port of bridge %s", port.name, br.name)
+
 	w.settling = append(w.settling, br)
 }
 
@@ -158,6 +162,7 @@ func (w *wiring) addr(i iface, prefix netip.Prefix) {
 		}
 		return h.AddrAdd(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: addr.LinkIndex}}, addr)
 	}, "add address %s to %s", prefix, i.name)
+
 	if prefix.Addr().Is6() {
 		w.locals = append(w.locals, local{i.ns, prefix.Addr()})
 	}
@@ -173,6 +178,7 @@ func (w *wiring) route(i iface, prefix netip.Prefix, via, src netip.Addr) {
 			route.Gw, route.Flags, route.Scope = via.AsSlice(), int(netlink.FLAG_ONLINK),
 				netlink.SCOPE_UNIVERSE
 		}
+
 		if src.IsValid() {
 			route.Src = src.AsSlice()
 		}
@@ -203,6 +209,7 @@ func (w *wiring) settle(ctx context.Context) {
 			return err == nil && link.Attrs().OperState == netlink.OperUp, err
 		}, "wait for %s to be up", i.name)
 	}
+
 	for _, l := range w.locals {
 		w.await(ctx, l.ns, func(h *netlink.Handle) (bool, error) {
 			routes, err := h.RouteGet(l.addr.AsSlice())

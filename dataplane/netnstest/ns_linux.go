@@ -65,6 +65,7 @@ func (ns *NS) prepare() error {
 				return err
 			}
 		}
+
 		return loopbackUp()
 	})
 	if err != nil {

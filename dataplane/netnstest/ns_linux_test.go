@@ -46,6 +46,7 @@ func TestDoRunsInTheNamespaceAndNowhereElse(t *testing.T) {
 		inAAgain, err = threadNS()
 		return err
 	}))
+
 	require.Equal(t, inA, inAAgain)
 	require.NotEqual(t, inA, inB)
 	require.NotContains(t, []string{inA, inB}, home)
@@ -59,6 +60,7 @@ func TestDoRunsInTheNamespaceAndNowhereElse(t *testing.T) {
 			}
 		})
 	}
+
 	others.Wait()
 }
 
@@ -78,6 +80,7 @@ func TestASocketStaysInItsNamespace(t *testing.T) {
 		l, err = net.Listen("tcp", "127.0.0.1:80")
 		return err
 	}
+
 	require.NoError(t, a.Do(listen))
 	defer l.Close() //nolint:errcheck // nothing was written
 	require.Error(t, a.Do(listen), "the address is taken here")
@@ -95,6 +98,7 @@ func TestSettingsBelongToTheNamespace(t *testing.T) {
 		value = ok(b.Sysctl(key))(t)
 		require.Equal(t, "0", value)
 	}
+
 	require.ErrorContains(t, a.SetSysctl("net/ipv4/no_such_key", "1"), "no_such_key")
 	_, err := a.Sysctl("net/ipv4/no_such_key")
 	require.ErrorIs(t, err, os.ErrNotExist)

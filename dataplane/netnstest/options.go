@@ -46,14 +46,17 @@ func (o Options) withDefaults() (Options, error) {
 				*count.value, maxHosts)
 		}
 	}
+
 	if o.PodInterfacePrefix == "" {
 		o.PodInterfacePrefix = "veth"
 	}
+
 	// An interface name has at most 15 bytes (IFNAMSIZ); three of them are for the pod's number.
 	if len(o.PodInterfacePrefix) > 12 {
 		return o, fmt.Errorf("netnstest: options: PodInterfacePrefix: %q is longer than 12 bytes",
 			o.PodInterfacePrefix)
 	}
+
 	if len(o.Bridge) > 15 {
 		return o, fmt.Errorf("netnstest: options: Bridge: %q is longer than 15 bytes", o.Bridge)
 	}

@@ -59,6 +59,7 @@ func decodePacket(b []byte) (p packet, transport []byte, ok bool) {
 	default:
 		return p, nil, false
 	}
+
 	sport, dport := p.decodeTransport(transport)
 	p.Src, p.Dst = netip.AddrPortFrom(src, sport), netip.AddrPortFrom(dst, dport)
 	return p, transport, true
@@ -83,6 +84,7 @@ func (p *packet) decodeTransport(t []byte) (sport, dport uint16) {
 	default:
 		return 0, 0
 	}
+
 	return binary.BigEndian.Uint16(t[0:]), binary.BigEndian.Uint16(t[2:])
 }
 
@@ -95,6 +97,7 @@ func encodePacket(proto servicemodel.Protocol, src, dst netip.Addr, transport []
 	case servicemodel.UDP:
 		binary.BigEndian.PutUint16(transport[6:], transportChecksum(proto, src, dst, transport))
 	}
+
 	const ttl = 64
 	if src.Is6() {
 		h := make([]byte, ipv6HeaderLen, ipv6HeaderLen+len(transport))
@@ -104,6 +107,7 @@ func encodePacket(proto servicemodel.Protocol, src, dst netip.Addr, transport []
 		copy(h[24:], dst.AsSlice())
 		return append(h, transport...)
 	}
+
 	h := make([]byte, ipv4HeaderLen, ipv4HeaderLen+len(transport))
 	h[0], h[8], h[9] = 4<<4|ipv4HeaderLen/4, ttl, byte(proto)
 	binary.BigEndian.PutUint16(h[2:], uint16(ipv4HeaderLen+len(transport)))

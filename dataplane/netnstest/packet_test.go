@@ -19,6 +19,7 @@ func unhex(tb testing.TB, s string) []byte {
 
 func TestPacketsAreEncodedWithTheirChecksums(t *testing.T) {
 	t.Parallel()
+
 	// A datagram over IPv4.
 	udp := unhex(t, "0035 2710 000c 0000 68 69 21 0a")
 	got := encodePacket(servicemodel.UDP, netip.MustParseAddr("10.96.0.10"),
@@ -43,11 +44,13 @@ func TestPacketsThatAreCutShortAreNotRead(t *testing.T) {
 		_, _, ok := decodePacket(whole[:n])
 		require.False(t, ok, "%d bytes", n)
 	}
+
 	for n := ipv6HeaderLen; n < len(whole); n++ {
 		p, _, ok := decodePacket(whole[:n])
 		require.True(t, ok, "%d bytes", n)
 		require.Zero(t, p.Src.Port())
 	}
+
 	_, _, ok := decodePacket([]byte{0x50})
 	require.False(t, ok, "neither IPv4 nor IPv6")
 }
@@ -97,6 +100,7 @@ func TestTheInternetSpeaksTCP(t *testing.T) {
 		require.Equal(t, client, p.Dst)
 		return &p
 	}
+
 	require.EqualValues(t, tcpSYN|tcpACK, say(5, 0, tcpSYN).TCPFlags)
 	require.EqualValues(t, tcpFIN|tcpPSH|tcpACK, say(6, internetISN+1, tcpACK).TCPFlags,
 		"greets and closes")

@@ -136,6 +136,7 @@ func (o Outcome) String() string {
 	case o.Err != nil:
 		return fmt.Sprintf("%s: %v", o.Kind, o.Err)
 	}
+
 	return string(o.Kind)
 }
 
@@ -171,6 +172,7 @@ func (p Probe) source() netip.Addr {
 	case p.To.Addr().Is4():
 		return netip.IPv4Unspecified()
 	}
+
 	return netip.IPv6Unspecified()
 }
 
@@ -186,6 +188,7 @@ func (p Probe) check() error {
 	case p.SourceAddr.IsValid() && p.SourceAddr.BitLen() != p.To.Addr().BitLen():
 		return fmt.Errorf("probe: SourceAddr: %s is not of the family of %s", p.SourceAddr, p.To)
 	}
+
 	return nil
 }
 
@@ -198,6 +201,7 @@ func answered(line string) Outcome {
 		return Outcome{Err: fmt.Errorf("the answer %q is not that of a server of this package",
 			line)}
 	}
+
 	return Outcome{Kind: Answered, Server: line[:end], Source: seen}
 }
 

@@ -42,6 +42,7 @@ func (p Probe) send(ctx context.Context) Outcome {
 	case servicemodel.SCTP:
 		o = p.sendSCTP(ctx, s, port)
 	}
+
 	o.Local = netip.AddrPortFrom(s.localAddr(), port)
 	return o
 }
@@ -55,6 +56,7 @@ func (p Probe) open() (*sock, uint16, error) {
 	case servicemodel.SCTP:
 		typ, proto = unix.SOCK_RAW, unix.IPPROTO_SCTP
 	}
+
 	for tries := 0; ; tries++ {
 		port := p.SourcePort
 		if port == 0 {
@@ -63,6 +65,7 @@ func (p Probe) open() (*sock, uint16, error) {
 		s, err := openSock(p.From.NS, domain, typ, proto, func(fd int) error {
 			return p.setUp(fd, domain, port)
 		})
+
 		// Another socket in the namespace may use a chosen port; then the next port is tried.
 		if errors.Is(err, unix.EADDRINUSE) && p.SourcePort == 0 && tries < 100 {
 			continue
@@ -84,6 +87,7 @@ func (p Probe) setUp(fd, domain int, port uint16) error {
 			&unix.Linger{Onoff: 1}); err != nil {
 			return os.NewSyscallError("setsockopt SO_LINGER", err)
 		}
+
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 			return os.NewSyscallError("setsockopt SO_REUSEADDR", err)
 		}
@@ -93,6 +97,7 @@ func (p Probe) setUp(fd, domain int, port uint16) error {
 		}
 		bindTo = netip.AddrPortFrom(p.source(), 0) // raw sockets have no ports
 	}
+
 	return os.NewSyscallError("bind", unix.Bind(fd, sockaddr(bindTo)))
 }
 
@@ -107,6 +112,7 @@ func (p Probe) dial(ctx context.Context) (*conn, Outcome) {
 		s.Close() //nolint:errcheck // the outcome is known
 		return nil, o
 	}
+
 	return &conn{stream: s.file, local: netip.AddrPortFrom(s.localAddr(), port)}, o
 }
 
@@ -153,6 +159,7 @@ func (p Probe) greeting(ctx context.Context, s *sock) Outcome {
 			case len(b) == 0:
 				return Outcome{Err: errors.New("connected, then closed by the server")}, true
 			}
+
 			line = append(line, b...)
 			head, _, whole := strings.Cut(string(line), "\n")
 			return answered(head), whole
@@ -176,6 +183,7 @@ func (p Probe) exchange(ctx context.Context, s *sock, packet []byte, answer step
 	if _, err := s.file.Write(packet); err != nil && !errors.Is(err, unix.EPERM) {
 		return s.failure(err)
 	}
+
 	// EPERM means that a rule in the output hook dropped or rejected the packet. Waiting shows
 	// which, as for any other packet.
 	return p.await(ctx, s, s.pollRead, answer)
@@ -197,6 +205,7 @@ func readEach(fd int, accept func(transport []byte) bool,
 		case errors.Is(err, unix.EAGAIN):
 			return Outcome{}, false
 		}
+
 		if o, decided := take(buf[:max(n, 0)], err); decided {
 			return o, true
 		}
@@ -228,6 +237,7 @@ func (p Probe) sendSCTP(ctx context.Context, s *sock, port uint16) Outcome {
 // passed. The namespace's pulse measures the timeout.
 func (p Probe) await(ctx context.Context, s *sock, poll poller, take step) Outcome {
 	p.Timeout = cmp.Or(p.Timeout, defaultTimeout)
+
 	// Most probes are decided at once and need no pulse.
 	if o, decided := awaitFor(ctx, s, min(pulseInterval, p.Timeout), poll, take); decided {
 		return o
@@ -292,6 +302,7 @@ func awaitFor(ctx context.Context, s *sock, patience time.Duration, poll poller,
 	case !errors.Is(err, os.ErrDeadlineExceeded):
 		return Outcome{Err: err}, true
 	}
+
 	return Outcome{}, false
 }
 
@@ -315,6 +326,7 @@ func failure(fd int, err error) Outcome {
 		errors.Is(err, unix.EACCES):
 		return Outcome{Kind: Unreachable, Err: err}
 	}
+
 	return Outcome{Err: err}
 }
 
@@ -336,5 +348,6 @@ func isReset(err error) bool {
 			return true
 		}
 	}
+
 	return false
 }

@@ -82,6 +82,7 @@ func TestRulesDecideOutcomes(t *testing.T) {
 			}
 		}
 	}
+
 	for i, o := range SendAll(context.Background(), probes) {
 		port, proto := probes[i].To.Port(), probes[i].Proto
 		require.Equal(t, kinds[port], o.Kind, "%s: %s", probes[i], o)
@@ -158,6 +159,7 @@ func requireService(t *testing.T, c *Cluster, from *Host, proto servicemodel.Pro
 			// traffic is masqueraded
 			continue
 		}
+
 		o := send(from, proto, vip, port)
 		require.Equal(t, Answered, o.Kind, "%s from %s to port %d of %s: %s", proto, from.Name,
 			port, vip, o)
@@ -200,6 +202,7 @@ func TestProbesThatMakeNoSenseFail(t *testing.T) {
 		require.Equal(t, Failed, o.Kind)
 		require.ErrorContains(t, o.Err, name)
 	}
+
 	o := Probe{From: c.Pods[0], Proto: servicemodel.UDP, To: to, SourceAddr: c.Pods[1].IPv4}.Send(
 		context.Background())
 	require.Equal(t, Failed, o.Kind, "an address of another host")
@@ -247,9 +250,11 @@ func TestSourcePortsAreNotReusedSoon(t *testing.T) {
 			require.EqualValues(t, 10000, p, "starts again from the beginning")
 			break
 		}
+
 		seen[p] = true
 		require.False(t, p < 10000 || p >= 30000 && p <= 32767, "%d", p)
 	}
+
 	require.Len(t, seen, 52768)
 	require.EqualValues(t, 10000, ports.next(servicemodel.UDP), "each protocol has its own")
 }

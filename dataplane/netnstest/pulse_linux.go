@@ -49,6 +49,7 @@ func newPulse() (*pulse, error) {
 			}
 		}
 	})
+
 	return p, nil
 }
 
@@ -127,6 +128,7 @@ func (p *pulse) barrier() {
 		return // another caller's barrier began since, and has ended
 	}
 	p.lastBarrier = time.Now()
+
 	// A grace period of RCU (membarrier(2)). Without this system call, barrier does nothing.
 	const membarrierCmdGlobal = 1
 	unix.Syscall(unix.SYS_MEMBARRIER, membarrierCmdGlobal, 0, 0) //nolint:errcheck // see above
@@ -147,5 +149,6 @@ func (ns *NS) thePulse() (*pulse, error) {
 		ns.pulse = p
 		ns.owned[p] = struct{}{}
 	}
+
 	return ns.pulse, nil
 }

@@ -23,6 +23,7 @@ func TestThePulseBeatsWhileSomebodyWaits(t *testing.T) {
 		defer p.mu.Unlock()
 		return !p.running
 	}
+
 	require.Eventually(t, resting, patience, time.Millisecond)
 	before := beats()
 	p.join()

@@ -51,12 +51,14 @@ func (p sctpPacket) encode() []byte {
 		b = binary.BigEndian.AppendUint32(b, 1<<16|1)   // one outbound, one inbound stream
 		b = binary.BigEndian.AppendUint32(b, p.InitTag) // initial TSN
 	}
+
 	if p.Chunk == sctpInitAck {
 		b = binary.BigEndian.AppendUint16(b, sctpCookieParam)
 		b = binary.BigEndian.AppendUint16(b, uint16(sctpTLVLen+len(p.Cookie)))
 		b = append(b, p.Cookie...)
 		// The padding of the last parameter counts towards the chunk only if another one follows.
 	}
+
 	binary.BigEndian.PutUint16(b[sctpHeaderLen+2:], uint16(len(b)-sctpHeaderLen))
 	for len(b)%4 != 0 {
 		b = append(b, 0)
@@ -86,12 +88,14 @@ func decodeSCTP(b []byte) (p sctpPacket, ok bool) {
 		return p, false
 	}
 	p.InitTag = binary.BigEndian.Uint32(value)
+
 	// The servers here send no parameter before the cookie.
 	if params := value[sctpInitLen:]; len(params) >= sctpTLVLen &&
 		binary.BigEndian.Uint16(params) == sctpCookieParam {
 		length := int(binary.BigEndian.Uint16(params[2:]))
 		p.Cookie = string(params[sctpTLVLen:max(sctpTLVLen, min(length, len(params)))])
 	}
+
 	return p, true
 }
 

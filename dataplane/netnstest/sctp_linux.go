@@ -37,6 +37,7 @@ func (a *association) judge(b []byte) (Outcome, bool) {
 			return Outcome{}, false
 		}
 	}
+
 	p, ok := decodeSCTP(b)
 	switch {
 	case !ok:
@@ -48,6 +49,7 @@ func (a *association) judge(b []byte) (Outcome, bool) {
 	case p.Chunk == sctpAbort:
 		return Outcome{Kind: Refused}, true
 	}
+
 	return Outcome{}, false
 }
 

@@ -44,6 +44,7 @@ func (ns *NS) Serve(name string, proto servicemodel.Protocol, addr netip.AddrPor
 		return nil, fmt.Errorf("netnstest: %s: serve %s on %s as %s: %w", ns.name, proto, addr,
 			name, err)
 	}
+
 	return s, nil
 }
 
@@ -80,6 +81,7 @@ func (s *Server) start() error {
 	default:
 		err = errors.New("unknown protocol")
 	}
+
 	if err != nil {
 		return err
 	}
@@ -116,11 +118,13 @@ func (s *Server) startTCP() error {
 				time.Sleep(time.Millisecond) // out of file descriptors, perhaps
 				continue
 			}
+
 			if s.hold(conn) {
 				s.work.Go(func() { s.converse(conn) })
 			}
 		}
 	})
+
 	return nil
 }
 
@@ -133,6 +137,7 @@ func (s *Server) hold(conn *net.TCPConn) bool {
 		reset(conn)
 		return false
 	}
+
 	s.conns[conn] = struct{}{}
 	return true
 }
@@ -145,12 +150,14 @@ func (s *Server) converse(conn *net.TCPConn) {
 		defer s.mu.Unlock()
 		delete(s.conns, conn)
 	}()
+
 	if err := conn.SetKeepAlive(false); err != nil {
 		return
 	}
 	if _, err := conn.Write(s.line(conn.RemoteAddr())); err != nil {
 		return
 	}
+
 	// Plain reads and writes, because io.Copy between TCP connections would need two more file
 	// descriptors for splice(2).
 	buf := make([]byte, 128)
@@ -196,5 +203,6 @@ func (s *Server) startUDP() error {
 			}
 		}
 	})
+
 	return nil
 }

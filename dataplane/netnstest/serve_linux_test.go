@@ -28,8 +28,10 @@ func TestAServerStopsAndCanBeReplaced(t *testing.T) {
 					o := Probe{From: h, Proto: proto, To: to}.Send(context.Background())
 					require.Equal(t, name, o.Server, "%s", o)
 				}
+
 				require.NoError(t, s.Close())
 			}
+
 			o := Probe{From: h, Proto: proto, To: to}.Send(context.Background())
 			require.Equal(t, Refused, o.Kind, "%s to %s: %s", proto, to, o)
 		}

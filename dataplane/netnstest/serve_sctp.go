@@ -42,6 +42,7 @@ func (s *Server) startSCTP() error {
 			return err
 		}
 	}
+
 	if e.ports[s.Addr.Port()] != nil {
 		return errors.New("address already in use")
 	}
@@ -77,6 +78,7 @@ func (s *Server) stopSCTP() error {
 		all.mu.Unlock()
 		return net.ErrClosed
 	}
+
 	delete(e.ports, s.Addr.Port())
 	last := len(e.ports) == 0
 	if last {
@@ -112,6 +114,7 @@ func (all *sctpServers) serve(e *sctpEndpoint) {
 			out.Chunk, out.InitTag = sctpInitAck, rand.Uint32()|1
 			out.Cookie = string(server.line(netip.AddrPortFrom(addr.Unmap(), in.SrcPort)))
 		}
+
 		e.conn.WriteToIP(out.encode(), from) //nolint:errcheck // the network may lose packets
 	}
 }

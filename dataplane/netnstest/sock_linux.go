@@ -71,6 +71,7 @@ func (s *sock) localAddr() (addr netip.Addr) {
 			addr = fromSockaddr(sa).Addr()
 		}
 	})
+
 	return addr
 }
 
@@ -98,5 +99,6 @@ func fromSockaddr(sa unix.Sockaddr) netip.AddrPort {
 	case *unix.SockaddrInet6:
 		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port))
 	}
+
 	return netip.AddrPort{}
 }

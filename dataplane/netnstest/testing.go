@@ -40,6 +40,7 @@ func Require(tb TB) {
 	if err == nil {
 		return
 	}
+
 	// If a user namespace was tried, its error says more.
 	reason := os.Getenv(envReExecError)
 	if reason == "" {
@@ -62,5 +63,6 @@ func Start(tb TB, opts Options) *Cluster {
 			tb.Errorf("close the test cluster: %v", err)
 		}
 	})
+
 	return c
 }

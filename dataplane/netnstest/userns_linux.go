@@ -34,6 +34,7 @@ func ReExecInUserNS() (done bool, exitCode int, err error) {
 	if !errors.Is(reason, os.ErrPermission) {
 		return false, 0, reason
 	}
+
 	// The copy dies with the thread that started it (prctl(2), PR_SET_PDEATHSIG), so this thread
 	// must stay.
 	runtime.LockOSThread()
@@ -49,6 +50,7 @@ func ReExecInUserNS() (done bool, exitCode int, err error) {
 			cmd.Process.Signal(s) //nolint:errcheck // it has just ended
 		}
 	}()
+
 	waitErr := cmd.Wait()
 	signal.Stop(signals)
 	close(signals)
@@ -56,6 +58,7 @@ func ReExecInUserNS() (done bool, exitCode int, err error) {
 		return false, 0, fmt.Errorf("netnstest: wait for the copy in the user namespace: %w",
 			waitErr)
 	}
+
 	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
 		return true, 128 + int(status.Signal()), nil
 	}

@@ -28,6 +28,7 @@ func playRole() (code int, ok bool) {
 		syscall.Kill(os.Getpid(), syscall.SIGKILL) //nolint:errcheck // seen by the exit code
 		return 1, true
 	}
+
 	return 0, false
 }
 

@@ -29,6 +29,7 @@ func (f *facts) chain(c hooks.Chain, u *use, add adder) {
 				c.Hook, c, r)
 			return
 		}
+
 		if c.DropsByDefault {
 			add(ForeignChains, Note, "kernlb diagnose shows whether it accepts a connection",
 				"another program drops at the hook %s what none of its rules accepts (%v)", c.Hook,
@@ -36,6 +37,7 @@ func (f *facts) chain(c hooks.Chain, u *use, add adder) {
 			return
 		}
 	}
+
 	for _, r := range c.Drops {
 		if at, hit := dropped(r, c, u.targets); hit {
 			severity := Warning // a rule before it may accept the packets
@@ -60,6 +62,7 @@ func dropsAll(c hooks.Chain) (rule string, ok bool) {
 			return ", rule " + strconv.FormatUint(r.Handle, 10), true
 		}
 	}
+
 	return ", its policy", c.DropsByDefault
 }
 
@@ -122,11 +125,13 @@ func parseRule(text string) (m matches, known bool) {
 				used = 3
 			}
 		}
+
 		if used == 0 || used > len(words) {
 			return m, false
 		}
 		words = words[used:]
 	}
+
 	return m, false
 }
 

@@ -63,6 +63,7 @@ func (c *Checker) Report(ctx context.Context, held *servicemodel.Table) *Report 
 		return &Report{At: time.Now(), Findings: []Finding{}, Unknown: []string{
 			"all: " + context.Cause(ctx).Error()}}
 	}
+
 	now := time.Now()
 	if c.last != nil && c.of == held && now.Sub(c.last.At) < fresh {
 		return c.last
@@ -75,6 +76,7 @@ func (c *Checker) Report(ctx context.Context, held *servicemodel.Table) *Report 
 	} else {
 		f.grown, f.over = total.since(c.then), now.Sub(c.at)
 	}
+
 	if now.Sub(c.at) > window/2 {
 		c.then, c.at = total, now
 	}

@@ -42,6 +42,7 @@ func (f *facts) useOf(t *servicemodel.Table) use {
 				u.local[family] = true
 				continue
 			}
+
 			u.remote[family] = true
 			for i, b := range f.bridges {
 				if slices.ContainsFunc(b.nets, func(p netip.Prefix) bool {
@@ -50,6 +51,7 @@ func (f *facts) useOf(t *servicemodel.Table) use {
 					u.bridges[i] = true
 				}
 			}
+
 			if len(f.failed) > 0 {
 				u.failed[addr] = true
 			}
@@ -58,6 +60,7 @@ func (f *facts) useOf(t *servicemodel.Table) use {
 			}
 		}
 	}
+
 	slices.SortFunc(u.targets, func(a, b target) int { return a.endpoint.Compare(b.endpoint) })
 	return u
 }
@@ -80,6 +83,7 @@ func (f *facts) findings(t *servicemodel.Table) []Finding {
 		add(Forwarding, Warning, "sysctl -w net.ipv4.conf.LINK.forwarding=1",
 			"IPv4 packets that come in by %s are not forwarded to endpoints", some(f.still))
 	}
+
 	f.conntrack(add)
 	if n := f.grown.reversePath; n > 0 {
 		add(ReversePath, Warning, "set rp_filter to 2 (loose) or 0 on the link where clients come "+
@@ -87,6 +91,7 @@ func (f *facts) findings(t *servicemodel.Table) []Finding {
 			"rp_filter dropped %s, because the route back to their source leads by another link%s",
 			f.packets(n), on(f.strict))
 	}
+
 	for i, b := range f.bridges {
 		f.bridge(b, u.bridges[i], add)
 	}
@@ -100,6 +105,7 @@ func (f *facts) findings(t *servicemodel.Table) []Finding {
 		add(KubeProxy, Warning, "kernlb cleanup -of kube-proxy", "a kube-proxy that does not "+
 			"run has left %s: connections may go to endpoints that are gone", some(f.leftover))
 	}
+
 	for _, c := range f.chains {
 		f.chain(c, &u, add)
 	}
@@ -151,6 +157,7 @@ func (f *facts) conntrack(add adder) {
 		add(Conntrack, Warning, "raise net.netfilter.nf_conntrack_buckets", "the kernel lost %s "+
 			"because buckets of the table of connections were full", f.packets(c.ChainsTooLong))
 	}
+
 	if c.InsertFailed > 0 {
 		add(MasqueradePorts, Warning, "give masqueraded clients more addresses, or spread them "+
 			"over more endpoints; kernlb flows shows the clients with many connections to one",
@@ -208,12 +215,14 @@ func (f *facts) neighbours(u *use, add adder) {
 			hops = append(hops, text)
 		}
 	}
+
 	if len(ends) > 0 {
 		add(Neighbours, Error, "see whether the pods run and their links are up (ip neigh, ip "+
 			"link)", "nothing answers for the addresses of endpoints: %s; connections to them "+
 			"time out",
 			some(ends))
 	}
+
 	if len(hops) > 0 {
 		add(Neighbours, Warning, "see whether the gateways are up (ip route, ip neigh)",
 			"gateways do not answer: %s; connections by them time out", some(hops))

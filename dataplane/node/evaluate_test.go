@@ -20,6 +20,7 @@ func TestTheTableOfConnections(t *testing.T) {
 		return facts{usage: conntrack.Usage{Count: count, Max: most},
 			grown: counted{conntrack: s}, over: time.Second}
 	}
+
 	for _, test := range []struct {
 		facts facts
 		want  string
@@ -52,6 +53,7 @@ func TestRulesByTheDestinationAreRead(t *testing.T) {
 		{servicemodel.TCP, netip.MustParseAddrPort("10.0.1.1:8080")},
 		{servicemodel.TCP, netip.MustParseAddrPort("[fd00::1]:80")},
 	}
+
 	// Each condition with the targets that it matches.
 	addresses := map[string]string{"": "1111", "ip daddr 10.0.0.1 ": "1100",
 		"ip daddr 10.0.0.0/16 ": "1110", "ip6 daddr fd00::/64 ": "0001"}
@@ -69,6 +71,7 @@ func TestRulesByTheDestinationAreRead(t *testing.T) {
 					require.Equal(t, a[i] == '1' && p[i] == '1', m.match(at), "%s: %v", text, at)
 				}
 			}
+
 			m, known := parseRule(address + port + "accept")
 			require.False(t, known, "%v", m)
 			_, known = parseRule("iifname \"eth0\" " + address + port + "drop")
@@ -85,6 +88,7 @@ func TestChainsConcernEndpoints(t *testing.T) {
 		return hooks.Chain{Family: family, Table: "fw", Name: "c", Type: "filter", Hook: hook,
 			DropsByDefault: true}
 	}
+
 	for _, test := range []struct {
 		chain    hooks.Chain
 		endpoint string

@@ -63,5 +63,6 @@ func (c counted) since(e counted) counted {
 	} {
 		*n.now -= min(*n.now, *n.then)
 	}
+
 	return c
 }

@@ -82,6 +82,7 @@ func (r *Report) Count(c Check, s Severity) (n int) {
 			n++
 		}
 	}
+
 	return n
 }
 

@@ -26,6 +26,7 @@ func tableOf(t *testing.T, node servicemodel.Node, endpoints ...string) *service
 			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
 				Port: 8080}}})
 	}
+
 	table, err := servicemodel.Resolve(nil, s.WithEndpoints(name, all))
 	require.NoError(t, err)
 	return table

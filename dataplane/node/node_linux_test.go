@@ -53,6 +53,7 @@ func send(t *testing.T, c *netnstest.Cluster, n int, to string) {
 		probes = append(probes, netnstest.Probe{From: c.Pods[0], Proto: servicemodel.TCP,
 			To: netip.MustParseAddrPort(to)})
 	}
+
 	netnstest.SendAll(t.Context(), probes)
 }
 
@@ -191,12 +192,14 @@ func TestABridgeIsReported(t *testing.T) {
 		}
 		return err
 	}))
+
 	table := tableOf(t, servicemodel.Node{}, "10.244.1.2")
 	if calls == "1" {
 		require.Empty(t, reported(checker.Report(t.Context(), table)))
 		sysctl("net/bridge/bridge-nf-call-iptables", "0")(t, c)
 		checker.last = nil
 	}
+
 	require.Contains(t, strings.Join(reported(checker.Report(t.Context(), table)), "\n"),
 		"warning: bridge-nf-call: endpoints are on the bridge cni0 and bridge-nf-call-iptables is "+
 			"off")

@@ -43,6 +43,7 @@ func (c *Config) read(ctx context.Context) *facts {
 		r.try("the network namespace", err)
 		return &r.facts
 	}
+
 	defer ns.Close()
 	r.ns = ns
 	r.try("links, addresses and neighbours", r.network())
@@ -85,6 +86,7 @@ func (r *reader) readSysctls() error {
 		}
 		r.facts.sysctls[name] = strings.TrimSpace(string(text))
 	}
+
 	for i, name := range []string{"iptables", "ip6tables"} {
 		if r.facts.sysctls["net/bridge/bridge-nf-call-"+name] == "1" {
 			for _, b := range r.bridges {
@@ -92,6 +94,7 @@ func (r *reader) readSysctls() error {
 			}
 		}
 	}
+
 	return r.readNetstat()
 }
 
@@ -108,6 +111,7 @@ func (r *reader) readNetstat() error {
 			r.grown.reversePath, err = strconv.ParseUint(values[at], 10, 64)
 		}
 	}
+
 	return err
 }
 
@@ -133,11 +137,13 @@ func (r *reader) network() error {
 			r.leftover = append(r.leftover, "the device "+l.Attrs().Name)
 		}
 	}
+
 	for _, a := range addrs {
 		if addr, ok := netip.AddrFromSlice(a.IP); ok {
 			r.addrs = append(r.addrs, addr.Unmap())
 		}
 	}
+
 	r.findBridges(links, addrs)
 	if err := r.settings(conn, names); err != nil {
 		return err
@@ -162,6 +168,7 @@ func (r *reader) findBridges(links []netlink.Link, addrs []netlink.Addr) {
 				b.nets = append(b.nets, netip.PrefixFrom(addr.Unmap(), bits).Masked())
 			}
 		}
+
 		r.bridges = append(r.bridges, b)
 	}
 }
@@ -179,6 +186,7 @@ func (r *reader) settings(conn *rtnetlink.Conn, names map[int]string) error {
 			everywhere = s.ReversePath
 		}
 	}
+
 	for _, s := range all {
 		name := names[s.Link]
 		if name == "" || name == "lo" {
@@ -189,10 +197,12 @@ func (r *reader) settings(conn *rtnetlink.Conn, names map[int]string) error {
 		} else {
 			r.still = append(r.still, name)
 		}
+
 		if max(s.ReversePath, everywhere) == 1 {
 			r.strict = append(r.strict, name)
 		}
 	}
+
 	all, err = conn.Settings(unix.AF_INET6)
 	if err != nil {
 		return err
@@ -202,6 +212,7 @@ func (r *reader) settings(conn *rtnetlink.Conn, names map[int]string) error {
 			forwards[servicemodel.IPv6] = s.Forwarding
 		}
 	}
+
 	r.forwards = forwards
 	return nil
 }
@@ -217,6 +228,7 @@ func (r *reader) findFailed(conn *rtnetlink.Conn, names map[int]string) error {
 			r.failed = append(r.failed, neighbour{addr.Unmap(), names[n.LinkIndex]})
 		}
 	}
+
 	if len(r.failed) == 0 {
 		return nil
 	}
@@ -232,6 +244,7 @@ func (r *reader) findFailed(conn *rtnetlink.Conn, names map[int]string) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -255,6 +268,7 @@ func (r *reader) nftables(ctx context.Context) error {
 		})
 		r.chains = append(r.chains, c)
 	}
+
 	return r.ask(ctx)
 }
 
@@ -281,11 +295,13 @@ func (r *reader) ask(ctx context.Context) error {
 			return err
 		}
 	}
+
 	if r.facts.sysctls[sysctls.RouteLocalnet] == "1" {
 		guards := &sysctls.Guards{NetNS: r.ns.NetNS()}
 		relied, err := guards.Relied(ctx, []string{sysctls.RouteLocalnet})
 		r.guarded = len(relied) > 0
 		return err
 	}
+
 	return nil
 }

@@ -36,6 +36,7 @@ func TestEachRequestGoesWrong(t *testing.T) {
 				require.Zero(t, call, "each dump is interrupted")
 				require.ErrorIs(t, err, netlink.ErrDumpInterrupted)
 			}
+
 			node, err = n.Complete(t.Context(), servicemodel.Node{})
 			require.NoError(t, err, fault.Name)
 			require.Len(t, node.Addresses, added, fault.Name)

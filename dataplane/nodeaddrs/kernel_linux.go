@@ -53,6 +53,7 @@ func (k *kernel) current(except []string) ([]netip.Addr, error) {
 		k.changes.Suspect()
 		return nil, err
 	}
+
 	k.known = l
 	return l, nil
 }
@@ -81,6 +82,7 @@ func (k *kernel) list(except []string) ([]netip.Addr, error) {
 			good = append(good, addr)
 		}
 	}
+
 	return append(good, deprecated...), nil
 }
 
@@ -106,6 +108,7 @@ func (s *Source) Watch(ctx context.Context, changed func()) error {
 		case err == nil && from.Pid != nl.PidKernel:
 			continue
 		}
+
 		k.changes.Suspect() // the notice may not have reached that socket yet
 		if s.changed() {
 			changed()

@@ -77,9 +77,11 @@ func TestAddressesAreThoseThatOthersCanReach(t *testing.T) {
 		n.ip("link add "+d+" type bridge", "address add 10.96.0.3/32 dev "+d,
 			"address add fd00:96::3/128 dev "+d+" nodad")
 	}
+
 	n.has("192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2")
 	n.ip("address delete 192.0.2.1/24 dev v", "address add 198.51.100.1/32 dev lo",
 		"address delete 2001:db8::1/64 dev v")
+
 	// The kernel has removed 192.0.2.2 with the primary address of its network.
 	n.has("198.51.100.1", "2001:db8::2")
 	n.ip("address add 2001:db8::3/64 dev v nodad")
@@ -139,6 +141,7 @@ func TestAnEngineFollowsTheNode(t *testing.T) {
 			return fmt.Sprint(kernel.Table().Rules().NodePorts) == want
 		}, 20*time.Second, time.Millisecond, want)
 	}
+
 	at("[]")
 	n.ip("address add 192.0.2.1/24 dev v")
 	at("[192.0.2.1/32]")
@@ -172,6 +175,7 @@ func TestABurstOfAddressesIsNoticed(t *testing.T) {
 			}
 		})
 	}()
+
 	var batch strings.Builder
 	for i := range 2000 {
 		fmt.Fprintf(&batch, "address add 10.1.%d.%d/32 dev v\n", i>>8, i&0xff)
@@ -183,9 +187,11 @@ func TestABurstOfAddressesIsNoticed(t *testing.T) {
 		case <-time.After(time.Minute):
 			require.Fail(t, "nothing was noticed")
 		}
+
 		got, err = s.Complete(t.Context(), servicemodel.Node{})
 		require.NoError(t, err)
 	}
+
 	stop()
 	require.NoError(t, <-ended)
 }

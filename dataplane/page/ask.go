@@ -73,9 +73,11 @@ func (p *Page) ask(r *http.Request, s *dataplane.Status) (any, error) {
 			default:
 				d.Answers = append(d.Answers, answer{Endpoint: at.endpoint})
 			}
+
 			seen[at] = true
 		}
 	}
+
 	p.askAll(r.Context(), d.Answers)
 	slices.SortFunc(d.Answers, func(a, b answer) int { return a.Endpoint.Compare(b.Endpoint) })
 	return d, nil
@@ -92,6 +94,7 @@ func (p *Page) askAll(ctx context.Context, l []answer) {
 			p.askOne(ctx, &l[i])
 		})
 	}
+
 	all.Wait()
 }
 

@@ -88,6 +88,7 @@ func TestOnlyThePageItselfAsks(t *testing.T) {
 		code, _ := s.post("/ask", "default/web", site)
 		require.Equal(t, http.StatusForbidden, code)
 	}
+
 	code, _ := s.get("/ask?name=default/web")
 	require.Equal(t, http.StatusMethodNotAllowed, code)
 	none := holding(t, web(), nil)

@@ -32,6 +32,7 @@ func BenchmarkPage(b *testing.B) {
 			}
 		})
 	}
+
 	b.Run("first", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
@@ -73,6 +74,7 @@ func BenchmarkApply(b *testing.B) {
 				p := page.New(e, nil)
 				defer p.Close()
 			}
+
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				eps := state.Endpoints(name(0))

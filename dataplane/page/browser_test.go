@@ -73,6 +73,7 @@ func TestBrowserShowsEveryPage(t *testing.T) {
 			assert.Empty(t, wrong, "%s, %s, %d wide", path, scheme, width)
 		}
 	}
+
 	said := slices.DeleteFunc(c.said, func(s string) bool {
 		return bytes.Contains([]byte(s), []byte("status of 400")) // "/service" has no name
 	})
@@ -120,6 +121,7 @@ func TestBrowserRefreshes(t *testing.T) {
 		case asked <- r.URL.String():
 		default:
 		}
+
 		s.ServeHTTP(w, r)
 	}))
 	t.Cleanup(site.Close)

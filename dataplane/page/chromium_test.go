@@ -69,6 +69,7 @@ func startChromium(t *testing.T) *chromium {
 		to.Close()
 		from.Close()
 	})
+
 	var target struct{ TargetID string }
 	c.call("Target.createTarget", `{"url": "about:blank"}`, &target)
 	var attached struct{ SessionID string }
@@ -96,6 +97,7 @@ func (c *chromium) read() (m cdpMessage) {
 	case "Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown":
 		c.said = append(c.said, string(m.Params))
 	}
+
 	return m
 }
 

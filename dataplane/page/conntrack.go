@@ -89,8 +89,10 @@ func (p *Page) connectionsOf(ctx context.Context, t *servicemodel.Table, n servi
 			c = &own
 			counts[key] = c
 		}
+
 		c.add(&fl)
 	}
+
 	return slices.SortedFunc(maps.Values(counts), (*connections).compare), nil
 }
 
@@ -100,6 +102,7 @@ func (c *connections) compare(o *connections) int {
 		c.Former == o.Former {
 		return order
 	}
+
 	if c.Former {
 		return 1
 	}

@@ -114,6 +114,7 @@ func TestOneReadsConntrackAtATime(t *testing.T) {
 			codes <- code
 		}()
 	}
+
 	require.Equal(t, http.StatusServiceUnavailable, <-codes)
 	close(wait)
 	require.Equal(t, http.StatusOK, <-codes)

@@ -27,6 +27,7 @@ func used() fakeCounters {
 		return counters.Pair{Protocol: sm.TCP, Dst: netip.MustParseAddrPort(dst),
 			Endpoint: netip.MustParseAddrPort("10.244.0.1:8080")}
 	}
+
 	return fakeCounters{Reading: counters.Reading{Pairs: map[counters.Pair]counters.Values{
 		pair("10.96.0.10:80"):     {Connections: 41, PacketsIn: 42, BytesIn: 43, PacketsOut: 44},
 		pair("192.168.0.1:30080"): {Connections: 51},
@@ -49,6 +50,7 @@ func TestCounters(t *testing.T) {
 		}
 		had[name] = r.Connections
 	}
+
 	require.Equal(t, map[string]uint64{"10.96.0.10:80/tcp": 41,
 		"10.96.0.10:80/tcp 10.244.0.1:8080": 41, "10.96.0.10:80/tcp 10.244.0.2:8080": 0,
 		"*4:30080/tcp": 51, "*4:30080/tcp 10.244.0.1:8080": 51,

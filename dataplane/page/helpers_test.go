@@ -94,8 +94,10 @@ func many(n, m int) sm.State {
 			eps[j] = sm.Endpoint{Addr: addr(11, 0, i*m+j+1), Ports: ports("http"),
 				Node: fmt.Sprintf("n%d", j%5)}
 		}
+
 		s = s.WithService(service(name(i), addr(10, 96, i+1))).WithEndpoints(name(i), eps)
 	}
+
 	return s
 }
 

@@ -31,5 +31,6 @@ func (p *Page) hooks(r *http.Request, _ *dataplane.Status) (any, error) {
 		return cmp.Or(slices.Index(inOrder, a.Hook)-slices.Index(inOrder, b.Hook),
 			cmp.Compare(a.Priority, b.Priority))
 	})
+
 	return &hooksData{chains}, nil
 }

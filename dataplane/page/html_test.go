@@ -45,6 +45,7 @@ func parse(t *testing.T, text string) *document {
 			d.attribute(t, n, a)
 		}
 	}
+
 	for _, id := range d.refers {
 		require.True(t, d.ids[id], "no element has the id %s", id)
 	}
@@ -99,6 +100,7 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 			todo = append(todo, parse(t, body).links...)
 		}
 	}
+
 	for _, link := range []string{"style.css", "./services.json", "refused", "recent", "conntrack",
 		"node", "hooks", "trace", "service?name=default%2fweb",
 		"service?name=default%2fweb&connections=1", "trace?to=10.96.0.10%3a80%2ftcp"} {
@@ -140,6 +142,7 @@ func TestNothingIsInjected(t *testing.T) {
 			Service: sm.Name{Namespace: "default", Name: "web"}, Object: evil, Field: evil,
 			Value: evil, Hint: evil}
 	})
+
 	s.engine.Set(st)
 	q := url.QueryEscape(evil)
 	paths := []string{"/", "/refused", "/recent", "/conntrack", "/node", "/hooks", "/?q=" + q,
@@ -155,6 +158,7 @@ func TestNothingIsInjected(t *testing.T) {
 			require.NotContains(t, body, "<img", path)
 		}
 	}
+
 	check()
 	_, err := s.engine.Apply(t.Context(), st) // refuses all
 	require.NoError(t, err)

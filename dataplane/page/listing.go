@@ -55,6 +55,7 @@ func (p *Page) listingOf(s *dataplane.Status) *listing {
 		!slices.Equal(l.Conflicts, s.Conflicts) || !slices.EqualFunc(l.Refused, s.Refused, same) {
 		p.listed = newListing(s)
 	}
+
 	return p.listed
 }
 
@@ -79,6 +80,7 @@ func newListing(s *dataplane.Status) *listing {
 			marked[r.Service] = refused
 		}
 	}
+
 	l.all = make([]entry, 0, s.State.Len())
 	for svc := range s.State.Services() {
 		own := frontends[svc.Name]
@@ -87,6 +89,7 @@ func newListing(s *dataplane.Status) *listing {
 			l.conditionOf(own, marked[svc.Name])})
 		delete(frontends, svc.Name)
 	}
+
 	sorted := len(frontends) == 0
 	for name, own := range frontends {
 		l.add(entry{name, name.String(), own, nil, removed})
@@ -113,6 +116,7 @@ func (l *listing) conditionOf(own []*servicemodel.Frontend, marked condition) co
 	case l.Held == nil:
 		return unknown
 	}
+
 	worst := ok
 	for _, f := range own {
 		switch {
@@ -122,6 +126,7 @@ func (l *listing) conditionOf(own []*servicemodel.Frontend, marked condition) co
 			worst = drops
 		}
 	}
+
 	switch {
 	case worst == drops:
 		return drops
@@ -132,6 +137,7 @@ func (l *listing) conditionOf(own []*servicemodel.Frontend, marked condition) co
 	case len(own) == 0:
 		return unused
 	}
+
 	return ok
 }
 
@@ -158,5 +164,6 @@ func (l *listing) refusalOf(n servicemodel.Name) *dataplane.Refusal {
 			return &l.Refused[i]
 		}
 	}
+
 	return nil
 }

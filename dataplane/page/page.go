@@ -99,6 +99,7 @@ func (p *Page) routes() {
 	p.mux.HandleFunc("GET /style.css", func(w http.ResponseWriter, r *http.Request) {
 		http.ServeFileFS(w, r, files, "files/style.css")
 	})
+
 	// Other sites cannot make a browser send this request.
 	same := http.NewCrossOriginProtection()
 	p.mux.Handle("POST /ask", same.Handler(p.html("ask", p.ask)))
@@ -148,6 +149,7 @@ func Loopback(h http.Handler) http.Handler {
 				http.StatusMisdirectedRequest)
 			return
 		}
+
 		h.ServeHTTP(w, r)
 	})
 }

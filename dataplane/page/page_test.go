@@ -84,6 +84,7 @@ func TestPagesOfTheList(t *testing.T) {
 			seen[r.Service] = true
 		}
 	}
+
 	require.Len(t, seen, 120)
 	var last listJSON
 	s.json(t, "/services.json?page=99", &last)
@@ -191,6 +192,7 @@ func TestRefusalsSayWhatIsLeft(t *testing.T) {
 				s.Ports[0].Port = 0
 			}))
 		}
+
 		must.OK(e.Apply(t.Context(), bad))(t)
 		_, body := ask(p, "/service?name=default/web")
 		require.Contains(t, body, want)
@@ -202,6 +204,7 @@ func TestRefusalsSayWhatIsLeft(t *testing.T) {
 			return &backends.UnsupportedError{Object: "the kernel",
 				Field: backends.FieldFamily, Value: "IPv6"}
 		})
+
 		e.Resync()
 		must.OK(e.Apply(t.Context(), web()))(t)
 		_, body = ask(p, "/refused")
@@ -234,8 +237,10 @@ func TestTheListIsWholeDuringASwitch(t *testing.T) {
 					Object: "service default/web", Field: "scheduler", Value: "lc"}
 			}
 		}
+
 		return nil
 	})
+
 	e := dataplane.New(old, nil)
 	p := page.New(e, nil)
 	defer p.Close()
@@ -246,6 +251,7 @@ func TestTheListIsWholeDuringASwitch(t *testing.T) {
 		_, body, _ = strings.Cut(body, `"condition": "`)
 		return body[:strings.Index(body, `"`)]
 	}
+
 	require.Equal(t, "refused", condition())
 	old.during = func() { require.NotEqual(t, "refused", condition()) }
 	must.OK(e.Switch(t.Context(), memory.New(nil)))(t)
@@ -318,6 +324,7 @@ func TestTrace(t *testing.T) {
 		require.Equal(t, want, got.Outcome, query)
 		require.Equal(t, "outcome", got.Steps[len(got.Steps)-1].Step)
 	}
+
 	for query, field := range map[string]string{
 		"from=x&to=10.96.0.10:80/tcp":            "from: ",
 		"from=fe80::1%25eth0&to=[fe80::2]:1/tcp": "from: ",
@@ -367,6 +374,7 @@ func TestHeadersAndMethods(t *testing.T) {
 		require.Equal(t, "no-store", w.Header().Get("Cache-Control"))
 		require.Equal(t, path == "/nothing", w.Code == http.StatusNotFound)
 	}
+
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete} {
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequest(method, "/", nil))
@@ -416,6 +424,7 @@ func TestNode(t *testing.T) {
 		require.Contains(t, body, `<td><span class="state `+string(f.Severity)+`">`)
 		require.Contains(t, body, f.Means+"</td><td>"+f.Do+"</td>")
 	}
+
 	require.Contains(t, body, "<li>conntrack: no permission</li>")
 	code, _ := holding(t, web(), nil).get("/node")
 	require.Equal(t, http.StatusNotFound, code)
@@ -430,6 +439,7 @@ func TestThePageOfNoEngine(t *testing.T) {
 		code, body := ask(p, path)
 		require.NotEqual(t, http.StatusInternalServerError, code, "%s: %s", path, body)
 	}
+
 	require.NoError(t, p.Close())
 }
 

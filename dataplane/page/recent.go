@@ -58,6 +58,7 @@ func (e *event) PhaseTimes() (l []string) {
 			l = append(l, dataplane.Phase(phase).String()+" "+duration(d).String())
 		}
 	}
+
 	return l
 }
 

@@ -101,6 +101,7 @@ func (f *frame) refresh(q url.Values) {
 	} else {
 		q.Set(refreshKey, refreshOn)
 	}
+
 	f.Switch = "?" + q.Encode()
 }
 
@@ -118,11 +119,13 @@ func (p *Page) html(name string, v view) http.Handler {
 			}
 			f.refresh(r.URL.Query())
 		}
+
 		var b bytes.Buffer
 		if err := templates[name+".html"].Execute(&b, &f); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
+
 		write(w, "text/html; charset=utf-8", codeOf(err), b.Bytes())
 	})
 }
@@ -141,6 +144,7 @@ func (p *Page) json(v view) http.Handler {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
+
 		write(w, "application/json", code, append(body, '\n'))
 	})
 }
@@ -160,6 +164,7 @@ func ago(t time.Time) string {
 	case d < time.Minute:
 		return d.Truncate(time.Second).String() + " ago"
 	}
+
 	return strings.TrimSuffix(d.Truncate(time.Minute).String(), "0s") + " ago"
 }
 

@@ -35,8 +35,10 @@ func parseSearch(q string) (s search) {
 		} else if n, err := strconv.ParseUint(text, 10, 16); err == nil {
 			w.port = uint16(n)
 		}
+
 		s = append(s, w)
 	}
+
 	return s
 }
 
@@ -57,6 +59,7 @@ func (w *word) matches(e *entry) bool {
 			return true
 		}
 	}
+
 	return w.addr.IsValid() && w.isEndpoint(e)
 }
 

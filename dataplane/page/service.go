@@ -87,6 +87,7 @@ func (p *Page) service(r *http.Request, s *dataplane.Status) (any, error) {
 			d.Conflicts = append(d.Conflicts, c)
 		}
 	}
+
 	for _, f := range e.frontends {
 		d.Frontends = append(d.Frontends, frontendRow{f, l.Held.Cause(f).String()})
 	}
@@ -97,6 +98,7 @@ func (p *Page) service(r *http.Request, s *dataplane.Status) (any, error) {
 		}
 		d.Counted = true
 	}
+
 	if q.Get("counters") != "" {
 		return d, p.addCounters(r.Context(), d, l, e)
 	}
@@ -121,6 +123,7 @@ func (d *serviceData) addPorts(l *listing, e *entry) {
 			}
 		}
 	}
+
 	slices.SortFunc(parts, func(a, b part) int {
 		return cmp.Or(a.port.Compare(b.port), cmp.Compare(a.family, b.family))
 	})
@@ -143,12 +146,14 @@ func (l *listing) portPart(port servicemodel.PortName, f servicemodel.Family) po
 			ExcludedLocal: sel.Local}
 		p.Endpoints = append(p.Endpoints, row)
 	}
+
 	for _, local := range []bool{false, true} {
 		if pool := l.Held.Pool(servicemodel.PoolID{Service: port, Family: f,
 			Local: local}); pool != nil {
 			p.addPool(pool, rows)
 		}
 	}
+
 	return p
 }
 
@@ -169,6 +174,7 @@ func (p *portPart) addPool(pool *servicemodel.Pool, rows map[netip.AddrPort]int)
 			p.Endpoints = append(p.Endpoints, endpointRow{Endpoint: s.Endpoint,
 				Condition: "not wanted any more"})
 		}
+
 		row, share := &p.Endpoints[i], shares[slot]
 		row.Weight = cmp.Or(row.Weight, s.Weight)
 		if local {

@@ -64,6 +64,7 @@ func (p *Page) services(r *http.Request, s *dataplane.Status) (any, error) {
 	default:
 		return nil, badRequest("show: %q: want all or problems", d.Show)
 	}
+
 	if text := q.Get("page"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
@@ -71,6 +72,7 @@ func (p *Page) services(r *http.Request, s *dataplane.Status) (any, error) {
 		}
 		d.Page = n
 	}
+
 	d.fill(l)
 	return d, nil
 }
@@ -86,6 +88,7 @@ func (d *servicesData) fill(l *listing) {
 			found = append(found, e)
 		}
 	}
+
 	d.Found = len(found)
 	d.Pages = max(1, (d.Found+perPage-1)/perPage)
 	d.Page = min(d.Page, d.Pages)
@@ -109,6 +112,7 @@ func (l *listing) row(e *entry) serviceRow {
 			endpoints[slot.Endpoint] = true
 		}
 	}
+
 	r.Endpoints = len(endpoints)
 	switch e.condition {
 	case refused:
@@ -121,5 +125,6 @@ func (l *listing) row(e *entry) serviceRow {
 			}
 		}
 	}
+
 	return r
 }

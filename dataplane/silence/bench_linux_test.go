@@ -29,6 +29,7 @@ func BenchmarkFollower(b *testing.B) {
 				without += load(b, rate, false)
 				with += load(b, rate, true)
 			}
+
 			b.ReportMetric(100*(with-without).Seconds()/loadTime.Seconds()/float64(b.N), "%cpu")
 		})
 	}
@@ -52,6 +53,7 @@ func load(b *testing.B, rate int, follow bool) time.Duration {
 		work.Go(func() { _ = f.Run(ctx) })
 		defer func() { stop(); work.Wait(); require.NoError(b, f.Close()) }()
 	}
+
 	const steps = 100 // a second
 	before, tick := cpu(), time.NewTicker(time.Second/steps)
 	defer tick.Stop()
@@ -67,9 +69,11 @@ func load(b *testing.B, rate int, follow bool) time.Duration {
 				Reply: conntrack.Tuple{Dst: client, Src: netip.AddrPortFrom(
 					netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + n%2)}), port)}}
 		}
+
 		must.OK(table.Create(ctx, conntrack.All(flows...)))(b)
 		<-tick.C
 	}
+
 	return cpu() - before
 }
 

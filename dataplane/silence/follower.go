@@ -62,6 +62,7 @@ func (c Change) String() string {
 	case c.Trial:
 		return fmt.Sprintf("%s let in on trial after %s", what, took)
 	}
+
 	return fmt.Sprintf("%s answers again after %s", what, took)
 }
 
@@ -133,6 +134,7 @@ func (f *Follower) Ejected() []Change {
 			out = append(out, ejection(r, p))
 		}
 	}
+
 	slices.SortFunc(out, func(a, b Change) int {
 		return cmp.Or(a.Time.Compare(b.Time), a.Endpoint.Compare(b.Endpoint))
 	})
@@ -161,6 +163,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		case <-tick.C:
 		case <-f.added:
 		}
+
 		wait, err := f.work(ctx, &work)
 		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("silence: %w", err)
@@ -201,6 +204,7 @@ func (f *Follower) work(ctx context.Context, work *sync.WaitGroup) (time.Duratio
 			f.cfg.Changed(c)
 		}
 	}
+
 	for _, p := range ask {
 		work.Go(func() { f.ask(ctx, p) })
 	}
@@ -230,6 +234,7 @@ func (f *Follower) indexNow(now time.Time) (*flows.Index, error) {
 		}
 		f.index, f.of, f.made = flows.NewIndex(held, addrs), held, now
 	}
+
 	return f.index, nil
 }
 
@@ -252,6 +257,7 @@ func (f *Follower) pools(p place) (out [][]netip.AddrPort) {
 			out = append(out, endpoints)
 		}
 	}
+
 	return out
 }
 
@@ -301,6 +307,7 @@ func (f *Follower) marked() servicemodel.State {
 			s = s.WithEndpoints(name, f.without(name))
 		}
 	}
+
 	return s
 }
 
@@ -317,16 +324,19 @@ func (f *Follower) without(name servicemodel.Name) (out []servicemodel.Endpoint)
 				in = append(in, p)
 			}
 		}
+
 		if len(in) > 0 || len(silent) == 0 {
 			ep.Ports = in
 			out = append(out, ep)
 		}
+
 		if len(silent) > 0 {
 			ep.Ports = silent
 			ep.Condition = ep.Condition.Unready()
 			out = append(out, ep)
 		}
 	}
+
 	return out
 }
 

@@ -45,6 +45,7 @@ func TestStatesWithoutSilentPorts(t *testing.T) {
 			f.judge.open[p] = f.judge.at(p)
 			f.judge.eject(f.judge.at(p), p, time.Now())
 		}
+
 		f.Set(wanted.WithEndpoints(name, []servicemodel.Endpoint{
 			{Addr: addr, Ports: ports, Condition: c.before}, other}))
 		require.Equal(t, append(c.want, other), got.Endpoints(name))

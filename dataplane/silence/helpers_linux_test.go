@@ -76,6 +76,7 @@ func start(t *testing.T, kind string, pods, clients int) *network {
 		n.serve(i)
 		addrs = append(addrs, pod.IPv4.String())
 	}
+
 	backend := must.OK(kinds[kind](n.Node.NS.NetNS()))(t)
 	t.Cleanup(func() { _ = backend.Close() })
 	engine := dataplane.New(backend, nil)
@@ -94,6 +95,7 @@ func start(t *testing.T, kind string, pods, clients int) *network {
 			t.Error(err)
 		}
 	})
+
 	t.Cleanup(func() { stop(); runs.Wait(); _ = n.follower.Close() })
 	require.Eventually(t, func() bool { return !engine.Status().Pending() }, 20*time.Second,
 		10*time.Millisecond)
@@ -107,6 +109,7 @@ func service(addrs ...string) servicemodel.State {
 		eps = append(eps, servicemodel.Endpoint{Addr: netip.MustParseAddr(a),
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: port}}})
 	}
+
 	return servicemodel.State{}.WithService(&servicemodel.Service{Name: name,
 		ClusterIPs: []netip.Addr{frontend.Addr()},
 		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP,
@@ -137,6 +140,7 @@ func (n *network) warm(count int) {
 		probes[i] = netnstest.Probe{From: n.Outside[i%len(n.Outside)], Proto: servicemodel.TCP,
 			To: frontend}
 	}
+
 	for _, o := range netnstest.SendAll(n.t.Context(), probes) {
 		require.Equal(n.t, netnstest.Answered, o.Kind, o)
 	}
@@ -154,6 +158,7 @@ func (n *network) traffic(interval time.Duration) {
 			<-tick.C
 		}
 	})
+
 	n.t.Cleanup(func() { stop(); work.Wait() })
 }
 
@@ -176,6 +181,7 @@ func (n *network) next() (c silence.Change) {
 	case <-time.After(60 * time.Second):
 		require.FailNow(n.t, "no change")
 	}
+
 	return c
 }
 
@@ -202,6 +208,7 @@ func (n *network) sendMany(count int) {
 		probes[i] = netnstest.Probe{From: n.Outside[i%len(n.Outside)], Proto: servicemodel.TCP,
 			To: frontend, Timeout: 20 * time.Millisecond}
 	}
+
 	began := time.Now()
 	for _, o := range netnstest.SendAll(n.t.Context(), probes) {
 		n.outcomes = append(n.outcomes, outcome{o, began})
@@ -217,6 +224,7 @@ func (n *network) forge(reset bool) {
 		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 		return err
 	}))
+
 	var work sync.WaitGroup
 	work.Go(func() {
 		tick := time.NewTicker(time.Millisecond)
@@ -233,6 +241,7 @@ func (n *network) forge(reset bool) {
 			<-tick.C
 		}
 	})
+
 	n.t.Cleanup(func() { stop(); work.Wait(); _ = unix.Close(fd) })
 }
 

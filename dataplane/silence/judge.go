@@ -129,6 +129,7 @@ func (j *judge) at(p place) *record {
 		of = map[netip.AddrPort]*record{}
 		j.records[p.service] = of
 	}
+
 	if of[p.endpoint] == nil {
 		of[p.endpoint] = &record{}
 	}
@@ -143,6 +144,7 @@ func (j *judge) hear(s sample, now time.Time) {
 		j.answered(r, s, now)
 		return
 	}
+
 	j.missed(s)
 
 	// An endpoint that is known to answer in time is judged by connections as old as quick, any
@@ -155,6 +157,7 @@ func (j *judge) hear(s sample, now time.Time) {
 		r.run = run{first: s.began, clients: map[netip.Addr]int{}}
 		j.open[s.place] = r
 	}
+
 	r.run.total++
 	if _, known := r.run.clients[s.client]; known || len(r.run.clients) < runClients {
 		r.run.clients[s.client]++
@@ -179,6 +182,7 @@ func (j *judge) answered(r *record, s sample, now time.Time) {
 		r.add(1, 0, remembered)
 		j.all.add(1, 0, 10*remembered)
 	}
+
 	j.alive(r, s.place, now)
 }
 
@@ -190,6 +194,7 @@ func (j *judge) alive(r *record, p place, now time.Time) {
 		r.add(0, r.run.total, remembered)
 		j.all.add(0, r.run.total, 10*remembered)
 	}
+
 	r.run = run{}
 	delete(j.open, p)
 }
@@ -201,6 +206,7 @@ func (j *judge) missed(s sample) {
 		of = map[netip.Addr]netip.AddrPort{}
 		j.failing[s.service] = of
 	}
+
 	at, known := of[s.client]
 	if known && at != s.endpoint {
 		s.endpoint = netip.AddrPort{}
@@ -239,11 +245,13 @@ func (j *judge) next(now time.Time, pools func(place) [][]netip.AddrPort) (ask [
 		default:
 			due = age >= r.pause && now.Sub(r.asked) >= between
 		}
+
 		if due {
 			r.asked = now
 			ask = append(ask, p)
 		}
 	}
+
 	return ask
 }
 
@@ -274,6 +282,7 @@ func (j *judge) suspect(r *record, p place, now time.Time,
 		j.eject(r, p, now)
 		return false
 	}
+
 	return now.Sub(r.asked) >= between && (enough || r.asked.Before(r.run.first))
 }
 
@@ -287,6 +296,7 @@ func (j *judge) weight(r *record, p place) int {
 			most = max(most, n)
 		}
 	}
+
 	return total - most + min(most, 1)
 }
 
@@ -316,6 +326,7 @@ func (j *judge) othersAnswer(r *record, p place) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -328,6 +339,7 @@ func (j *judge) room(p place, pools [][]netip.AddrPort) bool {
 			out++
 		}
 	}
+
 	for _, pool := range pools {
 		live := 0
 		for _, endpoint := range pool {
@@ -335,10 +347,12 @@ func (j *judge) room(p place, pools [][]netip.AddrPort) bool {
 				live++
 			}
 		}
+
 		if live < 2 || float64(out+1) > j.most*float64(live+out) {
 			return false
 		}
 	}
+
 	return len(pools) > 0
 }
 

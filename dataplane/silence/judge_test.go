@@ -62,6 +62,7 @@ func (w *world) pass(d time.Duration) {
 			w.at, w.pending = w.at[1:], w.pending[1:]
 			do()
 		}
+
 		for _, p := range w.next(w.now, func(place) [][]netip.AddrPort {
 			return [][]netip.AddrPort{w.endpoints}
 		}) {
@@ -69,6 +70,7 @@ func (w *world) pass(d time.Duration) {
 			w.questions[i]++
 			w.later(100*time.Millisecond, func() { w.heard(p, w.answers(i), w.now) })
 		}
+
 		w.changes = append(w.changes, w.news...)
 		w.news = nil
 	}
@@ -96,6 +98,7 @@ func (w *world) warm() {
 			w.connect(i, client(1000+i), 0)
 		}
 	}
+
 	w.pass(time.Second)
 }
 
@@ -110,9 +113,11 @@ func (w *world) says(from time.Time) (out []string) {
 		} else if c.Trial {
 			state = "on trial"
 		}
+
 		out = append(out, fmt.Sprintf("%d %s at %s", c.Endpoint.Addr().As4()[3], state,
 			c.Time.Sub(from)))
 	}
+
 	return out
 }
 
@@ -266,6 +271,7 @@ func TestJudgeLaws(t *testing.T) {
 				i := r.IntN(len(w.endpoints))
 				dead[i] = !dead[i]
 			}
+
 			i := r.IntN(len(w.endpoints))
 			took := time.Duration(0)
 			if dead[i] || r.Float64() < loss {
@@ -273,6 +279,7 @@ func TestJudgeLaws(t *testing.T) {
 			} else if r.IntN(30) == 0 {
 				took = time.Duration(r.Int64N(int64(4 * time.Second)))
 			}
+
 			if !w.isOut(w.place(i)) {
 				w.connect(i, client(r.IntN(50)), took)
 			}
@@ -285,6 +292,7 @@ func TestJudgeLaws(t *testing.T) {
 					require.GreaterOrEqual(t, c.Clients, 2)
 				}
 			}
+
 			out := 0
 			for _, rec := range w.records[web] {
 				if rec.out {
@@ -292,8 +300,10 @@ func TestJudgeLaws(t *testing.T) {
 				}
 				require.False(t, rec.out && rec.run.total == 0, "seed %d", seed)
 			}
+
 			require.LessOrEqual(t, 2*out, len(w.endpoints), "seed %d", seed)
 		}
+
 		clear(dead)
 		w.tick = time.Second
 		w.pass(2*longest + 2*between)
@@ -319,8 +329,10 @@ func TestLossEjectsNobody(t *testing.T) {
 				}
 				w.connect(r.IntN(4), client(r.IntN(1000)), took)
 			}
+
 			w.pass(100 * time.Millisecond)
 		}
+
 		require.Empty(t, w.changes)
 	}
 }

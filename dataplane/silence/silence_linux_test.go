@@ -75,6 +75,7 @@ func TestASilentEndpointGetsNoConnections(t *testing.T) {
 					}
 					last = o.began
 				}
+
 				t.Logf("ejected %s, last connection %s after the first unanswered one",
 					out.Time.Sub(first), last.Sub(first))
 				require.Less(t, last.Sub(first), 5*time.Second)
@@ -94,8 +95,10 @@ func TestASilentEndpointGetsNoConnections(t *testing.T) {
 							return true
 						}
 					}
+
 					return false
 				}, 60*time.Second, 50*time.Millisecond)
+
 				require.Less(t, in.Time.Sub(mended), 10*time.Second)
 			})
 		}
@@ -156,6 +159,7 @@ func TestEndpointsThatAnswerStay(t *testing.T) {
 			} else {
 				n.traffic(20 * time.Millisecond)
 			}
+
 			require.Eventually(t, func() bool {
 				return len(n.since(time.Time{})) >= c.connections
 			}, 120*time.Second, 50*time.Millisecond)
@@ -166,6 +170,7 @@ func TestEndpointsThatAnswerStay(t *testing.T) {
 					answered++
 				}
 			}
+
 			t.Logf("%d of %d connections were answered at once", answered, len(all))
 			require.Positive(t, answered)
 			require.Empty(t, n.changes)

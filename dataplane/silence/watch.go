@@ -60,6 +60,7 @@ func (w *watch) follow(ctx context.Context, added chan<- struct{}) error {
 			}
 		}
 	}
+
 	return ctx.Err()
 }
 
@@ -75,6 +76,7 @@ func (w *watch) due() (at time.Time, ok bool) {
 			at, ok = second, true
 		}
 	}
+
 	return at, ok
 }
 
@@ -112,6 +114,7 @@ func (w *watch) look(ctx context.Context, now time.Time, index *flows.Index) ([]
 		samples = append(samples, sample{place{f.Service, p.flow.Reply.Src},
 			p.flow.Original.Src.Addr(), p.began, answered[i], late})
 	}
+
 	return samples, nil
 }
 

@@ -45,6 +45,7 @@ func (f *Files) Read(_ context.Context, name string) (string, error) {
 			}
 			f.open[name] = file
 		}
+
 		n, err := file.ReadAt(buf[:], 0)
 		if n > 0 {
 			return strings.TrimSpace(string(buf[:n])), nil

@@ -88,6 +88,7 @@ func (g *Guards) find(ctx context.Context, fn func(q nft.Query, chain string) er
 			return err
 		})
 	}
+
 	for c, guard := range found {
 		if err != nil {
 			break
@@ -100,6 +101,7 @@ func (g *Guards) find(ctx context.Context, fn func(q nft.Query, chain string) er
 				return nil
 			})
 		}
+
 		if err == nil && guard {
 			err = fn(q, c.chain)
 		}
@@ -107,5 +109,6 @@ func (g *Guards) find(ctx context.Context, fn func(q nft.Query, chain string) er
 			err = nil // the chain is gone
 		}
 	}
+
 	return err
 }

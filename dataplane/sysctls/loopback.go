@@ -43,5 +43,6 @@ func LoopbackNodePorts(r *servicemodel.Rules) (l []netip.Prefix) {
 			l = append(l, p)
 		}
 	}
+
 	return l
 }

@@ -80,6 +80,7 @@ func (s State) Read(records map[string]string, complete bool) State {
 	} else if !complete {
 		next.lost = s.lost
 	}
+
 	return next
 }
 
@@ -118,6 +119,7 @@ func (s *State) Plan(want map[string]string) Change {
 			c.Records[name] = was
 		}
 	}
+
 	known := s.Records
 	if len(known) == 0 {
 		known = s.lost
@@ -127,6 +129,7 @@ func (s *State) Plan(want map[string]string) Change {
 			c.Restore[name] = was
 		}
 	}
+
 	return c
 }
 
@@ -144,6 +147,7 @@ func (o *Owner) Look(ctx context.Context, s *State, want map[string]string) (err
 		_, recorded := s.Records[name]
 		asked = asked || !recorded
 	}
+
 	if s.Now = now; asked && o.Others != nil {
 		s.others, err = o.Others.Earlier(ctx)
 	}
@@ -159,6 +163,7 @@ func (o *Owner) Drift(ctx context.Context, s *State, want map[string]string) (l 
 			l = append(l, fmt.Sprintf("sysctl %s is %s", dotted(name), now))
 		}
 	}
+
 	return l, err
 }
 
@@ -169,6 +174,7 @@ func (o *Owner) Hold(ctx context.Context, want map[string]string) (bool, error) 
 			return false, err
 		}
 	}
+
 	return true, nil
 }
 
@@ -191,6 +197,7 @@ func (o *Owner) Set(ctx context.Context, c Change) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -209,6 +216,7 @@ func (o *Owner) Restore(ctx context.Context, c Change) error {
 			now[name] = is
 		}
 	}
+
 	if len(now) == 0 {
 		return nil
 	}
@@ -224,6 +232,7 @@ func (o *Owner) Restore(ctx context.Context, c Change) error {
 			return err
 		}
 	}
+
 	for _, name := range names {
 		why := relied[name]
 		if ours, known := o.Ours[name]; known && now[name] != ours {
@@ -236,6 +245,7 @@ func (o *Owner) Restore(ctx context.Context, c Change) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -266,6 +276,7 @@ func Record(name, value string) string {
 	case value == "":
 		value = "0"
 	}
+
 	return beforeLoopback + value
 }
 
@@ -290,6 +301,7 @@ func ParseRecords(lines []string) map[string]string {
 			records[name] = value
 		}
 	}
+
 	return records
 }
 
@@ -300,6 +312,7 @@ func (c Change) Lines() (l []string) {
 			l = append(l, dotted(name)+"="+values[name])
 		}
 	}
+
 	return l
 }
 

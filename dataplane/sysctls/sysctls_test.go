@@ -54,6 +54,7 @@ func (w *world) change(fn func()) error {
 		w.before[sysctls.RouteLocalnet] == "0" {
 		return errors.New("route_localnet is on without a guard")
 	}
+
 	return nil
 }
 
@@ -92,6 +93,7 @@ func (p *process) Earlier(context.Context) (map[string]string, error) {
 			maps.Copy(all, sysctls.ParseRecords(lines))
 		}
 	}
+
 	return all, nil
 }
 
@@ -130,6 +132,7 @@ func sequences(n int, fn func([]int)) {
 			fn(s)
 			return
 		}
+
 		for i := range n {
 			if count[i] < 2 {
 				count[i]++
@@ -138,6 +141,7 @@ func sequences(n int, fn func([]int)) {
 			}
 		}
 	}
+
 	next(nil)
 }
 
@@ -163,6 +167,7 @@ func TestAProcessIsKilledBetweenAnyTwoSteps(t *testing.T) {
 			}
 		})
 	}
+
 	require.Greater(t, worlds, 3000)
 }
 
@@ -179,17 +184,20 @@ func (w *world) run(t *testing.T, n int, events []int, step int,
 		} else {
 			want = nil
 		}
+
 		err := running[i].apply(want)
 		if errors.Is(err, errKilled) {
 			w.steps, killed = -1, true
 			running[i] = w.start(fmt.Sprint(i))
 			err = running[i].apply(again)
 		}
+
 		require.NoError(t, err, "%v, killed before step %d, then %v", events, step, again)
 		if len(w.tables) > 0 {
 			require.Equal(t, ours, w.values, "others need them: %v, step %d", events, step)
 		}
 	}
+
 	w.steps = -1
 	for i := range n {
 		require.NoError(t, w.start(fmt.Sprint(i)).apply(nil))
@@ -208,6 +216,7 @@ func TestEarlierValuesOutliveAFlush(t *testing.T) {
 				running = append(running, w.start(fmt.Sprint(i)))
 				require.NoError(t, running[i].apply(ours))
 			}
+
 			clear(w.tables)
 			w.before[sysctls.RouteLocalnet] = "1" // there is no guard, which nobody can help
 			for i, p := range running {
@@ -215,6 +224,7 @@ func TestEarlierValuesOutliveAFlush(t *testing.T) {
 					require.NoError(t, p.apply(ours))
 				}
 			}
+
 			for _, p := range running {
 				require.NoError(t, p.apply(nil))
 			}
@@ -270,6 +280,7 @@ func TestFiles(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, value, got)
 	}
+
 	require.Equal(t, 4, entered, "the file that is read stays open")
 
 	// Its module was loaded again, or it has no value.
@@ -301,6 +312,7 @@ func TestRecords(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, []string{c.name, c.value}, []string{name, value})
 	}
+
 	require.Equal(t, "route-localnet-before 0", sysctls.Record(sysctls.RouteLocalnet, ""))
 	require.Empty(t, sysctls.ParseRecords([]string{"", "layout 4", "sysctl", "masquerade-mark 1"}))
 }

@@ -49,11 +49,13 @@ func BenchmarkProcess(b *testing.B) {
 					must.OK(h.try(cmd))(b)
 					return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 				}
+
 				for i := range others {
 					c := *c
 					c.Name = fmt.Sprint("other", i)
 					run("ADD", &c, 10000+10*i)
 				}
+
 				benchProcess(b, h, func(command string) time.Duration {
 					return run(command, c, 8000)
 				})
@@ -77,11 +79,13 @@ func benchProcess(b *testing.B, h *host, run func(command string) time.Duration)
 		delCPU += run("DEL")
 		del += time.Since(began)
 	}
+
 	require.Equal(b, before, h.objects())
 	for name, d := range map[string]time.Duration{"ADD-ms": add, "DEL-ms": del,
 		"ADD-cpu-ms": addCPU, "DEL-cpu-ms": delCPU} {
 		b.ReportMetric(d.Seconds()*1000/float64(b.N), name)
 	}
+
 	for name := range after {
 		b.ReportMetric(float64(after[name]-before[name]), name)
 	}
@@ -105,5 +109,6 @@ func (h *host) objects() map[string]int {
 			}
 		}
 	}
+
 	return n
 }

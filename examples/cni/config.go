@@ -116,12 +116,14 @@ func (c *config) checkFields(stdin []byte) (only map[string]netip.Addr, err erro
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
+
 	refuse(c.Backend != "" && c.Backend != "nftables",
 		"backend: %s: this plugin has nftables only", c.Backend)
 	if c.SNAT != nil && !*c.SNAT {
 		log.Print("snat: false: a container that reaches itself through its host, and the host " +
 			"at loopback addresses, are masqueraded all the same: they could not connect else")
 	}
+
 	refuse(c.ExternalSetMarkChain != nil,
 		"externalSetMarkChain: there is no chain of iptables to jump to; see markMasqBit")
 	refuse(c.MarkMasqBit != nil && (*c.MarkMasqBit < 0 || *c.MarkMasqBit > 31),
@@ -135,6 +137,7 @@ func (c *config) checkFields(stdin []byte) (only map[string]netip.Addr, err erro
 		refuse(err != nil, "%s: %w", f.field, err)
 		only[f.family] = addr
 	}
+
 	return only, errors.Join(errs...)
 }
 
@@ -150,6 +153,7 @@ func unknownFields(stdin []byte) error {
 		"conditionsV6") {
 		delete(fields, known)
 	}
+
 	maps.DeleteFunc(fields, func(name string, _ json.RawMessage) bool {
 		return strings.Contains(name, "/")
 	})
@@ -169,6 +173,7 @@ func (c *config) checkMappings() error {
 		}
 		c.mappings = append(c.mappings, m)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -203,11 +208,13 @@ func (c *config) place() error {
 				break
 			}
 		}
+
 		if !published {
 			log.Printf("runtimeConfig.portMappings[%d]: the container has no address of the "+
 				"family of hostIP %q that conditions allow: not published", i, m.HostIP)
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -221,6 +228,7 @@ func (m *mapping) check() (err error) {
 			return fmt.Errorf("%s: %d: must be from 1 to 65535", p.field, p.port)
 		}
 	}
+
 	protocols := map[string]servicemodel.Protocol{"": servicemodel.TCP, "tcp": servicemodel.TCP,
 		"udp": servicemodel.UDP, "sctp": servicemodel.SCTP}
 	var known bool
@@ -254,6 +262,7 @@ func checkHostIP(addr netip.Addr) error {
 	case addr.IsUnspecified(): // all addresses of a family
 		return nil
 	}
+
 	routes, err := netlink.RouteGet(addr.AsSlice())
 	if err != nil {
 		return fmt.Errorf("must be an address of the host: no route: %w", err)
@@ -282,6 +291,7 @@ func (c *config) prevResult() (*current.Result, error) {
 			}
 		}
 	}
+
 	prev, err := version.NewResult(c.CNIVersion, c.PrevResult)
 	if err != nil {
 		return nil, fmt.Errorf(": %w", err)
@@ -300,6 +310,7 @@ func (c *config) containerAddrs(iface string, only map[string]netip.Addr) ([]fam
 		return nil, errors.New("prevResult: is missing: the plugin must be chained after one " +
 			"that gives the container an address")
 	}
+
 	result, err := c.prevResult()
 	if err != nil {
 		return nil, fmt.Errorf("prevResult%w", err)
@@ -312,9 +323,11 @@ func (c *config) containerAddrs(iface string, only map[string]netip.Addr) ([]fam
 				return nil, fmt.Errorf("prevResult.ips[%d].interface: %d: interfaces has %d items",
 					i, *n, len(result.Interfaces))
 			}
+
 			in := result.Interfaces[*n]
 			ok = ok && in.Name == iface && in.Sandbox != ""
 		}
+
 		f := family{name: "IPv6", container: addr.Unmap()}
 		if f.container.Is4() {
 			f.name = "IPv4"
@@ -325,10 +338,12 @@ func (c *config) containerAddrs(iface string, only map[string]netip.Addr) ([]fam
 			families = append(families, f)
 		}
 	}
+
 	if len(families) == 0 && len(c.mappings) > 0 {
 		return nil, fmt.Errorf("prevResult.ips: none is of interface %s in the container: no port "+
 			"can be published", iface)
 	}
+
 	return families, nil
 }
 
@@ -344,6 +359,7 @@ func (c *config) named(err error) error {
 		return types.NewError(types.ErrInvalidNetworkConfig, "markMasqBit: "+
 			strconv.Itoa(*c.MarkMasqBit)+": "+err.Error(), "")
 	}
+
 	return err
 }
 
@@ -366,6 +382,7 @@ func parseConditions(family string, conditions []string) (netip.Addr, error) {
 			"\"%s daddr ADDRESS\"; for other conditions have a firewall of your own drop packets",
 			strings.Join(words, " "), keyword)
 	}
+
 	addr, err := parseSingle(value)
 	if err == nil && addr.Is4() != (family == "IPv4") {
 		err = errors.New("is of the other family")
@@ -387,6 +404,7 @@ func parseSingle(s string) (netip.Addr, error) {
 		}
 		return p.Addr(), nil
 	}
+
 	addr, err := netip.ParseAddr(s)
 	if err != nil {
 		return netip.Addr{}, errors.New("must be an IP address")

@@ -47,6 +47,7 @@ func (t tests) Run() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+
 	defer os.RemoveAll(dir)
 	return t.M.Run()
 }
@@ -107,6 +108,7 @@ func newHost(tb testing.TB, networks ...object) *host {
 		file := fmt.Sprintf("net.d/%d.conflist", i)
 		require.NoError(tb, os.WriteFile(filepath.Join(h.dir, file), text, 0o600))
 	}
+
 	return h
 }
 
@@ -208,6 +210,7 @@ func (h *host) add(network string, c *container) error {
 			c.IPv6 = addr
 		}
 	}
+
 	return h.settled(c)
 }
 
@@ -229,6 +232,7 @@ func (h *host) settled(c *container) error {
 			}
 		}
 	}
+
 	return nil
 }
 

@@ -73,6 +73,7 @@ func main() {
 		fmt.Print(usage)
 		return
 	}
+
 	log.SetFlags(0)
 	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Check: check, Del: del, GC: gc, Status: status},
 		cniversion.PluginSupports("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"),
@@ -97,6 +98,7 @@ func add(args *skel.CmdArgs) error {
 			return conf.named(report(parts.Apply(ctx, id, conf.state(id))))
 		})
 	}
+
 	if err == nil {
 		_, err = fmt.Fprintln(os.Stdout, string(conf.PrevResult))
 	}
@@ -120,10 +122,12 @@ func check(args *skel.CmdArgs) error {
 			errs = append(errs, fmt.Errorf("the kernel does not hold what is published; to mend "+
 				"it takes:\n%s", p.Changes))
 		}
+
 		if len(p.Drift) > 0 {
 			errs = append(errs, fmt.Errorf("the kernel holds objects that are incomplete, or do "+
 				"not belong there: %s", strings.Join(p.Drift, "; ")))
 		}
+
 		return errors.Join(errs...)
 	})
 }
@@ -208,6 +212,7 @@ func ifAny(do func(context.Context, *dataplane.Parts) error) error {
 		log.Print("no port is published here: ", err)
 		return nil
 	}
+
 	return err
 }
 

@@ -52,6 +52,7 @@ func testChain(t *testing.T, h *host, network string, c *container, checks bool)
 		source := h.reaches(h.Outside[0], addr, port, c.Name)
 		require.Equal(t, h.Outside[0].Addr(addr), source, "the client's own address")
 	}
+
 	h.reaches(h.Node, netip.MustParseAddr("127.0.0.1"), port, c.Name)
 	h.reaches(&c.Host, h.Node.IPv4, port, c.Name)
 	if checks {
@@ -80,6 +81,7 @@ func TestFiftyAtOnce(t *testing.T) {
 		}
 		require.NoError(t, g.Wait())
 	}
+
 	atOnce(func(c *container) error { return h.add("net", c) })
 	require.Len(t, h.owners(), len(containers))
 	for i, c := range containers {
@@ -87,10 +89,12 @@ func TestFiftyAtOnce(t *testing.T) {
 		h.reaches(h.Outside[0], h.Node.IPv4, uint16(8000+i), c.Name)
 		h.reaches(h.Outside[0], h.Node.IPv6, uint16(9000+i), c.Name)
 	}
+
 	atOnce(func(c *container) error {
 		_, err := h.try(h.cnitool("del", "net", c))
 		return err
 	})
+
 	require.Empty(t, h.owners())
 }
 
@@ -134,6 +138,7 @@ func TestRefused(t *testing.T) {
 		_, err := h.try(h.plugin("ADD", h.newContainer("c"), request([]mapping{tcp(8000, 80)}, o)))
 		require.ErrorContains(t, err, want)
 	}
+
 	require.Empty(t, h.owners())
 }
 
@@ -158,10 +163,12 @@ func TestMappingsOfOnePlace(t *testing.T) {
 			refused++
 			continue
 		}
+
 		table := must.OK(servicemodel.Resolve(nil, conf.state("net,c,eth0")))(t)
 		require.Empty(t, slices.Collect(table.Conflicts()), "%v, conditions %v", ports, only)
 		accepted++
 	}
+
 	require.Positive(t, accepted)
 	require.Positive(t, refused)
 }
@@ -178,6 +185,7 @@ func TestGarbageIsCollectedAsTheDocumentSays(t *testing.T) {
 		c := h.newContainer(name, tcp(8000+i, 80))
 		must.OK(h.try(h.plugin("ADD", c, request(c.ports, object{"name": "hostports"}))))(t)
 	}
+
 	must.OK(h.try(exec.Command("sh", "-ec", "CNI_COMMAND=GC"+
 		strings.ReplaceAll(example, "/opt/cni/bin", h.plugins))))(t)
 	require.Equal(t, []string{"hostports,one,eth0"}, h.owners())
@@ -192,12 +200,14 @@ func TestThePluginIsReplacedByOneWithAnotherLayout(t *testing.T) {
 		_, err := h.try(h.plugin(command, c, request(c.ports, fields)))
 		return err
 	}
+
 	var containers []*container
 	for i := range 3 {
 		c := h.newContainer(fmt.Sprint("c", i), tcp(8000+i, 80))
 		require.NoError(t, run("ADD", c, nil))
 		containers = append(containers, c)
 	}
+
 	other := exec.Command("nft", "flush set ip "+instance+" settings; add element ip "+instance+
 		` settings { 0x00000001 comment "layout 1000" }`)
 	must.OK(h.try(other))(t)
@@ -214,9 +224,11 @@ func TestThePluginIsReplacedByOneWithAnotherLayout(t *testing.T) {
 			containers = containers[1:]
 			break
 		}
+
 		require.NoError(t, run("DEL", containers[0], nil))
 		containers = containers[1:]
 	}
+
 	require.NoError(t, run("DEL", containers[0], nil))
 	require.NoError(t, run("DEL", containers[0], nil))
 	require.NoError(t, run("STATUS", next, nil))
@@ -233,6 +245,7 @@ func TestTaken(t *testing.T) {
 		_, err := h.try(h.plugin("ADD", h.newContainer(name), request(ports, fields)))
 		return err
 	}
+
 	require.NoError(t, add("one", object{"markMasqBit": 13}, tcp(8000, 80), tcp(8001, 80)))
 	err := add("two", nil, tcp(8002, 80), tcp(8001, 80))
 	require.ErrorContains(t, err, "runtimeConfig.portMappings[1].hostPort: ")
@@ -303,6 +316,7 @@ func TestWarningsArePrinted(t *testing.T) {
 		require.NoError(t, h.Node.NS.Do(plugin.Run))
 		return said.String()
 	}
+
 	require.Empty(t, add(8000))
 	backend := must.OK(nftables.New(
 		&nftables.Config{Table: instance, NetNS: h.Node.NS.NetNS()}))(t)
@@ -351,6 +365,7 @@ func TestCheck(t *testing.T) {
 		_, err := h.try(h.plugin(command, c, request([]mapping{tcp(8000, 80)}, nil)))
 		return err
 	}
+
 	require.ErrorContains(t, run("CHECK"), "8000")
 	require.NoError(t, run("ADD"))
 	require.NoError(t, run("CHECK"))

@@ -47,9 +47,11 @@ func outcomes(t *testing.T, h *host) map[string]string {
 		netnstest.Net.NodeIPv6, netnstest.Net.NodeSecondaryIPv6} {
 		addrs = append(addrs, netip.MustParseAddr(a))
 	}
+
 	protocols := map[string]servicemodel.Protocol{"tcp": servicemodel.TCP, "udp": servicemodel.UDP,
 		"sctp": servicemodel.SCTP}
 	got := map[string]string{}
+
 	// The kernel refuses SCTP unless a raw socket of that protocol is connected to the packet's
 	// source. The host probes its own addresses through such a socket, and probes there as well. So
 	// SCTP ports are probed one after the other, and no other place probes meanwhile.
@@ -69,13 +71,16 @@ func outcomes(t *testing.T, h *host) map[string]string {
 					got[name] = h.describe(p.Send(t.Context()))
 					continue
 				}
+
 				names, probes = append(names, name), append(probes, p)
 			}
 		}
+
 		for i, o := range netnstest.SendAll(t.Context(), probes) {
 			got[names[i]] = h.describe(o)
 		}
 	}
+
 	return got
 }
 
@@ -90,6 +95,7 @@ func (h *host) describe(o netnstest.Outcome) string {
 	case source == o.Local.Addr():
 		return o.Server + " answers the client"
 	}
+
 	return fmt.Sprint(o)
 }
 
@@ -107,6 +113,7 @@ func expected(kind string, fields object, name, theirs string) string {
 	case kind == "bridge" && (theirs == "web answers the client" || theirs == "dropped"):
 		return "web answers the host" // portmap with nftables leaves it to bridge-nf-call-iptables
 	}
+
 	return theirs
 }
 
@@ -137,6 +144,7 @@ func TestSameOutcomeAsPortmap(t *testing.T) {
 					n = overPTP(n)
 				}
 				h := newHost(t, n)
+
 				// The kernel refuses SCTP by ICMP errors, and sends each host only a few of them
 				// per second.
 				require.NoError(t, h.Node.NS.SetSysctl("net/ipv4/icmp_ratelimit", "0"))
@@ -147,8 +155,10 @@ func TestSameOutcomeAsPortmap(t *testing.T) {
 						t.Skip("the kernel lacks br_netfilter: ", err)
 					}
 				}
+
 				return outcomes(t, h)
 			}
+
 			got := with(ours(test.fields))
 			require.Contains(t, got["tcp from outside to 192.0.2.10 port 8080"], "web answers")
 			for _, backend := range test.backends {

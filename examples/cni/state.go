@@ -24,6 +24,7 @@ func (c *config) state(owner string) servicemodel.State {
 			Addr: p.family.container, Ports: []servicemodel.EndpointPort{{
 				Protocol: m.protocol, Port: uint16(m.ContainerPort)}}}})
 	}
+
 	return state
 }
 
@@ -43,6 +44,7 @@ func (m *mapping) at(f family) (addr netip.Addr, ok bool) {
 	case !hostIP.IsValid():
 		return f.only, true
 	}
+
 	return hostIP, hostIP == f.only
 }
 
@@ -62,6 +64,7 @@ func (c *config) service(m mapping, at netip.Addr) *servicemodel.Service {
 	} else {
 		port.NodePort = port.Port
 	}
+
 	svc.Ports = []servicemodel.ServicePort{port}
 	return svc
 }

@@ -76,6 +76,7 @@ func trace(args []string) {
 		fmt.Fprintln(os.Stderr, "tracer:", err)
 		os.Exit(2)
 	}
+
 	os.Exit(t.code)
 }
 
@@ -98,6 +99,7 @@ func (t *tracer) run(args []string) error {
 		unix.PTRACE_O_TRACECLONE|unix.PTRACE_O_TRACEFORK|unix.PTRACE_O_TRACEVFORK); err != nil {
 		return err
 	}
+
 	t.proceed(p.Pid, 0)
 	for {
 		pid, err := unix.Wait4(-1, &ws, unix.WALL, nil)
@@ -122,6 +124,7 @@ func (t *tracer) stopped(pid int, ws unix.WaitStatus) {
 		}
 		return
 	}
+
 	switch sig := ws.StopSignal(); sig {
 	case unix.SIGTRAP | 0x80: // a system call begins or ends
 		if t.changes(pid) {
@@ -131,6 +134,7 @@ func (t *tracer) stopped(pid int, ws unix.WaitStatus) {
 				return
 			}
 		}
+
 		t.proceed(pid, 0)
 	case unix.SIGTRAP, unix.SIGSTOP: // a process or thread begins, or execs
 		t.proceed(pid, 0)
@@ -182,6 +186,7 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 				t.Helper()
 				must.OK(h.try(cmd))(t)
 			}
+
 			others := request([]mapping{tcp(9000, 90)}, nil)
 			must(h.plugin("ADD", bystander, others))
 			before := func() {
@@ -189,6 +194,7 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 					must(command("ADD"))
 				}
 			}
+
 			before()
 			n := h.steps(command(killed))
 			must(command("DEL"))
@@ -209,6 +215,7 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 				must(command([]string{"DEL", "GC"}[step%2]))
 				require.Equal(t, []string{owner("net", bystander.Name, "eth0")}, h.owners())
 			}
+
 			t.Logf("%d steps: %d left all, %d nothing", n, left[true], left[false])
 			require.True(t, testing.Short() || len(left) == 2)
 		})
@@ -230,6 +237,7 @@ func TestChainKilled(t *testing.T) {
 		h.must("gc", "net", c)
 		require.Empty(t, h.owners())
 	}
+
 	h.mustAdd("net", c)
 	require.Len(t, h.owners(), 1)
 }

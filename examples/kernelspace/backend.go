@@ -99,6 +99,7 @@ func New(cfg *Config) (*Backend, error) {
 		return nil, fmt.Errorf("%s: Config.RootEndpoint is empty, and ForwardHealthCheckVIP is set",
 			Name)
 	}
+
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -109,6 +110,7 @@ func New(cfg *Config) (*Backend, error) {
 		}
 		c.HNS = h
 	}
+
 	f, err := c.HNS.Features()
 	switch {
 	case err != nil:
@@ -119,6 +121,7 @@ func New(cfg *Config) (*Backend, error) {
 		return nil, fmt.Errorf("%s: Config.EnableDSR: HNS lacks DSR: %w", Name,
 			kernelerr.ErrKernelTooOld)
 	}
+
 	return &Backend{hns: c.HNS, cfg: c, features: f}, nil
 }
 
@@ -145,6 +148,7 @@ func (b *Backend) enter(ctx context.Context, doing string) error {
 		b.mu.Unlock()
 		return fmt.Errorf("%s: %s: %w", Name, doing, err)
 	}
+
 	return nil
 }
 
@@ -169,6 +173,7 @@ func (b *Backend) Check(c *servicemodel.ChangeSet) error {
 				Service: fc.New.Service.Name, Object: "load balancer " + fc.New.Key.String()})
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -202,6 +207,7 @@ func (b *Backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 			return backends.Broken, nil
 		}
 	}
+
 	if !bytes.Equal(raw, h.raw) {
 		return backends.Broken, nil
 	}
@@ -213,6 +219,7 @@ func (b *Backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 			return backends.Touched, nil
 		}
 	}
+
 	return backends.Intact, nil
 }
 
@@ -236,6 +243,7 @@ func (b *Backend) moved(ids []string) (bool, error) {
 			return true, nil
 		}
 	}
+
 	h.view = v
 	return false, nil
 }

@@ -27,6 +27,7 @@ func TestOneChangeTouchesOneLoadBalancer(t *testing.T) {
 			ClusterIPs: addrs("10.96.0.11"), Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
 		return s.WithService(svc).WithEndpoints(svc.Name, s.Endpoints(web))
 	}
+
 	two := other(with(service(), "10.244.1.1", "10.244.2.7"))
 	grown := with(service(), "10.244.1.1", "10.244.2.7", "10.244.2.8").
 		WithService(two.Service(sm.Name{Namespace: "default", Name: "other"})).
@@ -35,6 +36,7 @@ func TestOneChangeTouchesOneLoadBalancer(t *testing.T) {
 		f.ModifyLoadBalancer = false
 		return f
 	}
+
 	for _, c := range []struct {
 		name     string
 		features kernelspace.Features
@@ -63,6 +65,7 @@ func TestOneChangeTouchesOneLoadBalancer(t *testing.T) {
 					return hnsfake.None
 				})
 			}
+
 			m.hns.Calls()
 			apply(m, e, grown)
 			require.Equal(t, c.want, withoutIDs(m.hns.Calls()))
@@ -88,6 +91,7 @@ func withoutIDs(calls []string) (l []string) {
 		}
 		l = append(l, c)
 	}
+
 	return l
 }
 
@@ -154,6 +158,7 @@ func TestAPlaceThatIsTakenMeanwhileIsACollision(t *testing.T) {
 			i := must.OK(b.Integrity(t.Context()))(t)
 			require.Equal(t, backends.Touched, i)
 		}
+
 		m.hns.Calls()
 		r := must.OK(e.Apply(t.Context(), state))(t)
 		require.Len(t, r.Refused, 1)
@@ -177,6 +182,7 @@ func TestHealthChecksStayAsLongAsAPortNeedsThem(t *testing.T) {
 			}
 		}), "10.244.1.1")
 	}
+
 	both := []string{"10.96.0.10:80/tcp", "10.96.0.10:81/tcp", "203.0.113.1:80/tcp",
 		"203.0.113.1:81/tcp"}
 	e, _ := m.process()
@@ -213,6 +219,7 @@ func TestServicesShareTheHealthChecksOfAnAddress(t *testing.T) {
 			Ports:           []sm.ServicePort{{Protocol: sm.TCP, Port: port}},
 			LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: addr("203.0.113.1")}}}
 	}
+
 	direct := one("direct", 81)
 	direct.Forwarding, direct.ExternalTrafficPolicy = sm.ForwardDirect, sm.PolicyLocal
 	state := with(sm.State{}.WithNode(sm.Node{Name: "this"}).WithService(one("plain", 80)).
@@ -234,6 +241,7 @@ func TestAListThatIsInterruptedIsAConflict(t *testing.T) {
 		}
 		return hnsfake.None
 	})
+
 	apply(m, e, with(service(), "10.244.1.1"))
 	m.is([]string{"10.96.0.10:80/tcp"})
 }
@@ -270,12 +278,14 @@ func TestEndpointsOfTheNodeComeAndGo(t *testing.T) {
 		i := must.OK(b.Integrity(t.Context()))(t)
 		require.Equal(t, want, i)
 	}
+
 	endpoints := func(n int) {
 		t.Helper()
 		l := must.OK(m.hns.LoadBalancers())(t)
 		require.Len(t, l, 1)
 		require.Len(t, l[0].HostComputeEndpoints, n)
 	}
+
 	endpoints(1)
 	integrity(backends.Intact)
 	m.local("unrelated", "10.244.1.78")
@@ -310,6 +320,7 @@ func TestAMissingEndpointIsLoggedOnce(t *testing.T) {
 		apply(m, e, with(service(everything), addrs...))
 		require.Equal(t, times, strings.Count(log.String(), "address=10.244.1.77"), &log)
 	}
+
 	logged(1, "10.244.1.1", "10.244.1.77")
 	logged(1, "10.244.1.2", "10.244.1.77")
 	pod := m.local("pod-77", "10.244.1.77")
@@ -489,6 +500,7 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 		_, err := kernelspace.New(&m.cfg)
 		require.ErrorContains(t, err, want)
 	}
+
 	for want, change := range map[string]func(*kernelspace.Config){
 		"Config.SourceVIP": func(c *kernelspace.Config) { c.SourceVIP = netip.Addr{} },
 		"Config.NodeIPs":   func(c *kernelspace.Config) { c.NodeIPs = nil },

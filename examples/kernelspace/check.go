@@ -27,15 +27,18 @@ func Check(c *servicemodel.ChangeSet, features Features) error {
 			ipv6 = ipv6 || f.Key.Family() == servicemodel.IPv6
 		}
 	}
+
 	for _, pc := range c.Pools {
 		if pc.New != nil {
 			k.pool(c.New, pc.New)
 		}
 	}
+
 	if r := c.New.Rules(); ipv6 && !features.IPv6DualStack && r.OnlyFamily == 0 {
 		k.refuse(servicemodel.PortName{}, refusal{true, backends.FieldFamily,
 			servicemodel.IPv6.String(), "needs HNS 11.10"})
 	}
+
 	return errors.Join(k.errs...)
 }
 
@@ -73,10 +76,12 @@ func (k *checker) rules(r *servicemodel.Rules) {
 		k.refuse(servicemodel.PortName{}, refusal{p.Bits() > 0, "nodePortAddresses", p.String(),
 			"HNS has node ports at all addresses"})
 	}
+
 	for _, p := range r.ServiceCIDRs {
 		k.refuse(servicemodel.PortName{}, refusal{true, "serviceCIDRs", p.String(),
 			"HNS drops nothing"})
 	}
+
 	k.refuse(servicemodel.PortName{},
 		refusal{r.LocalhostNodePorts, backends.FieldLocalhostNodePorts, "true", ""},
 		refusal{r.MasqueradeNeighbours, backends.FieldMasqueradeNeighbours, "true", ""},
@@ -90,6 +95,7 @@ func (k *checker) frontend(f *servicemodel.Frontend) {
 		k.refuse(f.Service, refusal{true, backends.FieldSources, s.String(),
 			"HNS does not tell clients apart"})
 	}
+
 	k.refuse(f.Service,
 		refusal{protocols[f.Key.Protocol] == 0, backends.FieldProtocol, f.Key.Protocol.String(),
 			"HNS balances tcp and udp"},
@@ -122,6 +128,7 @@ func usual(f *servicemodel.Frontend) bool {
 	case f.External == servicemodel.BalanceCluster:
 		return f.Masquerade == servicemodel.FromAnywhere
 	}
+
 	return f.Masquerade == servicemodel.FromHost || f.Masquerade == servicemodel.FromAnywhere
 }
 

@@ -30,10 +30,12 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backen
 		return backends.Stats{}, fmt.Errorf(
 			"%s: commit: nothing was observed since the start or the last error", Name)
 	}
+
 	if !c.Old.Equal(h.table) {
 		return backends.Stats{}, fmt.Errorf("%s: commit: the change set does not begin from what "+
 			"was last observed or committed", Name)
 	}
+
 	p := b.plan(h, c.New)
 	if err := b.write(ctx, h, c.New, p); err != nil {
 		return backends.Stats{}, fmt.Errorf("%s: commit: %w", Name, err)
@@ -45,6 +47,7 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backen
 				"address", a)
 		}
 	}
+
 	b.waits = p.waits
 	stats := p.Stats()
 	stats.Duration = time.Since(start)
@@ -60,17 +63,20 @@ func (b *Backend) write(ctx context.Context, h *held, t *servicemodel.Table, p *
 	case !bytes.Equal(raw, h.raw):
 		return fmt.Errorf("the record has changed: %w", kernelerr.ErrConflict)
 	}
+
 	r := &record{Layout: layout, Table: t}
 	for _, s := range p.steps {
 		if s.writes {
 			r.Pending = append(r.Pending, s.spec.key)
 		}
 	}
+
 	if len(p.steps) > 0 {
 		if err := b.save(h, r); err != nil {
 			return err
 		}
 	}
+
 	for _, s := range p.steps {
 		if err := context.Cause(ctx); err != nil {
 			return err
@@ -82,9 +88,11 @@ func (b *Backend) write(ctx context.Context, h *held, t *servicemodel.Table, p *
 				})
 				err = errors.Join(err, b.save(h, r))
 			}
+
 			return err
 		}
 	}
+
 	r.Pending = nil
 	if err := b.save(h, r); err != nil {
 		return err
@@ -117,6 +125,7 @@ func (s *step) take() error {
 	case err != nil:
 		return fmt.Errorf("%s %s: %w", s.verb, s.object, err)
 	}
+
 	return nil
 }
 
@@ -143,14 +152,17 @@ func (b *Backend) place(h *held, s *spec, id string) error {
 			b.features.ModifyLoadBalancer, modify = false, false
 		}
 	}
+
 	if !modify {
 		if id != "" {
 			if err := without(b.hns.DeleteLoadBalancer(id)); err != nil {
 				return err
 			}
 		}
+
 		got, err = b.hns.CreateLoadBalancer(lb)
 	}
+
 	if err != nil {
 		return err
 	}
@@ -178,6 +190,7 @@ func (b *Backend) Cleanup(ctx context.Context) (backends.Stats, error) {
 			return backends.Stats{}, fmt.Errorf("%s: clean up: %w", Name, err)
 		}
 	}
+
 	if err := b.cfg.Store.Save(nil); err != nil {
 		return backends.Stats{}, fmt.Errorf("%s: clean up: remove the record: %w", Name, err)
 	}

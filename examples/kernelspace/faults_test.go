@@ -28,6 +28,7 @@ func faultyStates() (from, to sm.State) {
 		return &sm.Service{Name: n, ClusterIPs: addrs(vip),
 			Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
 	}
+
 	from = with(service(everything), mixed...)
 	from = with(from.WithService(one(going, "10.96.0.20")), "10.244.1.1", "10.244.2.7",
 		"10.244.2.8", "fd00:10:244:1::1")
@@ -74,8 +75,10 @@ func failEach(t *testing.T, n kernelspace.Network, f kernelspace.Features, fault
 				}
 				return fault
 			}
+
 			return hnsfake.None
 		})
+
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		_, err := e.Apply(ctx, to)
 		cancel()
@@ -84,11 +87,13 @@ func failEach(t *testing.T, n kernelspace.Network, f kernelspace.Features, fault
 			require.NoError(t, err)
 			break
 		}
+
 		if err != nil {
 			failed++
 			require.ErrorContains(t, err, "kernelspace: ")
 			require.ErrorIs(t, err, hnsfake.ErrFault)
 		}
+
 		if dies {
 			e, _ = m.process()
 		}
@@ -96,6 +101,7 @@ func failEach(t *testing.T, n kernelspace.Network, f kernelspace.Features, fault
 		m.holds(to)
 		from, to = to, from
 	}
+
 	require.Greater(t, failed, 15)
 }
 
@@ -126,6 +132,7 @@ func (m *machine) content() map[string]string {
 		addrs[e.ID] = e.IPConfigurations[0].IPAddress
 		out["endpoint "+e.Name] = fmt.Sprint(e.IPConfigurations, e.MacAddress, e.Flags, e.Policies)
 	}
+
 	require.Len(m, out, len(eps), "two endpoints have one name")
 	lbs := must.OK(m.hns.LoadBalancers())(m)
 	for _, lb := range lbs {
@@ -136,6 +143,7 @@ func (m *machine) content() map[string]string {
 		lb.ID = ""
 		out[k.String()] = fmt.Sprintf("%+v", lb)
 	}
+
 	return out
 }
 
@@ -179,6 +187,7 @@ func TestTheStoreFails(t *testing.T) {
 			require.Greater(t, left, 4)
 			return
 		}
+
 		require.ErrorIs(t, err, errStore)
 		e, _ = m.process() // it died there
 		apply(t, e, to)
@@ -235,6 +244,7 @@ func places() (l []randstate.Place) {
 			randstate.Place{IPv4: addr(fmt.Sprint("10.244.2.", 1+i)),
 				IPv6: addr(fmt.Sprint("fd00:10:244:2::", 1+i)), Node: "other", Zone: "b"})
 	}
+
 	return l
 }
 
@@ -273,6 +283,7 @@ func TestEveryField(t *testing.T) {
 			require.Equal(t, want, m.content(), v.Name)
 		}
 	}
+
 	require.Greater(t, accepted, 40)
 }
 
@@ -295,6 +306,7 @@ func TestRunRepairs(t *testing.T) {
 		l, err := m.hns.LoadBalancers()
 		return err == nil && len(l) == len(lbs)
 	}, 30*time.Second, 10*time.Millisecond)
+
 	t.Logf("repaired after %v", time.Since(deleted))
 	require.Equal(t, want, m.content())
 
@@ -336,8 +348,10 @@ func TestFile(t *testing.T) {
 		} else {
 			require.NoError(t, f.Save([]byte(want)))
 		}
+
 		got := must.OK(f.Load())(t)
 		require.Equal(t, want, string(got))
 	}
+
 	require.Error(t, kernelspace.File(t.TempDir()).Save([]byte("x")))
 }

@@ -180,12 +180,14 @@ func (lb *LoadBalancer) Key() (k servicemodel.FrontendKey, ok bool) {
 		}
 		k.Addr = a.Unmap()
 	}
+
 	for p, number := range protocols {
 		if number == m.Protocol {
 			k.Protocol = p
 			return k, true
 		}
 	}
+
 	return k, false
 }
 

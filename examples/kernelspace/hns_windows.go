@@ -30,6 +30,7 @@ func failed(err error) error {
 		hcn.IsPortNotFoundError(err):
 		return fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
+
 	return err
 }
 
@@ -148,6 +149,7 @@ func enumerate(f *windows.LazyProc) (ids []string, err error) {
 		return nil, fmt.Errorf("%s: %w: %s", f.Name, windows.Errno(result),
 			windows.UTF16PtrToString(problem))
 	}
+
 	if list == nil {
 		return nil, errors.New(f.Name + ": no answer")
 	}

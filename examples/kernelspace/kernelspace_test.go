@@ -127,10 +127,13 @@ func with(s sm.State, addrs ...string) sm.State {
 				e.Ports = append(e.Ports, sm.EndpointPort{Name: p.Name, Protocol: p.Protocol,
 					Port: 8080})
 			}
+
 			eps = append(eps, e)
 		}
+
 		s = s.WithEndpoints(svc.Name, eps)
 	}
+
 	return s
 }
 
@@ -273,6 +276,7 @@ func (m *machine) is(lbs []string, remote ...string) {
 		k, _ := l[i].Key()
 		got = append(got, k.String())
 	}
+
 	n := must.OK(m.hns.Network(m.cfg.Network))(m)
 	all := must.OK(m.hns.Endpoints(n.ID))(m)
 	for _, e := range all {
@@ -280,6 +284,7 @@ func (m *machine) is(lbs []string, remote ...string) {
 			eps = append(eps, e.IPConfigurations[0].IPAddress)
 		}
 	}
+
 	slices.Sort(got)
 	slices.Sort(eps)
 	slices.Sort(lbs)

@@ -57,10 +57,12 @@ func (b *Backend) look(ids []string) (*view, error) {
 		case b.cfg.HostMAC == "" || len(b.cfg.NodeIPs) == 0:
 			err = errors.New("Config.NodeIPs or HostMAC is not set")
 		}
+
 		if err != nil {
 			return nil, fmt.Errorf("%s: network %s is an overlay: %w", Name, n.Name, err)
 		}
 	}
+
 	for _, ipam := range n.Ipams {
 		for _, s := range ipam.Subnets {
 			if p, err := netip.ParsePrefix(s.IPAddressPrefix); err == nil {
@@ -68,6 +70,7 @@ func (b *Backend) look(ids []string) (*view, error) {
 			}
 		}
 	}
+
 	for _, p := range n.Policies {
 		if p.Type != policyRemoteSubnet {
 			continue
@@ -78,6 +81,7 @@ func (b *Backend) look(ids []string) (*view, error) {
 		}
 		v.remote = append(v.remote, route)
 	}
+
 	for _, id := range ids {
 		v.known[lower(id)] = true
 	}
@@ -86,12 +90,14 @@ func (b *Backend) look(ids []string) (*view, error) {
 		return nil, fmt.Errorf("%s: list the endpoints of network %s: %w", Name, n.Name,
 			interrupted(err))
 	}
+
 	for i := range eps {
 		v.add(&eps[i], b.prefix())
 		if eps[i].Name == b.cfg.RootEndpoint {
 			v.gateway = &eps[i]
 		}
 	}
+
 	return v, nil
 }
 
@@ -110,10 +116,12 @@ func (v *view) add(e *Endpoint, ours string) {
 		} else {
 			other = e
 		}
+
 		if other != nil && other.Remote() && strings.HasPrefix(other.Name, ours) {
 			v.doubles = append(v.doubles, other.ID)
 		}
 	}
+
 	v.known[lower(e.ID)] = true
 }
 
@@ -133,6 +141,7 @@ func (v *view) provider(a netip.Addr) (netip.Addr, bool) {
 			return r.ProviderAddress, true
 		}
 	}
+
 	return netip.Addr{}, false
 }
 
@@ -143,6 +152,7 @@ func (b *Backend) nodeIP(f servicemodel.Family) netip.Addr {
 			return a
 		}
 	}
+
 	return netip.Addr{}
 }
 
@@ -164,6 +174,7 @@ func HostMAC(a netip.Addr) (string, error) {
 			}
 		}
 	}
+
 	return "", fmt.Errorf("no interface of this node has the address %v", a)
 }
 
@@ -187,6 +198,7 @@ func (b *Backend) newEndpoint(v *view, a netip.Addr, vip bool) *Endpoint {
 	case vip:
 		e.MacAddress = b.cfg.HostMAC
 	}
+
 	e.Policies = []Policy{{Type: policyProviderAddress,
 		Settings: json.RawMessage(`{"ProviderAddress":"` + node.String() + `"}`)}}
 	return e
@@ -233,8 +245,10 @@ func (b *Backend) build(s *spec, v *view) (lb *LoadBalancer, lacks, waits []neti
 		default:
 			lb.HostComputeEndpoints = append(lb.HostComputeEndpoints, lower(e.ID))
 		}
+
 		through = through || (e == nil || e.Remote()) && v.outside(t.addr)
 	}
+
 	if len(lb.HostComputeEndpoints)+len(lacks) == 0 {
 		return nil, nil, waits
 	}
@@ -244,6 +258,7 @@ func (b *Backend) build(s *spec, v *view) (lb *LoadBalancer, lacks, waits []neti
 			lb.SourceVIP = b.nodeIP(s.key.Family()).String()
 		}
 	}
+
 	own := slices.DeleteFunc(b.ownAddrs(s, v), func(a netip.Addr) bool {
 		return v.byAddr[a] != nil
 	})
@@ -264,5 +279,6 @@ func (b *Backend) ownAddrs(s *spec, v *view) []netip.Addr {
 	case s.vip:
 		return []netip.Addr{b.cfg.SourceVIP, s.key.Addr}
 	}
+
 	return []netip.Addr{b.cfg.SourceVIP}
 }

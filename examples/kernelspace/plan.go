@@ -42,6 +42,7 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (backends.Plan, error) {
 		return nil, fmt.Errorf("%s: plan: nothing was observed since the start or the last error",
 			Name)
 	}
+
 	return b.plan(b.held, c.New), nil
 }
 
@@ -61,6 +62,7 @@ func (p *plan) Stats() backends.Stats {
 		stats.Messages += s.calls
 		stats.Bytes += s.bytes
 	}
+
 	return stats
 }
 
@@ -78,12 +80,14 @@ func (b *Backend) plan(h *held, t *servicemodel.Table) *plan {
 			p.needs[a] = true
 		}
 	}
+
 	keys := slices.Collect(maps.Keys(want))
 	for k := range h.placed {
 		if want[k] == nil {
 			keys = append(keys, k)
 		}
 	}
+
 	slices.SortFunc(keys, servicemodel.FrontendKey.Compare)
 	var deletes, adds, writes []step
 	made := map[netip.Addr]bool{}
@@ -99,6 +103,7 @@ func (b *Backend) plan(h *held, t *servicemodel.Table) *plan {
 				adds = append(adds, b.addEndpoint(h, a, s.vip && a == k.Addr))
 			}
 		}
+
 		is, ours := h.placed[k]
 		switch {
 		case lb == nil && ours:
@@ -107,6 +112,7 @@ func (b *Backend) plan(h *held, t *servicemodel.Table) *plan {
 			writes = append(writes, b.writeLoadBalancer(h, s, lb, len(lacks)))
 		}
 	}
+
 	for _, id := range h.extra {
 		deletes = append(deletes, b.deleteLoadBalancer(h, servicemodel.FrontendKey{}, id, nil))
 	}
@@ -139,12 +145,14 @@ func (b *Backend) drops(h *held, needs map[netip.Addr]bool) (l []step) {
 				return without(b.hns.DeleteEndpoint(id))
 			}})
 	}
+
 	for _, a := range slices.SortedFunc(maps.Keys(h.view.byAddr), netip.Addr.Compare) {
 		e := h.view.byAddr[a]
 		if !needs[a] && strings.HasPrefix(e.Name, b.prefix()) {
 			drop(e.ID, a.String(), "endpoint "+a.String())
 		}
 	}
+
 	for _, id := range h.view.doubles {
 		drop(id, id, "endpoint "+id+", which another one has the address of")
 	}
@@ -186,6 +194,7 @@ func (b *Backend) writeLoadBalancer(h *held, s *spec, lb *LoadBalancer, lacks in
 			w.verb, w.calls = "replace load balancer", 2
 		}
 	}
+
 	return w
 }
 
@@ -216,6 +225,7 @@ func (s *spec) words(lb *LoadBalancer) string {
 			w.WriteString(" " + flag.name)
 		}
 	}
+
 	if lb.SourceVIP != "" {
 		w.WriteString(" from " + lb.SourceVIP)
 	}

@@ -40,6 +40,7 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*backends
 			}
 		}
 	}
+
 	slices.Sort(o.Drift)
 	c := servicemodel.Contents{Rules: recorded.Rules(),
 		ClusterIPs: slices.Collect(recorded.ClusterIPs()),
@@ -56,11 +57,13 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*backends
 			}
 		}
 	}
+
 	for p := range recorded.Pools() {
 		if used[p.ID] {
 			c.Pools = append(c.Pools, p)
 		}
 	}
+
 	if h.table, err = servicemodel.NewTable(c); err != nil {
 		return nil, fmt.Errorf("%s: the record: %w", Name, err)
 	}

@@ -42,6 +42,7 @@ func (f File) Save(record []byte) error {
 		}
 		return nil
 	}
+
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
 	}

@@ -49,6 +49,7 @@ func (b *Backend) render(t *servicemodel.Table) map[servicemodel.FrontendKey]*sp
 		}
 		all[s.key].frontends = append(all[s.key].frontends, f.Key)
 	}
+
 	for f := range t.Frontends() {
 		// HNS cannot tell clients apart: cluster IPs are for clients inside, all other addresses
 		// for clients outside, as in winkernel (proxier.go, syncProxyRules: hnsEndpoints and
@@ -71,6 +72,7 @@ func (b *Backend) render(t *servicemodel.Table) map[servicemodel.FrontendKey]*sp
 		if key.Port == 0 || t.Frontend(key) != nil {
 			continue
 		}
+
 		// Health checks of this address go to the node.
 		s := &spec{key: key, gateway: true, port: key.Port}
 		if p.Forwarding == servicemodel.ForwardDirect {
@@ -78,6 +80,7 @@ func (b *Backend) render(t *servicemodel.Table) map[servicemodel.FrontendKey]*sp
 		}
 		add(f, s)
 	}
+
 	return all
 }
 
@@ -90,6 +93,7 @@ func (b *Backend) balance(f *servicemodel.Frontend, p *servicemodel.Pool,
 		a := slot.Endpoint.Addr()
 		s.endpoints = append(s.endpoints, target{a, s.local || here[a]})
 	}
+
 	slices.SortFunc(s.endpoints, func(a, b target) int { return a.addr.Compare(b.addr) })
 	if f.Affinity > 0 || p.Scheduler == servicemodel.SourceHash {
 		s.dist = DistributeSourceIP
@@ -99,6 +103,7 @@ func (b *Backend) balance(f *servicemodel.Frontend, p *servicemodel.Pool,
 		s.portFlags = PortVIPExternalIP
 		dsr = s.local // clients keep their address under external traffic policy Local
 	}
+
 	switch {
 	case f.Kind == servicemodel.NodePort:
 		s.portFlags |= PortLocalRoutedVIP
@@ -106,6 +111,7 @@ func (b *Backend) balance(f *servicemodel.Frontend, p *servicemodel.Pool,
 		s.portFlags |= PortUseMux | PortPreserveDIP
 		dsr = true
 	}
+
 	if dsr {
 		s.flags |= FlagDSR
 	}

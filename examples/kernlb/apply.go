@@ -99,6 +99,7 @@ func (p *program) refused(l []dataplane.Refusal) (reasons []reason) {
 		reasons = append(reasons, reason{r.Service, r.Family, r.Err.Error()})
 		p.incomplete = true
 	}
+
 	return reasons
 }
 
@@ -129,6 +130,7 @@ func (p *program) warnState(l servicemodel.Warnings) {
 			p.warn("warning: %v", w)
 		}
 	}
+
 	if n > maxNotes {
 		p.warn("warning: %d more settings have no effect; the log of kernlb watch has all",
 			n-maxNotes)
@@ -145,6 +147,7 @@ func (p *program) summarize(s summary) error {
 		fmt.Fprintf(&text, "stale flows deleted: %d; connections reset among them: %d\n",
 			s.Deleted, s.Reset)
 	}
+
 	return p.print(s, text.String())
 }
 
@@ -203,6 +206,7 @@ func (p *program) applyChanges(ctx context.Context) error {
 		return fmt.Errorf("%w: -changes: %s: it is not what plan -o json prints", errInvalid,
 			p.opts.changes)
 	}
+
 	return p.withEngine(ctx, servicemodel.State{}, nil, func(e *dataplane.Engine) error {
 		if err := p.spareKubeProxy(ctx); err != nil {
 			return err
@@ -228,5 +232,6 @@ func (p *program) printPlan(v *dataplane.Preview) error {
 			"\n\n%s", v.Changes, p.opts.backend, counts.Added, counts.Changed, counts.Removed,
 			stats.Messages, v.Plan)
 	}
+
 	return p.print(plannedJSON{p.opts.backend, v}, text.String())
 }

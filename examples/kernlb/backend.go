@@ -34,6 +34,7 @@ func (p *program) openBackend(ctx context.Context, s servicemodel.State) (backen
 			return c.Open()
 		}
 	}
+
 	c, err := dataplane.Choose(ctx, s, p.engineConfig(), l...)
 	if err != nil {
 		return nil, err
@@ -44,6 +45,7 @@ func (p *program) openBackend(ctx context.Context, s servicemodel.State) (backen
 			p.warn("the backend is %s, not %s: %v", p.opts.backend, o.Backend, problem.Err)
 		}
 	}
+
 	return c.Backend, nil
 }
 

@@ -76,6 +76,7 @@ func kernlb(t *testing.T, ns *netnstest.NS, manifest string, want int, line stri
 		require.Equal(t, want, code, "%s: %s", line, &errs)
 		return nil
 	}))
+
 	return out.String(), errs.String()
 }
 
@@ -134,6 +135,7 @@ func TestKernelAutoTakesIPVSForItsSchedulers(t *testing.T) {
 		require.NotContains(t, done(t, ns, "", "show"), "web")
 		return
 	}
+
 	out, errs := kernlb(t, ns, leastConn, exitDone, "apply -f - --backend auto")
 	require.Contains(t, out, "ipvs: ")
 	require.Contains(t, errs, "the backend is ipvs, not nftables: nftables cannot express service "+

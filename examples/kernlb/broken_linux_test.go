@@ -35,6 +35,7 @@ func brokenServices() string {
 		at := strings.Index(s, "name: "+name+", namespace")
 		s = s[:at] + strings.Replace(s[at:], "port: 80,", "port: 80, nodePort: "+port+",", 1)
 	}
+
 	at := strings.Index(s, "name: ranges, namespace")
 	end := at + strings.Index(s[at:], "\n---")
 	return s[:end] + "\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.3}]}}" + s[end:]
@@ -94,6 +95,7 @@ func TestBrokenServicesAreDiagnosed(t *testing.T) {
 			require.Contains(t, body, b.shows)
 		})
 	}
+
 	_, body := get(t, w.ns, at, at, "/hooks")
 	require.Contains(t, body, "drop (&#34;no web&#34;)", "whose firewall it is")
 }
@@ -116,10 +118,12 @@ func TestTraceLive(t *testing.T) {
 				To: netip.MustParseAddrPort("10.96.0.1:80")}.Send(ctx)
 		}
 	}()
+
 	defer func() {
 		cancel()
 		<-sent
 	}()
+
 	const trace = "trace -live -from 10.244.1.1%veth1 -to 10.96.0.1:80/udp"
 	out, errs := kernlb(t, c.Node.NS, "", exitDone, trace)
 	require.Equal(t, "waiting for a packet from 10.244.1.1%veth1 to 10.96.0.1:80/udp\n", errs)

@@ -38,6 +38,7 @@ func causes(wanted *servicemodel.Table) causeOf {
 		case wanted == nil:
 			return c.String() + "; with the manifests (-f), it is said why"
 		}
+
 		return "it is not up to date with the manifests"
 	}
 }
@@ -67,12 +68,14 @@ func (p *program) noteRefusing(table *servicemodel.Table) {
 		}
 		at[about] = append(at[about], f.Key.String())
 	}
+
 	for i, about := range order {
 		if i == maxNotes {
 			p.warn("note: %d more reject or drop connections; kernlb show tells which",
 				len(order)-i)
 			return
 		}
+
 		p.warn("note: %s (%s)", about, strings.Join(at[about], ", "))
 	}
 }

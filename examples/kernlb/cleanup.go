@@ -32,6 +32,7 @@ func checkCleanup(o *options) error {
 	case o.of == "" && o.backend == auto:
 		return fmt.Errorf("-backend: name the backend to clean up, not %s", auto)
 	}
+
 	return nil
 }
 

@@ -73,6 +73,7 @@ func events() []event {
 			n.restart(t, syscall.SIGTERM)
 		}})
 	}
+
 	return append(l, event{"another backend", func(t *testing.T, n *clientNode) {
 		before := n.backend
 		n.backend = map[string]string{"nftables": "iptables", "iptables": "nftables",
@@ -95,8 +96,10 @@ func TestWhatClientsSee(t *testing.T) {
 			n.binary = *oldBinary
 			n.restart(t, syscall.SIGTERM)
 		}
+
 		fmt.Fprintf(&table, "| `%s` | %s |\n", e.name, n.watch(t, e))
 	}
+
 	n.end(t, syscall.SIGTERM)
 	osrelease := ok(os.ReadFile("/proc/sys/kernel/osrelease"))(t)
 	t.Logf("\n%s, Linux %s\n| | new connections fail | open ones that break | UDP lost |\n"+
@@ -119,6 +122,7 @@ func newClientNode(t *testing.T, backend string) *clientNode {
 		require.NoError(t, pod.Serve(servicemodel.TCP, podPort))
 		require.NoError(t, pod.Serve(servicemodel.UDP, podPort))
 	}
+
 	require.NoError(t, os.WriteFile(filepath.Join(n.dir, "web.yaml"), []byte(usedManifest()),
 		0o600))
 	n.start(t)
@@ -191,6 +195,7 @@ func (n *clientNode) watch(t *testing.T, e event) string {
 		defer c.Close()
 		conns = append(conns, c)
 	}
+
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	reports := make(chan netnstest.ConnsReport, len(conns))
@@ -207,6 +212,7 @@ func (n *clientNode) watch(t *testing.T, e event) string {
 	} else {
 		e.happen(t, n)
 	}
+
 	time.Sleep(clientSettle)
 	stop()
 	work.Wait()
@@ -215,6 +221,7 @@ func (n *clientNode) watch(t *testing.T, e event) string {
 		r := <-reports
 		broken += r.Lost()
 	}
+
 	require.Eventually(t, func() bool { return n.connect(n.Outside[0]) }, 10*time.Second,
 		10*time.Millisecond, "%s: nobody is served any more", e.name)
 	return fmt.Sprintf("%s | %d of %d | %s", fresh, broken, clientConns, udp)

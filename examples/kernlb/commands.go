@@ -124,8 +124,10 @@ func parse(o *options, args []string, stdout io.Writer) (*command, error) {
 			fmt.Fprintln(stdout, "\nkernlb COMMAND -h shows its flags, and an example.")
 			return nil, flag.ErrHelp
 		}
+
 		args = []string{args[1], "-h"}
 	}
+
 	c, err := commandOf(all, args[0])
 	if err != nil {
 		return nil, err
@@ -138,14 +140,17 @@ func parse(o *options, args []string, stdout io.Writer) (*command, error) {
 		} else if err != nil {
 			return nil, c.flagError(fs, err, all)
 		}
+
 		if args = fs.Args(); len(args) > 0 {
 			if c.name != "explain" && c.name != "diagnose" || o.about != "" {
 				return nil, fmt.Errorf("%s does not take %q, which is no flag; %s", c.name, args[0],
 					c.hint())
 			}
+
 			o.about, args = args[0], args[1:]
 		}
 	}
+
 	if o.ipvs.StrictARP && o.ipvs.Device == "" {
 		return nil, errors.New("-ipvs-strict-arp needs -ipvs-device")
 	}
@@ -167,6 +172,7 @@ func commandOf(all []command, name string) (*command, error) {
 		}
 		names = append(names, all[i].name)
 	}
+
 	if strings.HasPrefix(name, "-") {
 		return nil, fmt.Errorf("%s: flags come behind the command; %s", name, hint)
 	}
@@ -187,10 +193,12 @@ func (c *command) flagError(fs *flag.FlagSet, err error, all []command) error {
 			takers = append(takers, other.name)
 		}
 	}
+
 	if len(takers) > 0 {
 		return fmt.Errorf("-%s is for %s, not for %s; %s", name, strings.Join(takers, ", "), c.name,
 			c.hint())
 	}
+
 	fs.VisitAll(func(f *flag.Flag) { known = append(known, "-"+f.Name) })
 	return fmt.Errorf("%w; %s", unknown("flag", "-"+name, known), c.hint())
 }
@@ -217,8 +225,10 @@ func (c *command) printUsage(w io.Writer) {
 		case node.Lookup(f.Name) != nil:
 			return "flags of the node"
 		}
+
 		return "flags"
 	}
+
 	for _, title := range []string{"flags", "flags of the node", "flags of ipvs"} {
 		first := true
 		c.flagSet(&options{}).VisitAll(func(f *flag.Flag) {
@@ -253,5 +263,6 @@ func printWrapped(w io.Writer, line string, indent int, text string) {
 			line += " " + word
 		}
 	}
+
 	fmt.Fprintln(w, line)
 }

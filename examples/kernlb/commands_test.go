@@ -55,6 +55,7 @@ func TestHelp(t *testing.T) {
 			require.Contains(t, out, "\n  "+c.name+" ")
 		}
 	}
+
 	for _, c := range commands() {
 		fs := c.flagSet(&options{})
 		for _, line := range []string{c.name + " -h", c.name + " --help", "help " + c.name} {
@@ -70,12 +71,15 @@ func TestHelp(t *testing.T) {
 					printed++
 				}
 			}
+
 			fs.VisitAll(func(f *flag.Flag) {
 				require.Contains(t, out, "\n  -"+f.Name)
 				printed--
 			})
+
 			require.Zero(t, printed)
 		}
+
 		example := strings.Fields(c.example)
 		_, err := parse(&options{}, example, &bytes.Buffer{})
 		require.NoError(t, err, c.example)

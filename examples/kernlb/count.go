@@ -51,6 +51,7 @@ func (p *program) source() (instance.Source, error) {
 		t, err := conntrack.Open(nil)
 		return flowSource{flows.Counters{Table: t}, t}, err
 	}
+
 	return instance.OpenSource(p.opts.backend, p.opts.instance)
 }
 
@@ -115,11 +116,13 @@ func (p *program) printCounts(t *servicemodel.Table, c *counts) error {
 		} else {
 			name, service = keyText(r.Frontend), t.Frontend(r.Frontend).Service.String()
 		}
+
 		fmt.Fprintf(w, "%s\t%s\t%d", name, service, r.Connections)
 		if !c.onlyConnections {
 			fmt.Fprintf(w, "\t%d\t%d\t%d\t%d", r.PacketsIn, r.BytesIn, r.PacketsOut, r.BytesOut)
 		}
 		fmt.Fprintln(w)
 	}
+
 	return w.Flush()
 }

@@ -33,6 +33,7 @@ func diagnoseFlags(o *options, fs *flag.FlagSet) {
 			d.source = a.Unmap()
 			return nil
 		}
+
 		if !strings.Contains(s, "/") {
 			s = "/run/netns/" + s
 		}
@@ -47,6 +48,7 @@ func checkDiagnose(o *options) error {
 		!strings.Contains(o.about, ":") {
 		return nil
 	}
+
 	text := o.about
 	if !strings.Contains(text, "/") {
 		text += "/tcp"
@@ -56,6 +58,7 @@ func checkDiagnose(o *options) error {
 		return fmt.Errorf("diagnose needs a service, NAMESPACE/NAME, or ADDRESS:PORT/PROTOCOL, "+
 			"not %q", o.about)
 	}
+
 	return nil
 }
 
@@ -86,6 +89,7 @@ func (p *program) diagnose(ctx context.Context) error {
 			break
 		}
 	}
+
 	if err := p.print(reports, text.String()); err != nil {
 		return err
 	}
@@ -105,6 +109,7 @@ func (p *program) diagnosis(ctx context.Context) (*diagnose.Config, error) {
 			return nil, err
 		}
 	}
+
 	p.findBackend(ctx)
 	b, err := p.openBackend(ctx, state)
 	if err != nil {
@@ -130,6 +135,7 @@ func (p *program) diagnosis(ctx context.Context) (*diagnose.Config, error) {
 		}
 		cfg.Wanted = v.Changes.New
 	}
+
 	if d.source.IsValid() && d.namespace == "" && !cfg.Here.Local(d.source) {
 		cfg.From, err = diagnose.FindNamespace(d.source)
 	}
@@ -153,6 +159,7 @@ func (p *program) targets(cfg *diagnose.Config) ([]servicemodel.FrontendKey, err
 			f.Key.Addr.Is4() != p.opts.diagnose.source.Is4() {
 			continue
 		}
+
 		done[f.Service] = true
 		key := f.Key
 		if key.NodePort() {
@@ -164,8 +171,10 @@ func (p *program) targets(cfg *diagnose.Config) ([]servicemodel.FrontendKey, err
 			}
 			key.Addr = cfg.Here[i]
 		}
+
 		l = append(l, key)
 	}
+
 	if len(l) > 0 {
 		return l, nil
 	}

@@ -184,6 +184,7 @@ func TestDiagnoseNamesTheFaultsOfANight(t *testing.T) {
 			w.args = []string{"-backend", "iptables"}
 			all[name+", iptables"] = w
 		}
+
 		for name, trouble := range all {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -194,6 +195,7 @@ func TestDiagnoseNamesTheFaultsOfANight(t *testing.T) {
 			})
 		}
 	})
+
 	if _, err := os.Stat("../../docs"); err != nil || t.Failed() {
 		return
 	}
@@ -206,6 +208,7 @@ func TestDiagnoseNamesTheFaultsOfANight(t *testing.T) {
 		fmt.Fprintf(&all, "# %s\n$ kernlb diagnose default/web -f services.yaml -from pod1\n%s",
 			name, said[name])
 	}
+
 	golden.Block(t, "../../docs/debugging.md", "night", all.String())
 }
 
@@ -241,6 +244,7 @@ func (w *trouble) diagnose(t *testing.T) (out string) {
 			wrong += text
 		}
 	}
+
 	if w.want == "" {
 		require.Empty(t, wrong, out)
 	}

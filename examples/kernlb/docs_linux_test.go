@@ -35,6 +35,7 @@ func commandLines(t *testing.T, document string) (lines []string) {
 			}
 		}
 	}
+
 	return lines
 }
 
@@ -64,6 +65,7 @@ func TestCommandsInTheDocumentsWork(t *testing.T) {
 			}
 		})
 	}
+
 	require.NotZero(t, found)
 }
 
@@ -87,6 +89,7 @@ func requireWorks(t *testing.T, ns *netnstest.NS, dir, line string) {
 		require.Equal(t, exitDone, p.run(ctx, args), "kernlb %s: %s", line, &errs)
 		return nil
 	}))
+
 	if file != "" {
 		require.NoError(t, os.WriteFile(strings.TrimSpace(file), out.Bytes(), 0o600))
 	}

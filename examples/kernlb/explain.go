@@ -44,6 +44,7 @@ func checkExplain(o *options) error {
 	case o.object == "" && o.explained.UnmarshalText([]byte(o.about)) != nil:
 		return fmt.Errorf("explain needs a service: NAMESPACE/NAME, not %q", o.about)
 	}
+
 	return nil
 }
 
@@ -61,6 +62,7 @@ func (p *program) explain(ctx context.Context) error {
 		}
 		x.state, x.service = s, s.Service(x.name)
 	}
+
 	p.findBackend(ctx)
 	b, err := p.openBackend(ctx, x.state)
 	if err != nil {
@@ -80,6 +82,7 @@ func (p *program) explain(ctx context.Context) error {
 		}
 		return unknown("service", x.name.String(), names)
 	}
+
 	x.print()
 	return nil
 }
@@ -103,12 +106,14 @@ func (x *explanation) look(ctx context.Context, b backends.Backend) error {
 				x.notes = append(x.notes, "refused: "+r.Err.Error())
 			}
 		}
+
 		for _, c := range v.Conflicts {
 			if c.Winner.Name == x.name || c.Loser.Name == x.name {
 				x.notes = append(x.notes, "conflict: "+c.String())
 			}
 		}
 	}
+
 	if len(x.frontends(x.held)) == 0 {
 		return nil
 	}
@@ -131,6 +136,7 @@ func (x *explanation) frontends(
 			m[f.Key] = f
 		}
 	}
+
 	return m
 }
 
@@ -141,6 +147,7 @@ func (x *explanation) print() {
 	} else if len(x.opts.files) > 0 {
 		fmt.Fprintln(x.stdout, "  no manifest has it")
 	}
+
 	for _, n := range x.notes {
 		fmt.Fprintln(x.stdout, "  "+strings.ReplaceAll(n, "\n", "; "))
 	}
@@ -169,6 +176,7 @@ func (x *explanation) printService(s *servicemodel.Service) {
 		fmt.Fprintf(x.stdout, "  port %s: %s/%v%s\n", cmp.Or(p.Name, `""`), number, p.Protocol,
 			node)
 	}
+
 	fmt.Fprintf(x.stdout, "  internalTrafficPolicy %v, externalTrafficPolicy %v",
 		cmp.Or(s.InternalTrafficPolicy, "Cluster"), cmp.Or(s.ExternalTrafficPolicy, "Cluster"))
 	if text, err := s.SessionAffinity.MarshalText(); err == nil && s.SessionAffinity.ClientIP {
@@ -218,6 +226,7 @@ func (x *explanation) printFrontends() {
 		case x.wanted != nil && !sameWay(x.held, held[k], x.wanted, wanted[k]):
 			kernel = "holds another: show -diff says which"
 		}
+
 		to := target(t, f)
 		if cause := t.Cause(f); cause.Kind != "" {
 			to += "; because " + cause.String()
@@ -225,6 +234,7 @@ func (x *explanation) printFrontends() {
 		fmt.Fprintf(w, "%s\t%s\t%v\t%s\t%s\n", keyText(f.Key),
 			cmp.Or(f.Service.Port, `""`), f.Kind, kernel, to)
 	}
+
 	w.Flush()
 }
 
@@ -249,6 +259,7 @@ func (x *explanation) printEndpoints() {
 			servicemodel.Select(x.state, port, servicemodel.IPv4),
 			servicemodel.Select(x.state, port, servicemodel.IPv6)}
 	}
+
 	w := newColumns(x.stdout)
 	fmt.Fprintln(w, "\nENDPOINT\tCONDITION\tNODE\tZONE\tPORT")
 	for i, e := range all {
@@ -268,11 +279,14 @@ func (x *explanation) printEndpoints() {
 					use += ", not where the policy is Local"
 				}
 			}
+
 			ports = append(ports, cmp.Or(p.Name, `""`)+": "+use)
 		}
+
 		fmt.Fprintf(w, "%v\t%s\t%s\t%s\t%s\n", e.Addr, e.Condition, cmp.Or(e.Node, "-"),
 			cmp.Or(e.Zone, "-"), strings.Join(ports, "; "))
 	}
+
 	w.Flush()
 	if len(all) == 0 {
 		io.WriteString(x.stdout, "none\n")

@@ -58,6 +58,7 @@ func TestDrawingsInTheDocumentsAreNew(t *testing.T) {
 		got := done(t, ns, "", "graph -format svg", args...)
 		golden.File(t, "../../docs/graph-"+name+".svg", got)
 	}
+
 	got := done(t, ns, "", "graph -service default/shop")
 	require.Contains(t, got, "no endpoint can be used", "the kernel does not say why")
 	require.NotContains(t, got, "default/web")
@@ -65,6 +66,7 @@ func TestDrawingsInTheDocumentsAreNew(t *testing.T) {
 		got = done(t, ns, "", "graph", filter)
 		require.NotContains(t, got, "default/")
 	}
+
 	got = done(t, ns, "", "graph -service default/web -f "+file+" -format dot")
 	require.Contains(t, got, "default/web:http")
 	fails(t, ns, "", exitFailed, "did you mean default/web?", "graph -service default/wep")

@@ -35,6 +35,7 @@ func (p *program) explainObject(ctx context.Context) error {
 		return fmt.Errorf("no service wants an object with %q in the kernel: it is none of the "+
 			"instance %s of %s, or there for all services", s.text, p.opts.instance, p.opts.backend)
 	}
+
 	_, err = fmt.Fprint(p.stdout, text)
 	return err
 }
@@ -72,6 +73,7 @@ func (s *objectSearch) owners(names []servicemodel.Name) (string, error) {
 			title += fmt.Sprintf(" and %d more", more)
 		}
 	}
+
 	return title + "\n  " + strings.Join(lines, "\n  ") + "\n", nil
 }
 
@@ -108,6 +110,7 @@ func objectsOf(b backends.Backend, held, rest *servicemodel.Table) ([]string, er
 			lines = append(lines, add+strings.TrimSuffix(l[len("-D"):], "\n"))
 		}
 	}
+
 	return lines, nil
 }
 
@@ -126,6 +129,7 @@ func objectsIn(plan backends.Plan) []string {
 			in, lines = "", append(lines, strings.TrimPrefix(l, "add "))
 		}
 	}
+
 	return lines
 }
 

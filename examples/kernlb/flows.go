@@ -118,6 +118,7 @@ func (l *lister) list(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return l.summarize(ctx)
 }
 
@@ -137,6 +138,7 @@ func (l *lister) watch(ctx context.Context) error {
 				"warning: there were more events than could be read; some are missing")
 			continue
 		}
+
 		if r, ok := l.row(&e.Flow); ok {
 			r.Event = string(e.Type)
 			if err := l.print(r); err != nil {
@@ -144,6 +146,7 @@ func (l *lister) watch(ctx context.Context) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -154,6 +157,7 @@ func (l *lister) row(f *conntrack.Flow) (flowRow, bool) {
 		frontend.Service.Name.String() != l.opts.show.service {
 		return flowRow{}, false
 	}
+
 	r := flowRow{Service: frontend.Service.String(), Protocol: f.Protocol.String(),
 		Client:   f.Original.Src.String(),
 		Frontend: f.Original.Dst.String(), State: state(f), Seconds: int(f.Timeout / time.Second)}
@@ -175,6 +179,7 @@ func state(f *conntrack.Flow) string {
 	case f.Status&conntrack.StatusAssured != 0:
 		return "ASSURED"
 	}
+
 	return "REPLIED"
 }
 
@@ -192,6 +197,7 @@ func (l *lister) print(r flowRow) error {
 		fmt.Fprintf(l.stdout, "%*s"+flowFormat, len(event), "", "SERVICE", "PROTO", "CLIENT",
 			"FRONTEND", "ENDPOINT", "STATE", "EXPIRES")
 	}
+
 	endpoint := cmp.Or(r.Endpoint, "none")
 	if r.Former {
 		endpoint += " (former)"
@@ -216,6 +222,7 @@ func (l *lister) summarize(ctx context.Context) error {
 		c.Flows = l.counts[c]
 		s.Counts = append(s.Counts, c)
 	}
+
 	if l.opts.output == "json" {
 		return json.NewEncoder(l.stdout).Encode(s)
 	}
@@ -226,6 +233,7 @@ func (l *lister) summarize(ctx context.Context) error {
 		fmt.Fprintf(l.stdout, "%-30s %-5s %-37s %d\n", c.Service, c.Protocol,
 			cmp.Or(c.Endpoint, "none"), c.Flows)
 	}
+
 	_, err = fmt.Fprintf(l.stdout,
 		"\ntable: %d of %d flows (%.1f %%), %d packets dropped, %d flows evicted\n", s.InTable,
 		s.Max, 100*u.Fraction(), s.Dropped, s.Evicted)
@@ -247,6 +255,7 @@ func (p *program) keepFlows(cfg *dataplane.Config) (*flows.Keeper, func(), error
 		table.Close()
 		return nil, nil, err
 	}
+
 	cfg.Flows = keeper
 	return keeper, func() { table.Close() }, nil
 }
@@ -259,6 +268,7 @@ func (p *program) settle(ctx context.Context, e *dataplane.Engine, r *dataplane.
 		fmt.Fprintf(p.stderr, "draining for %v, or letting endpoints grow; if interrupted, "+
 			"connections are left, and weights stay\n", next.Round(time.Second))
 	}
+
 	for tries := 0; err != nil || next > 0; {
 		wait := next
 		if err != nil {
@@ -267,13 +277,16 @@ func (p *program) settle(ctx context.Context, e *dataplane.Engine, r *dataplane.
 			}
 			wait = time.Duration(tries) * 100 * time.Millisecond
 		}
+
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(wait):
 		}
+
 		next, err = e.Settle(ctx)
 	}
+
 	return nil
 }
 

@@ -42,6 +42,7 @@ func (p *program) graph(ctx context.Context) error {
 		ours := func(c *hooks.Chain) bool { return p.opts.ownsTable(c.Table) }
 		return p.draw(graph.Hooks(chains, family, ours))
 	}
+
 	t, err := p.tableOf(ctx)
 	if err != nil {
 		return err

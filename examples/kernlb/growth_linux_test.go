@@ -30,11 +30,13 @@ func TestCostsAreLinear(t *testing.T) {
 					Addr:  netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}),
 					Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 80}}}
 			}
+
 			s = s.WithEndpoints(name, eps)
 			return &explanation{program: &program{stdout: io.Discard}, name: name, state: s,
 				service: s.Service(name)}
 		}, (*explanation).printEndpoints)
 	})
+
 	t.Run("the lines of show -diff", func(t *testing.T) {
 		growth.Linear(t, 1<<14, func(n int) (l [2][]string) {
 			for i := range n {
@@ -43,6 +45,7 @@ func TestCostsAreLinear(t *testing.T) {
 			return l
 		}, func(l [2][]string) { unified(l[0], l[1]) })
 	})
+
 	t.Run("events of files", func(t *testing.T) {
 		growth.Linear(t, 1<<14, func(n int) (b []byte) {
 			for i := range n {
@@ -52,6 +55,7 @@ func TestCostsAreLinear(t *testing.T) {
 				b = binary.NativeEndian.AppendUint32(b, 16)
 				b = fmt.Appendf(b, "%010d.yaml\x00", i)
 			}
+
 			return b
 		}, func(b []byte) { decodeEvents(b, changes{}) })
 	})

@@ -30,6 +30,7 @@ func TestARunningKubeProxyIsSpared(t *testing.T) {
 		l, err = net.Listen("tcp", "127.0.0.1:10249")
 		return err
 	}))
+
 	server := &http.Server{Handler: http.HandlerFunc(func(a http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(a, "iptables")
 	})}
@@ -40,6 +41,7 @@ func TestARunningKubeProxyIsSpared(t *testing.T) {
 		fails(t, ns, webManifest, exitFailed, "kube-proxy runs in iptables mode", args+
 			" -backend iptables")
 	}
+
 	done(t, ns, webManifest, "apply -f - -backend iptables -instance mine")
 	done(t, ns, webManifest, "apply -f -")
 }
@@ -64,5 +66,6 @@ func TestASecondSignalEndsTheWaitForInput(t *testing.T) {
 		require.NoError(t, c.Process.Signal(syscall.SIGTERM))
 		time.Sleep(100 * time.Millisecond)
 	}
+
 	require.EqualError(t, c.Wait(), "signal: terminated")
 }

@@ -42,6 +42,7 @@ func (p *program) otherInstances(ctx context.Context) ([]otherInstance, error) {
 		is[program.Instance] = program.Is
 		names[program.Instance] = true
 	}
+
 	var l []otherInstance
 	for name := range names {
 		may := map[string]bool{nftables.Name: tables[name], ipvs.Name: tables[instance.
@@ -55,6 +56,7 @@ func (p *program) otherInstances(ctx context.Context) ([]otherInstance, error) {
 			}
 		}
 	}
+
 	slices.SortFunc(l, func(a, b otherInstance) int {
 		return slices.Compare([]string{a.Instance, a.Backend}, []string{b.Instance, b.Backend})
 	})
@@ -77,5 +79,6 @@ func (p *program) printInstances(l []otherInstance) error {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", i.Instance, i.Backend, i.Frontends, i.Program,
 			command)
 	}
+
 	return w.Flush()
 }

@@ -25,6 +25,7 @@ func (p *program) load() (servicemodel.State, error) {
 		err = fmt.Errorf("%w: no service in %s: if all that the kernel has is to be removed, "+
 			"say -allow-empty, or use cleanup", errInvalid, strings.Join(p.opts.files, ", "))
 	}
+
 	return s, err
 }
 
@@ -45,18 +46,22 @@ func (p *program) read() (servicemodel.State, error) {
 		} else {
 			err = loader.ReadFile(name)
 		}
+
 		if err != nil {
 			return servicemodel.State{}, fmt.Errorf("%w: %w", errInvalid, err)
 		}
 	}
+
 	r := loader.Result()
 	for _, problem := range append(r.Problems, loader.Unmatched()...) {
 		if problem.Warning {
 			p.warn("warning: %s", problem.Error())
 			continue
 		}
+
 		fmt.Fprintf(p.stderr, "error: %s\n", problem.Error())
 	}
+
 	if s := r.SkippedKinds(); s != "" {
 		p.warn("skipped: %s", s)
 	}
@@ -67,8 +72,10 @@ func (p *program) read() (servicemodel.State, error) {
 		}) {
 			return servicemodel.State{}, fmt.Errorf("%w: see above", errInvalid)
 		}
+
 		p.incomplete = true
 	}
+
 	s := p.withAddresses(tracker.State())
 	if p.opts.goOn {
 		return s, nil // the engine finds invalid services
@@ -84,6 +91,7 @@ func expand(files []string) ([]string, error) {
 			all = append(all, name) // reading it returns the error
 			continue
 		}
+
 		names, err := manifestsIn(name)
 		if err != nil {
 			return nil, err
@@ -96,6 +104,7 @@ func expand(files []string) ([]string, error) {
 			all = append(all, path)
 		}
 	}
+
 	return all, nil
 }
 
@@ -115,6 +124,7 @@ func manifestsIn(dir string) ([]string, error) {
 			names = append(names, e.Name())
 		}
 	}
+
 	return names, nil
 }
 
@@ -124,6 +134,7 @@ func isManifest(name string) bool {
 	case ".yaml", ".yml", ".json":
 		return !strings.HasPrefix(name, ".")
 	}
+
 	return false
 }
 

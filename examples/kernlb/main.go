@@ -79,6 +79,7 @@ func (p *program) run(ctx context.Context, args []string) int {
 		fmt.Fprintf(p.stderr, "kernlb: %v\n", err)
 		return exitInvalid
 	}
+
 	err = c.run(p, ctx)
 	for _, w := range p.warnings {
 		fmt.Fprintln(p.stderr, w)
@@ -90,6 +91,7 @@ func (p *program) run(ctx context.Context, args []string) int {
 		fmt.Fprintf(p.stderr, "kernlb %s: nothing was changed: %v\n", c.name, err)
 		return exitInvalid
 	}
+
 	fmt.Fprintf(p.stderr, "kernlb %s: %v\n", c.name, err)
 	switch {
 	case errors.Is(err, errNotServing):
@@ -99,5 +101,6 @@ func (p *program) run(ctx context.Context, args []string) int {
 	case errors.Is(err, errFault):
 		return exitFault
 	}
+
 	return exitFailed
 }

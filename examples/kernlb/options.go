@@ -118,6 +118,7 @@ func addCIDRs(to *[]netip.Prefix, s string) error {
 		}
 		*to = append(*to, p.Masked())
 	}
+
 	return nil
 }
 
@@ -128,6 +129,7 @@ func inputFlags(o *options, fs *flag.FlagSet) {
 		o.files = append(o.files, s)
 		return nil
 	})
+
 	fs.StringVar(&o.annotations, "annotations", "kernlb.io",
 		"`PREFIX` of the annotations of services that ask for a scheduler, a forwarding method, "+
 			"or what becomes of connections; empty: they mean nothing")
@@ -141,6 +143,7 @@ func checkInput(o *options) error {
 	case len(o.files) == 0 && o.changes == "":
 		return errors.New("there are no manifests: -f FILE")
 	}
+
 	return nil
 }
 
@@ -188,6 +191,7 @@ func ipvsFlags(o *options, fs *flag.FlagSet) {
 		}
 		return servicemodel.ParseScheduler(s)
 	})
+
 	fs.DurationVar(&c.DrainLimit, "ipvs-drain-limit", 0, "how long an endpoint that left keeps "+
 		"its TCP connections at most; negative: not at all (default 15m)")
 	fs.StringVar(&c.Device, "ipvs-device", "", "dummy device `NAME` that holds the addresses of "+
@@ -223,6 +227,7 @@ func nodeFlags(o *options, fs *flag.FlagSet) {
 		n.Name = cmp.Or(s, n.Name)
 		return nil
 	})
+
 	fs.StringVar(&n.Zone, "zone", "", "`NAME` of this node's zone")
 	fs.Func("node-ip", "address `IP` of this node, the primary one of its family first; may "+
 		"be repeated (default: those of the interfaces)", func(s string) error {
@@ -230,6 +235,7 @@ func nodeFlags(o *options, fs *flag.FlagSet) {
 		n.Addresses = append(n.Addresses, a)
 		return err
 	})
+
 	fs.Func("only-family", "the only address `FAMILY` that this node serves, IPv4 or IPv6 "+
 		"(default: both)", func(s string) error { return n.OnlyFamily.UnmarshalText([]byte(s)) })
 	fs.Func("cluster-cidr", "`CIDR` that tells the traffic of pods; may be repeated",
@@ -240,8 +246,10 @@ func nodeFlags(o *options, fs *flag.FlagSet) {
 			n.NodePortAddresses.Primary = true
 			return nil
 		}
+
 		return addCIDRs(&n.NodePortAddresses.CIDRs, s)
 	})
+
 	fs.Func("service-cidr",
 		"`CIDR` of cluster IPs, whose unused addresses are dropped; may be repeated",
 		func(s string) error { return addCIDRs(&n.ServiceCIDRs, s) })

@@ -29,6 +29,7 @@ func (p *program) probe(ctx context.Context) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", r.Backend, yes, r.Reason)
 		rows, found = append(rows, r), found || r.Supported
 	}
+
 	w.Flush()
 	if err := p.print(rows, text.String()); err != nil || found {
 		return err

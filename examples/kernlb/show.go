@@ -38,6 +38,7 @@ func checkShow(o *options) error {
 	case o.show.diff && len(o.files) == 0:
 		return errors.New("-diff compares with manifests: it needs -f")
 	}
+
 	return nil
 }
 
@@ -82,6 +83,7 @@ func (p *program) show(ctx context.Context) error {
 		}
 		return p.printDiff(o.Table, wanted, o.Drift)
 	}
+
 	if p.opts.show.spread {
 		return p.printSpread(o.Table)
 	}
@@ -92,12 +94,14 @@ func (p *program) show(ctx context.Context) error {
 	case c != nil && p.opts.output != "json":
 		return p.printCounts(o.Table, c)
 	}
+
 	var others []otherInstance
 	if p.opts.instance == instance.Default {
 		if others, err = p.otherInstances(ctx); err != nil {
 			return err
 		}
 	}
+
 	if p.opts.output == "json" {
 		s := &shownJSON{Backend: p.opts.backend, Observation: o, Others: others}
 		for f := range o.Table.Frontends() {
@@ -105,11 +109,13 @@ func (p *program) show(ctx context.Context) error {
 				s.Causes = append(s.Causes, causeJSON{f.Key, text})
 			}
 		}
+
 		if c != nil {
 			s.Counters, s.OnlyConnections = c.rows, c.onlyConnections
 		}
 		return p.printJSON(s)
 	}
+
 	return errors.Join(p.printTable(o, cause), p.printInstances(others))
 }
 
@@ -138,6 +144,7 @@ func (p *program) printTable(o *backends.Observation, cause causeOf) error {
 	} else {
 		fmt.Fprintln(w, "FRONTEND\tSERVICE\tKIND\tENDPOINTS\tMASQUERADE\tOTHER")
 	}
+
 	for f := range o.Table.Frontends() {
 		var other []string
 		if text := f.AffinityText(); text != "" {
@@ -147,12 +154,14 @@ func (p *program) printTable(o *backends.Observation, cause causeOf) error {
 			list := strings.Trim(fmt.Sprint(f.Sources), "[]")
 			other = append(other, "from "+strings.ReplaceAll(list, " ", ","))
 		}
+
 		if text := cause(o.Table, f); text != "" {
 			other = append(other, "because "+text)
 		}
 		fmt.Fprintf(w, "%s\t%v\t%v\t%s\t%v\t%s\n", keyText(f.Key), f.Service, f.Kind,
 			target(o.Table, f), f.Masquerade, strings.Join(other, "; "))
 	}
+
 	if err := w.Flush(); err != nil {
 		return err
 	}
@@ -193,6 +202,7 @@ func verdictText(t *servicemodel.Table, f *servicemodel.Frontend, v servicemodel
 		}
 		l = append(l, text)
 	}
+
 	return strings.Join(l, ",")
 }
 

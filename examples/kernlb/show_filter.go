@@ -112,6 +112,7 @@ func partOf(t *servicemodel.Table, keep func(*servicemodel.Frontend) bool) (*ser
 			}
 		}
 	}
+
 	others := func(a netip.Addr) bool { return !addrs[a] }
 	c.ClusterIPs = slices.DeleteFunc(slices.Collect(t.ClusterIPs()), others)
 	c.Hairpins = slices.DeleteFunc(slices.Collect(t.Hairpins()), others)
@@ -137,21 +138,25 @@ func (p *program) printDiff(held, wanted *servicemodel.Table, drift []string) er
 			fmt.Fprintln(p.stdout, l)
 		}
 	}
+
 	if c := servicemodel.Diff(held, wanted); c.Rules != nil && held.Len() > 0 {
 		differs = true
 		fmt.Fprintf(p.stdout, "@@ settings of the node @@\n%v",
 			&servicemodel.ChangeSet{Rules: c.Rules})
 	}
+
 	keys := map[servicemodel.FrontendKey]*servicemodel.Frontend{}
 	for _, t := range []*servicemodel.Table{held, wanted} {
 		for f := range t.Frontends() {
 			keys[f.Key] = f
 		}
 	}
+
 	for _, k := range sortedKeys(keys) {
 		hunk(keyText(k)+" "+keys[k].Service.String(), linesOf(held, k),
 			linesOf(wanted, k))
 	}
+
 	for _, d := range drift {
 		fmt.Fprintf(p.stdout, "! %s\n", d)
 	}
@@ -184,6 +189,7 @@ func linesOf(t *servicemodel.Table, k servicemodel.FrontendKey) []string {
 		slices.Sort(l)
 		lines = append(lines, l...)
 	}
+
 	return slices.Compact(lines)
 }
 
@@ -202,10 +208,12 @@ func unified(old, new []string) []string {
 		}
 		l = append(l, sign+s)
 	}
+
 	for _, s := range new {
 		if !was[s] {
 			l = append(l, "+"+s)
 		}
 	}
+
 	return l
 }

@@ -29,6 +29,7 @@ func TestColumnsAreWrittenInLargeParts(t *testing.T) {
 		l, _ := fmt.Fprintf(w, "10.96.%d.%d:80/tcp\tdefault/web\t%d\n", i>>8, i&255, i)
 		size += l
 	}
+
 	require.NoError(t, w.Flush())
 	require.LessOrEqual(t, int(n), size/(32<<10)+2)
 }

@@ -45,6 +45,7 @@ func spreadOf(backend string, p *servicemodel.Pool) poolSpread {
 	case iptables.Name:
 		has = iptables.Shares(p)
 	}
+
 	wanted, most := p.Shares(), 0.
 	for i, slot := range p.Slots {
 		e := endpointSpread{Slot: slot}
@@ -55,8 +56,10 @@ func spreadOf(backend string, p *servicemodel.Pool) poolSpread {
 			e.Has, most = &has[i], max(most, has[i]/wanted[i]-1)
 			s.Imbalance = &most
 		}
+
 		s.Endpoints = append(s.Endpoints, e)
 	}
+
 	slices.SortFunc(s.Endpoints, func(a, b endpointSpread) int {
 		return a.Endpoint.Compare(b.Endpoint)
 	})
@@ -75,6 +78,7 @@ func (p *program) printSpread(t *servicemodel.Table) error {
 		s.print(&text)
 		all = append(all, s)
 	}
+
 	return p.print(all, text.String())
 }
 
@@ -89,6 +93,7 @@ func (s *poolSpread) print(to io.Writer) {
 	} else {
 		title += fmt.Sprintf(", imbalance %.2f %%", 100**s.Imbalance)
 	}
+
 	w := newColumns(to)
 	fmt.Fprintln(w, title)
 	fmt.Fprintln(w, "ENDPOINT\tWEIGHT\tIS TO HAVE\tHAS\tMORE OR LESS")
@@ -100,6 +105,7 @@ func (s *poolSpread) print(to io.Writer) {
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", servicemodel.TargetText(e.Endpoint), e.Weight,
 			percent(e.Wanted), percent(e.Has), off)
 	}
+
 	w.Flush()
 }
 

@@ -65,6 +65,7 @@ func (p *program) status(ctx context.Context) error {
 		time.Sleep(time.Second / 2)
 		all, h, err = p.askHealth(ctx)
 	}
+
 	if err != nil {
 		return err
 	}
@@ -104,6 +105,7 @@ func (p *program) askHealth(ctx context.Context) (all json.RawMessage, h *health
 		return nil, nil, fmt.Errorf("%s: that is no /healthz of kernlb: %s", p.opts.status,
 			a.Status)
 	}
+
 	return all, h, nil
 }
 
@@ -115,6 +117,7 @@ func (h *healthJSON) text() string {
 		fmt.Fprintf(&b, "not in sync: the kernel has not held what is wanted since %v\n",
 			h.LastUpdated.Format(time.RFC3339))
 	}
+
 	writeServing(&b, h.Serving)
 	for _, l := range h.Problems {
 		fmt.Fprintln(&b, "problem: "+l)
@@ -129,6 +132,7 @@ func (h *healthJSON) text() string {
 			fmt.Fprintln(&b, "  "+e.Error)
 		}
 	}
+
 	for _, w := range h.Warnings {
 		fmt.Fprintln(&b, "warning:", w)
 	}
@@ -142,6 +146,7 @@ func writeNode(b *strings.Builder, r *node.Report) {
 		fmt.Fprintln(b, "this node: the program does not check it")
 		return
 	}
+
 	var counts []string
 	for _, s := range []node.Severity{node.Error, node.Warning, node.Note} {
 		switch n := r.Count("", s); {
@@ -151,6 +156,7 @@ func writeNode(b *strings.Builder, r *node.Report) {
 			counts = append(counts, fmt.Sprintf("%d %ss", n, s))
 		}
 	}
+
 	if n := len(r.Unknown); n > 0 {
 		counts = append(counts, fmt.Sprintf("%d not checked", n))
 	}
@@ -169,6 +175,7 @@ func writeServing(b *strings.Builder, s *health.Serving) {
 		fmt.Fprintln(b, "serving: unknown, because the program does not know what the kernel holds")
 		return
 	}
+
 	fmt.Fprintf(b, "serving: %d of %d services", s.Serve, s.Services)
 	for _, n := range []struct {
 		services int
@@ -185,6 +192,7 @@ func writeServing(b *strings.Builder, s *health.Serving) {
 			fmt.Fprintf(b, "; %d %s", n.services, n.what)
 		}
 	}
+
 	fmt.Fprintln(b)
 	for _, c := range s.Rejected {
 		fmt.Fprintf(b, "rejects: %v at %v: %v\n", c.Service.Name, c.At, c)

@@ -30,8 +30,10 @@ func TestStatusPrintsWhatLosesConnections(t *testing.T) {
 			said = out.String()
 			return p.ProcessState.ExitCode() == code
 		}, 10*time.Second, 100*time.Millisecond, "%s", w.log)
+
 		return said
 	}
+
 	require.Contains(t, status(exitDone), "this node: all checks passed\n")
 
 	require.NoError(t, c.Node.NS.SetSysctl("net/ipv4/ip_forward", "0"))

@@ -32,6 +32,7 @@ func topFlags(o *options, fs *flag.FlagSet) {
 			}
 			return err
 		})
+
 	fs.BoolVar(&o.top.once, "once", false, "print one table, and end")
 }
 
@@ -48,6 +49,7 @@ func (p *program) top(ctx context.Context) error {
 				"installs it", err, topProgram)
 		}
 	}
+
 	if err != nil {
 		return err
 	}

@@ -43,6 +43,7 @@ func traceFlags(o *options, fs *flag.FlagSet) {
 			t.packet.Src = netip.AddrPortFrom(src, clientPort)
 			return err
 		})
+
 	fs.Func("to", "where it goes, `IP:PORT/PROTOCOL`, such as 10.96.0.10:80/tcp",
 		func(s string) error {
 			var to servicemodel.FrontendKey
@@ -54,6 +55,7 @@ func traceFlags(o *options, fs *flag.FlagSet) {
 			t.packet.Dst = netip.AddrPortFrom(to.Addr.Unmap().WithZone(""), to.Port)
 			return nil
 		})
+
 	fs.BoolVar(&t.live, "live", false, "follow the next such packet through the kernel, and "+
 		"name the rules that it meets, other programs', too (needs Linux 5.10)")
 	fs.BoolVar(&t.send, "send", false, "as -live, and send the packet: -from is an address "+
@@ -91,6 +93,7 @@ func checkTrace(o *options) error {
 	case t.send && t.packet.InInterface != "":
 		return errors.New("-send cannot be combined with a link: packets of this node have none")
 	}
+
 	return nil
 }
 
@@ -146,6 +149,7 @@ func (p *program) explainChoice(table *servicemodel.Table, t *servicemodel.Trace
 		text = fmt.Sprintf("%s: a hash of the client's address and port chooses, for port %d %v",
 			pool.Scheduler, t.Packet.Src.Port(), pool.Slots[slot].Endpoint)
 	}
+
 	last := len(t.Steps) - 1 // the outcome
 	t.Steps = slices.Insert(t.Steps, last, servicemodel.Step{Kind: "scheduler", Text: text})
 }
@@ -158,6 +162,7 @@ func (p *program) notePods(table *servicemodel.Table, src netip.Addr, t servicem
 		slices.ContainsFunc(pods.CIDRs, func(c netip.Prefix) bool {
 			return c.Addr().Is4() == src.Is4()
 		})
+
 	// Programs of other names do not have the flags of kernlb.
 	others := slices.ContainsFunc(instance.Programs(), func(known instance.Program) bool {
 		return known.Instance == p.opts.instance && known.Instance != instance.Default

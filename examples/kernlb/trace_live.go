@@ -40,6 +40,7 @@ func (p *program) traceLive(ctx context.Context, table *servicemodel.Table,
 		return fmt.Errorf("%w: -send: %v is no address of this node", errInvalid,
 			packet.Src.Addr())
 	}
+
 	if !o.send {
 		var err error
 		l.tracer, err = livetrace.Open(ctx, &livetrace.Config{Filter: livetrace.Filter{
@@ -51,6 +52,7 @@ func (p *program) traceLive(ctx context.Context, table *servicemodel.Table,
 		defer l.tracer.Close()
 		fmt.Fprintf(p.stderr, "waiting for a packet from %s to %s\n", o.from, o.to)
 	}
+
 	if o.count == 0 && !o.untilLost {
 		t, err := l.next(ctx)
 		if err != nil {
@@ -59,6 +61,7 @@ func (p *program) traceLive(ctx context.Context, table *servicemodel.Table,
 		one, text := l.describe(t)
 		return p.print(one, text)
 	}
+
 	return l.several(ctx)
 }
 
@@ -75,12 +78,14 @@ func (l *liveTrace) next(ctx context.Context) (*livetrace.Trace, error) {
 		return livetrace.Send(ctx, &livetrace.Config{Filter: livetrace.Filter{
 			Src: l.packet.Src.Addr(), Dst: l.packet.Dst, Protocol: l.packet.Protocol}})
 	}
+
 	if o.wait > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, o.wait, fmt.Errorf(
 			"no packet from %s to %s came within %v", o.from, o.to, o.wait))
 		defer cancel()
 	}
+
 	for {
 		t, err := l.tracer.Next(ctx)
 		if err != nil || !o.endpoint.IsValid() || t.Last.Dst == o.endpoint {
@@ -130,6 +135,7 @@ func (l *liveTrace) several(ctx context.Context) error {
 				err)
 			break
 		}
+
 		one, whole := l.describe(t)
 		all.Packets = append(all.Packets, one)
 		all.add(t)
@@ -139,6 +145,7 @@ func (l *liveTrace) several(ctx context.Context) error {
 			break
 		}
 	}
+
 	w := newColumns(&text)
 	fmt.Fprintln(w, "\nENDPOINT\tANSWERED\tLOST")
 	for _, e := range all.Endpoints {
@@ -148,6 +155,7 @@ func (l *liveTrace) several(ctx context.Context) error {
 		}
 		fmt.Fprintf(w, "%s\t%d\t%d\n", to, e.Answered, e.Lost)
 	}
+
 	if err := errors.Join(w.Flush(), l.print(all, text.String())); err != nil {
 		return err
 	}
@@ -166,6 +174,7 @@ func (p *livePackets) add(t *livetrace.Trace) {
 			break
 		}
 	}
+
 	if i == len(p.Endpoints) {
 		p.Endpoints = append(p.Endpoints, endpointSum{Endpoint: to})
 	}

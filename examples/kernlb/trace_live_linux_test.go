@@ -28,6 +28,7 @@ func TestTraceFollowsSeveralPackets(t *testing.T) {
 		out := done(t, n.Node.NS, "", send+" -endpoint "+endpoint)
 		require.Contains(t, out, "it works: "+endpoint+" answers")
 	}
+
 	fails(t, n.Node.NS, "", exitFailed, "10.244.1.9:8080 is no endpoint for connections from",
 		send+" -endpoint 10.244.1.9:8080")
 	out := done(t, n.Node.NS, "", send+" -count 3 -endpoint "+good)
@@ -51,6 +52,7 @@ func TestTraceFollowsSeveralPackets(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}()
+
 	const live = "trace -live -from 10.244.1.1 -to 10.96.0.10:80/tcp -wait 20s"
 	out = done(t, n.Node.NS, "", live+" -until-lost -endpoint "+silent)
 	require.Contains(t, out, "no answer of "+silent+" was seen")

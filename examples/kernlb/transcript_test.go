@@ -44,9 +44,11 @@ func transcript(t *testing.T, path string, do func(func() error) error) {
 		case said && strings.IndexAny(line, "|!=") == 0:
 			continue
 		}
+
 		said = false
 		all.WriteString(line)
 	}
+
 	golden.File(t, path, all.String())
 }
 
@@ -58,6 +60,7 @@ func appendTo(t *testing.T, file, line string) {
 		name, ip, _ := strings.Cut(part[0], " ")
 		line = serviceManifest(name, ip, part[1], part[2])
 	}
+
 	f := ok(os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0))(t)
 	defer f.Close()
 	ok(f.WriteString(line))(t)
@@ -77,6 +80,7 @@ func output(t *testing.T, dir, command string, do func(func() error) error) stri
 		c.Dir, c.Stdin, c.Stdout, c.Stderr = dir, stdin, &out, &errs
 		return c.Run()
 	}
+
 	code := 0
 	require.NoError(t, do(func() (err error) {
 		if !strings.HasPrefix(command, "kernlb") {
@@ -90,6 +94,7 @@ func output(t *testing.T, dir, command string, do func(func() error) error) stri
 				args[i] = filepath.Join(dir, a)
 			}
 		}
+
 		var input []byte
 		if stdin != "" {
 			input, err = os.ReadFile(filepath.Join(dir, stdin))
@@ -101,8 +106,10 @@ func output(t *testing.T, dir, command string, do func(func() error) error) stri
 			out.Reset()
 			return errors.Join(err, shell(filter, all))
 		}
+
 		return err
 	}), "%s: %s", command, &errs)
+
 	said := prefixed("| ", out.String()) + prefixed("! ", errs.String())
 	if code != 0 {
 		said += fmt.Sprintf("= exit %d\n", code)

@@ -42,6 +42,7 @@ func (p *program) tune(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
+
 	// Without settings, the JSON is an empty list.
 	err = p.print(append(tuning.Plan{}, plan...), plan.String()+"\n")
 	if err != nil || p.opts.planOnly {

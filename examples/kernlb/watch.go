@@ -82,6 +82,7 @@ func checkWatch(o *options) error {
 		return fmt.Errorf("-listen: %s: reachable from other hosts, and the page has no "+
 			"authentication; pass -listen-anywhere to allow it", o.listen)
 	}
+
 	return checkInput(o)
 }
 
@@ -134,6 +135,7 @@ func (p *program) newWatcher() (*watcher, error) {
 		return nil, fmt.Errorf("watch takes a directory: %w", cmp.Or(err,
 			error(&fs.PathError{Op: "-f", Path: dir, Err: syscall.ENOTDIR})))
 	}
+
 	files, err := followDir(dir)
 	if err != nil {
 		return nil, err
@@ -168,6 +170,7 @@ func (w *watcher) run(ctx context.Context, e *dataplane.Engine) error {
 		defer done() //nolint:errcheck // it only reads
 		eject = run
 	}
+
 	if err = w.send(ctx, e); err == nil {
 		ctx, stop := context.WithCancel(ctx)
 		ended := make(chan error, 2)
@@ -177,6 +180,7 @@ func (w *watcher) run(ctx context.Context, e *dataplane.Engine) error {
 		stop()
 		err = cmp.Or(err, <-ended, <-ended)
 	}
+
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -193,6 +197,7 @@ func (w *watcher) follow(ctx context.Context, e *dataplane.Engine) error {
 		defer t.Stop()
 		alive = t.C
 	}
+
 	defer notify(daemon.SdNotifyStopping)
 	found := changes{}
 	var latest time.Time // the end of patience
@@ -218,6 +223,7 @@ func (w *watcher) follow(ctx context.Context, e *dataplane.Engine) error {
 				w.note()
 				continue
 			}
+
 			if len(found) == 0 {
 				latest = time.Now().Add(patience)
 			}
@@ -230,6 +236,7 @@ func (w *watcher) follow(ctx context.Context, e *dataplane.Engine) error {
 				w.log.Info("another directory is there", "directory", w.dir)
 				w.files.close()
 			}
+
 			if w.files.changes == nil && w.reopen() {
 				read.Reset(0)
 			}
@@ -256,6 +263,7 @@ func (w *watcher) reopen() bool {
 		files.close()
 		return false
 	}
+
 	w.files = files
 	w.note()
 	w.log.Info("the directory is there again", "directory", w.dir)
@@ -273,6 +281,7 @@ func (w *watcher) readAll() error {
 			w.remove(name)
 		}
 	}
+
 	for _, name := range names {
 		w.readFile(name)
 	}
@@ -297,6 +306,7 @@ func (w *watcher) readFile(name string) {
 		w.remove(name)
 		return
 	}
+
 	if err == nil {
 		err = w.put(name, data)
 	}
@@ -304,10 +314,12 @@ func (w *watcher) readFile(name string) {
 		w.isBroken(name, err)
 		return
 	}
+
 	if w.broken[name] != "" {
 		w.log.Info("manifest is whole again", "file", name)
 		delete(w.broken, name)
 	}
+
 	w.unkept[name] = data
 }
 
@@ -338,6 +350,7 @@ func readRegular(path string) ([]byte, error) {
 	case st.Size() > manifest.MaxSize:
 		return nil, fmt.Errorf("%s has %d bytes, more than %d", path, st.Size(), manifest.MaxSize)
 	}
+
 	return io.ReadAll(io.LimitReader(f, manifest.MaxSize+1))
 }
 
@@ -351,6 +364,7 @@ func (w *watcher) isBroken(name string, err error) {
 			text = "broken manifest: no whole version of it is known"
 		}
 	}
+
 	w.broken[name] = fmt.Sprintf("%s: %s\n%v", name, text, err)
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		w.log.Error(text, "file", name, "error", line)
@@ -385,8 +399,10 @@ func (w *watcher) send(ctx context.Context, e *dataplane.Engine) error {
 				"-allow-empty, all is removed", "directory", w.dir)
 			notify(daemon.SdNotifyReady + "\nSTATUS=waits for services")
 		}
+
 		return nil
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(w.broken)) {
 		if w.begun || w.knows(name) {
 			continue
@@ -408,11 +424,13 @@ func (w *watcher) send(ctx context.Context, e *dataplane.Engine) error {
 			return nil
 		}
 	}
+
 	if !w.begun && !w.opts.strict {
 		if hold, err := w.recall(ctx, e, s); err != nil || hold {
 			return err
 		}
 	}
+
 	if !w.begun {
 		w.copies.keep(func(name string) bool { return w.knows(name) || w.broken[name] != "" })
 	}
@@ -429,6 +447,7 @@ func (w *watcher) tellManager(_ context.Context, ev dataplane.Event) {
 		case w.applied <- struct{}{}:
 		default: // it is already known
 		}
+
 		text := fmt.Sprintf("%s\nSTATUS=%s holds the services; %d refused", daemon.SdNotifyReady,
 			ev.Backend, len(ev.Refused))
 		if n := len(w.problems()); n > 0 {
@@ -463,5 +482,6 @@ func (w *watcher) warnUnmatched() {
 			w.log.Warn(text)
 		}
 	}
+
 	w.unmatched = now
 }

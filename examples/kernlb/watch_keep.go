@@ -62,6 +62,7 @@ func (w *watcher) keepCopies(e *dataplane.Engine) {
 			refused[file] = true
 		}
 	}
+
 	for name, data := range w.unkept {
 		if !refused[name] {
 			w.copies.save(name, data)
@@ -92,6 +93,7 @@ func (w *watcher) recall(ctx context.Context, e *dataplane.Engine,
 				"reason", r.Err)
 		}
 	}
+
 	if len(lost) == 0 {
 		return false, nil
 	}
@@ -111,6 +113,7 @@ func (w *watcher) copied() servicemodel.State {
 			_, _ = set.Put(name, bytes.NewReader(data))
 		}
 	}
+
 	return set.Tracker().State()
 }
 
@@ -128,11 +131,13 @@ func newCopies(dir, instance, of string, log *slog.Logger) *copies {
 		sum := sha256.Sum256([]byte(instance + "\x00" + of))
 		dir = filepath.Join(accepted.Dir(), "manifests-"+hex.EncodeToString(sum[:8]))
 	}
+
 	c := &copies{dir: dir, log: log}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		c.dir = ""
 		c.failed(err)
 	}
+
 	return c
 }
 

@@ -179,9 +179,11 @@ func TestWatchTellsItsProblems(t *testing.T) {
 					return false
 				}
 			}
+
 			return strings.Count(out, "problem: ") == len(texts)
 		}, 10*time.Second, 50*time.Millisecond, "%v\n%s", texts, w.log)
 	}
+
 	says()
 	w.write("a.yaml", "kind: [")
 	says("problem: a.yaml: broken manifest: its services stay as they were; a.yaml:1: ")
@@ -240,6 +242,7 @@ func TestWatchServesAPage(t *testing.T) {
 		_, body := get(t, w.ns, at, at, "/services.json")
 		return regexp.MustCompile(`"condition": "ok"`).MatchString(body)
 	}, 10*time.Second, 20*time.Millisecond)
+
 	for path, want := range map[string]string{
 		"/":                       "default/a",
 		"/service?name=default/a": "10.96.0.1:80/tcp",
@@ -253,6 +256,7 @@ func TestWatchServesAPage(t *testing.T) {
 		require.Equal(t, http.StatusOK, code, path)
 		require.Contains(t, body, want, path)
 	}
+
 	code, body := get(t, w.ns, at, at, "/service?name=default/a&counters=1")
 	require.Equal(t, http.StatusNotFound, code)
 	require.Contains(t, body, "counters are off")

@@ -38,6 +38,7 @@ func followDir(dir string) (*dirFollower, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("follow %s: %w", dir, os.NewSyscallError("inotify_add_watch", err))
 	}
+
 	c := make(chan changes)
 	f := &dirFollower{changes: c, file: os.NewFile(uintptr(fd), "inotify"), dir: st}
 	go f.run(dir, c)
@@ -81,6 +82,7 @@ func (f *dirFollower) run(dir string, out chan<- changes) {
 				delete(open, name)
 			}
 		}
+
 		if len(open) == 0 {
 			_ = f.file.SetReadDeadline(time.Time{})
 		}
@@ -130,5 +132,6 @@ func decodeEvents(b []byte, open changes) (c changes, gone bool) {
 			delete(open, name)
 		}
 	}
+
 	return c, gone
 }

@@ -101,6 +101,7 @@ func (w *watched) halt() {
 		require.NoError(w.t, w.process.Process.Signal(syscall.SIGTERM))
 		require.NoError(w.t, w.process.Wait(), "%s", w.log)
 	}
+
 	w.process = nil
 }
 
@@ -125,8 +126,10 @@ func (w *watched) holds(addrs ...string) {
 				return false
 			}
 		}
+
 		return strings.Count(out, ":80/tcp") == len(addrs)
 	}
+
 	require.Eventually(w.t, ok, 10*time.Second, 20*time.Millisecond, "%v\n%s", addrs, w.log)
 }
 
@@ -163,6 +166,7 @@ func TestWatchFollowsFiles(t *testing.T) {
 	w.write("lost.yaml", strings.SplitN(one("lost", ""), "---", 3)[2]) // endpoints alone
 	w.write("notes.txt", one("notes", "10.96.0.3"))
 	w.write(".c.yaml", one("hidden", "10.96.0.4"))
+
 	// A pipe has no end, and a writer may never come.
 	require.NoError(t, unix.Mkfifo(filepath.Join(w.dir, "pipe.yaml"), 0o600))
 	w.start()
@@ -222,6 +226,7 @@ func TestWatchReadsFilesThatGetAName(t *testing.T) {
 		require.NoError(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", f.Fd()),
 			unix.AT_FDCWD, filepath.Join(w.dir, name), unix.AT_SYMLINK_FOLLOW))
 	}
+
 	f := ok(os.OpenFile(w.dir, os.O_WRONLY|unix.O_TMPFILE, 0o600))(t)
 	ok(f.WriteString(one("b", "10.96.0.2")))(t)
 	name(f, "b.yaml")
@@ -306,6 +311,7 @@ func TestChangesAreReadAfterASecond(t *testing.T) {
 				}
 			}
 		})
+
 		require.NoError(t, os.WriteFile(filepath.Join(w.dir, "a.yaml"), []byte(one("a",
 			"10.96.0.1")), 0o600))
 		ended := make(chan error)
@@ -392,6 +398,7 @@ func TestWatchFollowsTheAddressesOfTheNode(t *testing.T) {
 			Mask: net.CIDRMask(24, 32)}}
 		return netlink.AddrAdd(link, addr)
 	}))
+
 	require.Eventually(t, func() bool { return planned() == "nothing would change\n" },
 		10*time.Second, 20*time.Millisecond, "%s", w.log)
 }
@@ -412,6 +419,7 @@ func TestWatchTellsTheServiceManager(t *testing.T) {
 		}
 		require.Equal(t, want, got)
 	}
+
 	is("READY=1\nSTATUS=nftables holds the services; 0 refused")
 	require.Contains(t, w.show(), "10.96.0.1:80/tcp")
 	is(alive)

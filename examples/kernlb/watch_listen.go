@@ -92,6 +92,7 @@ func (w *watcher) serve(l net.Listener, h http.Handler) (stop func()) {
 			w.log.Error("the page is not served any more", "error", err)
 		}
 	}()
+
 	return func() {
 		_ = server.Close()
 		<-ended

@@ -18,6 +18,7 @@ func (w *watcher) ejecting(e *dataplane.Engine) (run func(context.Context) error
 		return nil, nil, errors.New("-eject-silent: the backend is ipvs, which does not tell " +
 			"which flows it translates; use nftables or iptables")
 	}
+
 	f, err := silence.NewFollower(func(s servicemodel.State) { e.Set(s) }, &silence.Config{
 		Table: func() *servicemodel.Table { return e.Status().Held },
 		Changed: func(c silence.Change) {

@@ -22,6 +22,7 @@ func TestWatchEjectsSilentEndpoints(t *testing.T) {
 		require.NoError(t, err)
 		return s
 	}
+
 	first := serve(0)
 	serve(1)
 	w := newWatched(t, "-eject-silent", "-backend", "nftables")
@@ -40,6 +41,7 @@ func TestWatchEjectsSilentEndpoints(t *testing.T) {
 				probes = append(probes, netnstest.Probe{From: c.Outside[i%2],
 					Proto: servicemodel.TCP, To: netip.MustParseAddrPort("10.96.0.1:80")})
 			}
+
 			got := map[string]bool{}
 			for _, o := range netnstest.SendAll(t.Context(), probes) {
 				got[o.Server] = true
@@ -49,9 +51,11 @@ func TestWatchEjectsSilentEndpoints(t *testing.T) {
 					return false
 				}
 			}
+
 			return len(got) == len(want)
 		}, 60*time.Second, 50*time.Millisecond)
 	}
+
 	answers("pod1", "pod2")
 	require.NoError(t, first.Close())
 	answers("pod2")

@@ -38,6 +38,7 @@ func (s *settings) open(mode v1alpha1.ProxyMode, log *slog.Logger) (backends.Bac
 		c.Logger, c.TakeOver = log, true // two virtual servers cannot be at one address
 		return ipvs.New(&c)
 	}
+
 	return nftables.New(&nftables.Config{Logger: log})
 }
 
@@ -70,10 +71,12 @@ func (p *proxy) apply(ctx context.Context) error {
 			p.beside(corev1.EventTypeNormal, "kube-proxy runs on this node in the mode ipvs: its "+
 				"virtual servers are taken over when it has ended")
 		}
+
 		if !pause(ctx, askAgain) {
 			return nil
 		}
 	}
+
 	return p.engine.Run(ctx, &p.run)
 }
 
@@ -84,6 +87,7 @@ func (p *proxy) beside(kind, note string) {
 	} else {
 		p.log.Info(note)
 	}
+
 	p.events.node(kind, "KubeProxyRuns", "TakeOver", note)
 }
 
@@ -99,6 +103,7 @@ func (p *proxy) takeOver(ctx context.Context) error {
 		return nil
 	case <-p.applied:
 	}
+
 	p.removeOthers(ctx)
 	p.ends(ctx, corev1.EventTypeNormal, "all services are in the kernel beside those of the "+
 		"kube-proxy that runs on this node: it can be stopped, and then its rules are deleted")
@@ -116,6 +121,7 @@ func (p *proxy) takeOver(ctx context.Context) error {
 			wait = lookAgain
 			continue
 		}
+
 		wait = min(2*wait, lookSeldom)
 		p.beside(corev1.EventTypeWarning, "kube-proxy's rules are in the kernel again, and no "+
 			"kube-proxy answers at port 10249: they are deleted")
@@ -132,6 +138,7 @@ func (p *proxy) ends(ctx context.Context, kind, note string) (ran bool) {
 			return true
 		}
 	}
+
 	return ran
 }
 
@@ -161,8 +168,10 @@ func (p *proxy) comesBack(ctx context.Context, every time.Duration) bool {
 				break
 			}
 		}
+
 		return true
 	}
+
 	return false
 }
 

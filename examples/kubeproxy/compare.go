@@ -97,6 +97,7 @@ func printComparison(w io.Writer, theirs []kubeproxy.Frontend, ours *servicemode
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", verdict, key, service, text)
 	}
+
 	seen := map[servicemodel.FrontendKey]bool{}
 	for _, f := range theirs {
 		seen[f.Key] = true
@@ -105,6 +106,7 @@ func printComparison(w io.Writer, theirs []kubeproxy.Frontend, ours *servicemode
 			line("only kube-proxy", f.Key, f.Service, list(f.Endpoints))
 			continue
 		}
+
 		if l := endpointsOf(ours, fe); slices.Equal(l, f.Endpoints) {
 			line("same", f.Key, fe.Service.String(), list(l))
 		} else {
@@ -112,11 +114,13 @@ func printComparison(w io.Writer, theirs []kubeproxy.Frontend, ours *servicemode
 				"kube-proxy: "+list(f.Endpoints)+"; this program: "+list(l))
 		}
 	}
+
 	for fe := range ours.Frontends() {
 		if !seen[fe.Key] {
 			line("only this program", fe.Key, fe.Service.String(), list(endpointsOf(ours, fe)))
 		}
 	}
+
 	return different
 }
 
@@ -132,6 +136,7 @@ func endpointsOf(t *servicemodel.Table, fe *servicemodel.Frontend) (l []netip.Ad
 			l = append(l, slot.Endpoint)
 		}
 	}
+
 	slices.SortFunc(l, netip.AddrPort.Compare)
 	return l
 }

@@ -64,6 +64,7 @@ func clientWith(t *testing.T, node *corev1.Node) kubernetes.Interface {
 		ok(client.DiscoveryV1().EndpointSlices(s.Namespace).Create(t.Context(), l,
 			metav1.CreateOptions{}))(t)
 	}
+
 	return client
 }
 
@@ -86,8 +87,10 @@ func TestCompareNamesEachDifference(t *testing.T) {
 			err = o.settings.compare(ctx, client, slog.New(slog.DiscardHandler), &b)
 			return nil
 		}))
+
 		return b.String(), err
 	}
+
 	_, err := compare()
 	require.ErrorContains(t, err, "kube-proxy has no services in this kernel")
 
@@ -113,6 +116,7 @@ func TestCompareNamesEachDifference(t *testing.T) {
 	} {
 		require.Regexp(t, want, out)
 	}
+
 	require.NotRegexp(t, "node ports stop.* 172.30.0.41", out, "the mode ipvs has none there")
 }
 
@@ -122,6 +126,7 @@ func TestNotesSayWhatChangesOnThisNode(t *testing.T) {
 		return &corev1.Node{Spec: corev1.NodeSpec{PodCIDRs: cidr},
 			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Address: "192.0.2.1"}}}}
 	}
+
 	mine := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.77"),
 		netip.MustParseAddr("10.1.1.1")}
 	iptables := &kubeproxy.Plan{}
@@ -137,6 +142,7 @@ func TestNotesSayWhatChangesOnThisNode(t *testing.T) {
 			Table: "filter", Name: "FORWARD", Hook: hooks.Forward, DropsByDefault: byPolicy,
 			Drops: drops}}}
 	}
+
 	byKubeadm := node("10.1.1.0/24")
 	byKubeadm.Annotations = map[string]string{kubeadmMark: "unix:///x"}
 	for _, tt := range []struct {

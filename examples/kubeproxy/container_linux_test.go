@@ -86,10 +86,12 @@ func TestTheImage(t *testing.T) {
 		cmd.Dir = "../.."
 		return output(t, cmd)
 	}
+
 	if out, err := exec.Command("buildah", "--root", filepath.Join(storage, "probe"),
 		"--storage-driver", "vfs", "mount").CombinedOutput(); err != nil {
 		t.Skipf("buildah cannot mount here: %v: %s", err, out)
 	}
+
 	golang := buildah("from", "scratch")
 	config, args := []string{"config"}, []string{"bud", "--isolation", "chroot", "--pull-never",
 		"--tag", "kernlb-kubeproxy", "--file", "examples/kubeproxy/Containerfile"}
@@ -102,6 +104,7 @@ func TestTheImage(t *testing.T) {
 			args = append(args, "--volume", dir+":"+dir)
 		}
 	}
+
 	buildah(append(config, golang)...)
 	buildah("commit", golang, from)
 	buildah(append(args, ".")...)

@@ -86,6 +86,7 @@ func startControlPlane(t *testing.T) *controlPlane {
 			return err
 		}) == nil
 	}, patience, 50*time.Millisecond, "etcd is ready")
+
 	p.startAPIServer()
 	p.client = p.clientOf(adminToken)
 	p.waitReady()
@@ -182,6 +183,7 @@ func (p *controlPlane) reach(from *netnstest.NS) {
 		l, err = net.Listen("tcp4", apiAddress)
 		return err
 	}))
+
 	p.t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -204,11 +206,13 @@ func (p *controlPlane) relay(near net.Conn) {
 	}); err != nil {
 		return
 	}
+
 	defer far.Close()
 	go func() {
 		_, _ = io.Copy(far, near)
 		far.Close()
 	}()
+
 	_, _ = io.Copy(near, far)
 }
 
@@ -224,6 +228,7 @@ func (p *controlPlane) applyRBAC() {
 			metav1.CreateOptions{})
 		return err == nil
 	}, patience, 50*time.Millisecond)
+
 	ok(p.client.RbacV1().ClusterRoles().Create(ctx, &role, metav1.CreateOptions{}))(p.t)
 	ok(p.client.RbacV1().ClusterRoleBindings().Create(ctx, &binding, metav1.CreateOptions{}))(p.t)
 }
@@ -239,6 +244,7 @@ func (p *controlPlane) addNode(name string, addresses, podCIDRs []string) {
 		n.Status.Addresses = append(n.Status.Addresses,
 			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
 	}
+
 	ok(p.client.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{}))(p.t)
 }
 
@@ -322,6 +328,7 @@ func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
 	second := spawn(t, c.Node.NS, asProgram+"=1", self, p.proxyArgs("node1", "nftables")...)
 	require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10249/healthz"), "200 OK")
 	answers(t, c.Pods[1], here, "answered pod1")
+
 	// The API server comes back, and has forgotten the versions from which watches would continue.
 	p.startAPIServer()
 	p.waitReady()
@@ -356,6 +363,7 @@ func (p *controlPlane) nodeIsFollowed(c *netnstest.Cluster) {
 			return strings.HasPrefix(get(p.t, c.Node.NS, "127.0.0.1:10256/healthz"), want)
 		}, patience, 20*time.Millisecond, want)
 	}
+
 	taint := func(taints ...corev1.Taint) {
 		require.Eventually(p.t, func() bool {
 			n := ok(p.client.CoreV1().Nodes().Get(p.t.Context(), "node1", metav1.GetOptions{}))(p.t)
@@ -364,6 +372,7 @@ func (p *controlPlane) nodeIsFollowed(c *netnstest.Cluster) {
 			return err == nil
 		}, patience, 20*time.Millisecond)
 	}
+
 	eligible("200")
 	taint(corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"})
 	eligible("503")

@@ -34,6 +34,7 @@ func manifest(t *testing.T, name string, objects ...any) {
 		one := ok(yaml.Marshal(node))(t)
 		require.NoError(t, yaml.UnmarshalStrict(one, o), name)
 	}
+
 	require.True(t, errors.Is(in.Decode(new(any)), io.EOF), "%s has more documents", name)
 }
 
@@ -65,6 +66,7 @@ func TestOneNodeFirst(t *testing.T) {
 			selection.Operator(strings.ToLower(string(e.Operator))), e.Values))(t)
 		return r.Matches(has)
 	}
+
 	readme := ok(os.ReadFile("README.md"))(t)
 	for _, tt := range []struct {
 		label        string
@@ -75,6 +77,7 @@ func TestOneNodeFirst(t *testing.T) {
 			has["kernlb.io/node-proxy"] = tt.label
 			require.True(t, strings.Contains(string(readme), "kernlb.io/node-proxy="+tt.label))
 		}
+
 		require.Equal(t, tt.ours, runs(&ours, has), tt.label)
 		require.Equal(t, tt.theirs, runs(&theirs, has), tt.label)
 	}
@@ -113,6 +116,7 @@ func TestTheManifestsFitTogether(t *testing.T) {
 		require.Empty(t, o.warnings)
 		require.Equal(t, "/var/lib/kubeproxy/kubeconfig.conf", o.settings.client.Kubeconfig)
 	}
+
 	var cleanup appsv1.DaemonSet
 	manifest(t, "cleanup.yaml", &cleanup)
 	pod = cleanup.Spec.Template

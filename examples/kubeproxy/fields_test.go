@@ -39,6 +39,7 @@ func leaves(t reflect.Type, prefix string) (out []string) {
 			out = append(out, prefix+name)
 		}
 	}
+
 	return out
 }
 
@@ -50,6 +51,7 @@ func TestEachFieldOfTheTypeIsInTheTableOnce(t *testing.T) {
 			inTable = append(inTable, f.field)
 		}
 	}
+
 	want := leaves(reflect.TypeFor[v1alpha1.KubeProxyConfiguration](), "")
 	require.Len(t, want, 62, "the type has more fields than kube-proxy 1.36, or fewer")
 	require.ElementsMatch(t, want, inTable)
@@ -66,6 +68,7 @@ func TestEachFlagOfKubeProxyIsInTheTable(t *testing.T) {
 			inTable[f.flag] = true
 		}
 	}
+
 	want := strings.Fields(string(record))
 	require.ElementsMatch(t, want, slices.Collect(maps.Keys(inTable)))
 	o := &options{config: &config{}}
@@ -76,10 +79,12 @@ func TestEachFlagOfKubeProxyIsInTheTable(t *testing.T) {
 			require.NotNil(t, fs.Lookup(name), name)
 		}
 	}
+
 	for _, d := range droppedFlags {
 		require.NotContains(t, want, d.name)
 		want = append(want, d.name)
 	}
+
 	fs.VisitAll(func(f *pflag.Flag) { require.Contains(t, want, f.Name) })
 }
 
@@ -90,6 +95,7 @@ func modesOf(field string) v1alpha1.ProxyMode {
 			return m
 		}
 	}
+
 	return modeIPTables
 }
 
@@ -129,6 +135,7 @@ func TestEachFieldDoesWhatTheTableSays(t *testing.T) {
 		setModeDefaults(c)
 		return c
 	}
+
 	for _, f := range fields {
 		if f.field == "" {
 			continue
@@ -151,6 +158,7 @@ func TestEachFieldDoesWhatTheTableSays(t *testing.T) {
 			_, _, wrong := newSettings(other)
 			require.ErrorContains(t, wrong[0], f.field+": is empty")
 		}
+
 		after, warnings, wrong := newSettings(c)
 		switch {
 		case f.effect == noEffect:
@@ -183,6 +191,7 @@ func table() string {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, flag, text)
 	}
+
 	return b.String()
 }
 
@@ -197,5 +206,6 @@ func TestTheReadmeHasTheTable(t *testing.T) {
 		require.NoError(t, os.WriteFile("README.md", []byte(want), 0o644))
 		return
 	}
+
 	require.True(t, want == string(readme), "go test . -run Readme -update writes the table")
 }

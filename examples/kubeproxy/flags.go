@@ -75,6 +75,7 @@ func newFlags(o *options) *pflag.FlagSet {
 			fs.String(f.flag, "", usage(f.flag))
 		}
 	}
+
 	for _, d := range droppedFlags {
 		fs.String(d.name, "", d.why)
 		flag := fs.Lookup(d.name)
@@ -83,6 +84,7 @@ func newFlags(o *options) *pflag.FlagSet {
 			flag.NoOptDefVal = "true"
 		}
 	}
+
 	return fs
 }
 
@@ -112,6 +114,7 @@ func parseOptions(args []string) (*options, error) {
 			"compare prints what kube-proxy has in the kernel beside what this program would put\n"+
 			"there. The exit code is 1 if they differ.\n\nflags:\n%s", fs.FlagUsages())
 	}
+
 	if err != nil {
 		return nil, err
 	}
@@ -126,11 +129,13 @@ func parseOptions(args []string) (*options, error) {
 			o.warnings = append(o.warnings, "--"+f.flag+" has no effect: "+f.text)
 		}
 	}
+
 	for _, d := range droppedFlags {
 		if fs.Changed(d.name) {
 			o.warnings = append(o.warnings, "--"+d.name+" has no effect: "+d.why)
 		}
 	}
+
 	if o.configFile != "" {
 		if err := o.load(fs); err != nil {
 			return nil, err
@@ -138,6 +143,7 @@ func parseOptions(args []string) (*options, error) {
 	} else if err := o.ports(); err != nil {
 		return nil, err
 	}
+
 	setModeDefaults(o.config)
 	return o, o.settle()
 }
@@ -156,6 +162,7 @@ func (o *options) load(fs *pflag.FlagSet) error {
 		return &fileError{o.configFile, 0,
 			fmt.Errorf("want apiVersion: %s and kind: %s", apiVersion, kind)}
 	}
+
 	o.warnings = append(o.warnings, o.doc.dropped...)
 	version, kind := c.APIVersion, c.Kind
 	setDefaults(c)
@@ -178,6 +185,7 @@ func (o *options) load(fs *pflag.FlagSet) error {
 				"--"+f.Name+" has no effect: there is a file, "+o.configFile)
 		}
 	})
+
 	return errors.Join(errs...)
 }
 
@@ -201,6 +209,7 @@ func (o *options) ports() error {
 			*p.address = withPort(*p.address, uint16(p.port))
 		}
 	}
+
 	return nil
 }
 
@@ -213,14 +222,17 @@ func (o *options) settle() error {
 			errs = append(errs, &fileError{o.doc.name, o.doc.line(e.field), e})
 			continue
 		}
+
 		for _, f := range fields {
 			if f.field == e.field && f.flag != "" {
 				e = &valueError{"--" + f.flag, e.err}
 				break
 			}
 		}
+
 		errs = append(errs, e)
 	}
+
 	s.master = o.master
 	o.settings, o.warnings = s, append(o.warnings, warnings...)
 	return errors.Join(errs...)
@@ -247,6 +259,7 @@ func fieldAt(c *config, path string) reflect.Value {
 		i := slices.IndexFunc(all, func(f reflect.StructField) bool { return jsonName(f) == name })
 		v = v.FieldByIndex(all[i].Index)
 	}
+
 	return v
 }
 
@@ -269,6 +282,7 @@ func (l *flagValue) Set(text string) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -293,6 +307,7 @@ func setter(field reflect.Value) pflag.Value {
 		field.Set(own)
 		field = own.Elem()
 	}
+
 	at := field.Addr()
 	if field.Kind() == reflect.String {
 		at = at.Convert(reflect.TypeFor[*string]())
@@ -315,5 +330,6 @@ func setter(field reflect.Value) pflag.Value {
 	case *map[string]bool:
 		fs.Var(cliflag.NewMapStringBool(p), name, "")
 	}
+
 	return fs.Lookup(name).Value
 }

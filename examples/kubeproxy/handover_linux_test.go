@@ -46,6 +46,7 @@ func nftIPTables(t *testing.T) string {
 			require.NoError(t, os.Symlink(program, filepath.Join(dir, name+part)))
 		}
 	}
+
 	return dir + ":" + os.Getenv("PATH")
 }
 
@@ -72,6 +73,7 @@ func watch(t *testing.T, c *netnstest.Cluster, s *corev1.Service, open, anew *ne
 		t.Cleanup(func() { conns.Close() })
 		w.conns = append(w.conns, conns)
 	}
+
 	w.traffic = startTraffic(t, anew, to...)
 	return w
 }
@@ -98,9 +100,11 @@ func gaps(ns *netnstest.NS, what string) func() time.Duration {
 				longest.Store(max(longest.Load(), int64(time.Since(last))))
 				last = time.Now()
 			}
+
 			time.Sleep(2 * time.Millisecond)
 		}
 	})
+
 	return func() time.Duration {
 		cancel()
 		wg.Wait()
@@ -122,6 +126,7 @@ func (p *controlPlane) actions(reason string) map[string][]string {
 			actions[e.Regarding.Name] = append(actions[e.Regarding.Name], e.Action)
 		}
 	}
+
 	return actions
 }
 
@@ -158,6 +163,7 @@ func (h *handover) has(yes, no string) {
 				return false
 			}
 		}
+
 		return true
 	}, patience, 50*time.Millisecond, "%s, without %q", yes, no)
 }
@@ -210,6 +216,7 @@ func (h *handover) compares() string {
 		text, _ = os.ReadFile(cmd.out)
 		return err == nil
 	}, patience, time.Second, "%s", &text)
+
 	h.t.Logf("compare:\n%s", text)
 	require.Contains(h.t, string(text), ": 0 differ\n")
 	return string(text)
@@ -271,6 +278,7 @@ func (p *controlPlane) churn() (stop func()) {
 			time.Sleep(10 * time.Millisecond)
 		}
 	})
+
 	stop = func() { cancel(); wg.Wait() }
 	p.t.Cleanup(stop)
 	return stop
@@ -302,6 +310,7 @@ func TestKillingItAtAnyTimeLeavesTrafficFlowing(t *testing.T) {
 			time.Sleep(time.Duration(rand.Int64N(int64(700 * time.Millisecond))))
 		}
 	}
+
 	stop()
 	last := p.addService(serviceOf("last", "web"))
 	for _, w := range nodes {
@@ -341,6 +350,7 @@ func startTraffic(t *testing.T, from *netnstest.Host, to ...string) *traffic {
 			}
 		})
 	}
+
 	tr.stop = func() { cancel(); wg.Wait() }
 	t.Cleanup(tr.stop)
 	return tr
@@ -369,6 +379,7 @@ func (tr *traffic) lap(t *testing.T) string {
 		l, tr.took = tr.took, nil
 		return true
 	}, patience, 10*time.Millisecond)
+
 	slices.Sort(l)
 	return fmt.Sprintf("%d connections, median %.2f ms, 99%% %.1f ms, slowest %.1f ms", len(l),
 		ms(l[len(l)/2]), ms(l[len(l)*99/100]), ms(l[len(l)-1]))

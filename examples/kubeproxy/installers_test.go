@@ -48,6 +48,7 @@ func TestFilesAndFlagsOfInstallers(t *testing.T) {
 				args[i] = "--config=" + strings.Replace(name, ".flags", ".yaml", 1)
 			}
 		}
+
 		o, err := parseOptions(args)
 		require.NoError(t, err, name)
 		fmt.Fprintf(&got, "%s\n", strings.TrimSuffix(filepath.Base(name), ".flags"))
@@ -56,10 +57,12 @@ func TestFilesAndFlagsOfInstallers(t *testing.T) {
 				fmt.Fprintf(&got, "  %s\n", line)
 			}
 		}
+
 		for _, w := range o.warnings {
 			fmt.Fprintf(&got, "  warning: %s\n", w)
 		}
 	}
+
 	const golden = "testdata/installers.txt"
 	if *update {
 		require.NoError(t, os.WriteFile(golden, []byte(got.String()), 0o644))

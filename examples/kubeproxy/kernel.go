@@ -50,6 +50,7 @@ func (s *settings) openKernel(log *slog.Logger) (backends.Backend, error) {
 			log.Warn("overlay networks need the node's link-layer address", "err", err)
 		}
 	}
+
 	return kernelspace.New(&c)
 }
 
@@ -72,5 +73,6 @@ func nodeIPs(configured netip.Addr) (l []netip.Addr, err error) {
 			l = append(l, p.Addr())
 		}
 	}
+
 	return l, nil
 }

@@ -159,11 +159,13 @@ func readDocument(name string) (*document, error) {
 	} else if err != nil {
 		return nil, d.inLine(err)
 	}
+
 	for more := (&yamlv3.Node{}); in.Decode(more) == nil; {
 		if more.Content[0].Tag != "!!null" { // nothing may follow a last ---
 			return nil, &fileError{name, more.Line, errors.New("a second document: want one")}
 		}
 	}
+
 	return d, nil
 }
 
@@ -177,6 +179,7 @@ func (d *document) inLine(err error) error {
 		line, _ = strconv.Atoi(text[m[2]:m[3]])
 		text = text[m[1]:]
 	}
+
 	return &fileError{d.name, line, errors.New(strings.TrimPrefix(text, "yaml: "))}
 }
 
@@ -201,6 +204,7 @@ func (d *document) decode() (*config, error) {
 			errs = append(errs, err)
 		}
 	}
+
 	return c, errors.Join(errs...)
 }
 
@@ -217,10 +221,12 @@ func (d *document) durations(c *config) error {
 		default:
 			continue
 		}
+
 		if _, err := time.ParseDuration(node.Value); err != nil {
 			errs = append(errs, &fileError{d.name, line, &valueError{f.field, err}})
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -241,9 +247,11 @@ func (d *document) undecoded(err error) error {
 			d.dropped = append(d.dropped, e.Error())
 			return nil
 		}
+
 		e.err = &valueError{m[1], errors.New("no such field" + meant(m[1]))}
 		return e
 	}
+
 	if m := goField.FindStringSubmatch(text); m != nil {
 		return &fileError{d.name, d.line(m[1]), errors.New(text)}
 	}
@@ -259,6 +267,7 @@ func meant(path string) string {
 			}
 		}
 	}
+
 	near, found := suggest.Nearest(path, slices.Collect(all))
 	if last := path[strings.LastIndex(path, ".")+1:]; !found {
 		for f := range all {
@@ -268,6 +277,7 @@ func meant(path string) string {
 			}
 		}
 	}
+
 	if !found {
 		return ""
 	}
@@ -295,9 +305,11 @@ func (d *document) find(path string) (line int, node *yamlv3.Node) {
 				line, value = node.Content[i].Line, node.Content[i+1]
 			}
 		}
+
 		if node = value; node == nil {
 			break
 		}
 	}
+
 	return line, node
 }

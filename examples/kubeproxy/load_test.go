@@ -35,6 +35,7 @@ func TestErrorsNameFileLineAndField(t *testing.T) {
 		_, err := parseOptions([]string{"--config", name, "--hostname-override=node1"})
 		require.ErrorContains(t, err, strings.Replace(want, "FILE", name, 1))
 	}
+
 	_, err := parseOptions([]string{"--config", "/nowhere"})
 	require.EqualError(t, err, "configuration: open /nowhere: no such file or directory")
 }
@@ -126,6 +127,7 @@ func TestDefaultsAreThoseOfKubeProxy(t *testing.T) {
 				*periods[0], *periods[1] = metav1.Duration{}, metav1.Duration{}
 			}
 		}
+
 		setModeDefaults(&want) // kube-proxy leaves these out
 		want.IPTables.MinSyncPeriod.Duration = min(want.IPTables.MinSyncPeriod.Duration,
 			minSyncIPTables)
@@ -157,6 +159,7 @@ func TestFieldsThatKubeProxyDropped(t *testing.T) {
 		o := ok(parseOptions([]string{"--config", file, "--hostname-override=node1"}))(t)
 		require.Equal(t, []string{file + ":4: " + field + " has no effect: " + why}, o.warnings)
 	}
+
 	name := file(t, text)
 	o := ok(parseOptions([]string{"--config", name, "--hostname-override=node1"}))(t)
 	require.ElementsMatch(t, []string{
@@ -173,6 +176,7 @@ func TestFlagsWithUnderscores(t *testing.T) {
 		with := strings.ReplaceAll(f.Name, "-", "_")
 		require.Same(t, f, fs.Lookup(with), with)
 	})
+
 	o := ok(parseOptions([]string{"--proxy_mode=nftables", "--hostname_override", "N",
 		"--machine_id_file=x"}))(t)
 	require.Equal(t, modeNFTables, o.settings.mode)
@@ -188,6 +192,7 @@ func present(doc map[string]any, prefix string) map[string]bool {
 			maps.Copy(out, present(inner, prefix+name+"."))
 		}
 	}
+
 	return out
 }
 
@@ -204,6 +209,7 @@ func TestAFileWithAllFieldsLoadsInEachMode(t *testing.T) {
 			withoutEffect = append(withoutEffect, f.field+" has no effect: "+f.text)
 		}
 	}
+
 	for _, mode := range []string{"iptables", "nftables", "ipvs"} {
 		name := file(t, strings.Replace(string(text), "MODE", mode, 1))
 		o := ok(parseOptions([]string{"--config", name}))(t)

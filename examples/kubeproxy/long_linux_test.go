@@ -47,6 +47,7 @@ func (p *controlPlane) addMany(n int) {
 			return p.setSlice(s.Name, fmt.Sprintf("10.250.%d.%d", i/250, 1+i%250))
 		})
 	}
+
 	require.NoError(p.t, g.Wait())
 }
 
@@ -92,6 +93,7 @@ func TestLongManyServicesAndARolloutUnderTraffic(t *testing.T) {
 		p.removePod(fmt.Sprintf("a-%d", i))
 		answers(t, c.Pods[1], to, "answered "+pod.Name)
 	}
+
 	require.Zero(t, conns.Ping(time.Minute).Lost())
 	tr.all(t)
 	t.Logf("%d connections made meanwhile, none failed", tr.made)
@@ -115,8 +117,10 @@ func (p *controlPlane) latencies(c *netnstest.Cluster, round string) []time.Dura
 			To: netip.MustParseAddrPort(to)}).Send(p.t.Context()).Kind != netnstest.Answered {
 			require.Less(p.t, time.Since(begin), 2*time.Minute)
 		}
+
 		out = append(out, time.Since(begin))
 	}
+
 	slices.Sort(out)
 	return out
 }
@@ -136,6 +140,7 @@ func (p *controlPlane) rollingUpdate(c *netnstest.Cluster, round string) []time.
 		names, addrs = append(names, name), append(addrs, p.addService(s))
 		require.NoError(p.t, p.setSlice(name, c.Pods[0].IPv4.String()))
 	}
+
 	for _, to := range addrs {
 		answers(p.t, c.Pods[1], to, "answered "+c.Pods[0].Name)
 	}
@@ -161,10 +166,12 @@ func (p *controlPlane) rollingUpdate(c *netnstest.Cluster, round string) []time.
 				}
 				time.Sleep(max(time.Millisecond, time.Since(begin)/20))
 			}
+
 			out[i] = time.Since(begin)
 			return err
 		})
 	}
+
 	require.NoError(p.t, g.Wait())
 	slices.Sort(out)
 	return out
@@ -207,6 +214,7 @@ func (p *controlPlane) start(
 		return spawn(p.t, c.Node.NS, asProgram+"=1", self,
 			append(p.proxyArgs("node1", mode), more...)...)
 	}
+
 	return spawn(p.t, c.Node.NS, "PATH="+nftIPTables(p.t), binary(p.t),
 		append(p.kubeProxyArgs("node1", mode), more...)...)
 }
@@ -242,6 +250,7 @@ func TestTheModeIPVSOnAnAPIServer(t *testing.T) {
 		_ = ours.cmd.Wait()
 		ours = p.start("kernlb", c, "ipvs", bothFamilies...)
 	}
+
 	answers(t, c.Pods[1], p.addService(serviceOf("last", "web")), "answered pod1")
 	w.lives()
 	t.Logf("killed three times: %s", w.lap(t))

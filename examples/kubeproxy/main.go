@@ -64,6 +64,7 @@ func start(ctx context.Context, args []string) error {
 		fmt.Println(version.Of("kernlb-kubeproxy") + ", configuration of kube-proxy 1.36")
 		return nil
 	}
+
 	if o.writeConfigTo != "" {
 		return o.writeConfig()
 	}
@@ -80,6 +81,7 @@ func start(ctx context.Context, args []string) error {
 	case o.initOnly:
 		return o.settings.initialize(ctx, log)
 	}
+
 	client, err := o.settings.newClient()
 	if err != nil {
 		return fmt.Errorf("API server: %w", err)
@@ -116,6 +118,7 @@ func (s *settings) newClient() (kubernetes.Interface, error) {
 			&clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: s.master}},
 		).ClientConfig()
 	}
+
 	if err != nil {
 		return nil, err
 	}

@@ -37,6 +37,7 @@ func TestMain(m *testing.M) {
 		netnstest.Main(m)
 		return
 	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	act := start
@@ -85,6 +86,7 @@ func startInMemory(ctx context.Context, args []string) error {
 			}
 		}
 	}()
+
 	return run(ctx, o, client, log)
 }
 
@@ -114,6 +116,7 @@ func spawn(t *testing.T, ns *netnstest.NS, env string, name string, args ...stri
 		}
 		out.Close()
 	})
+
 	return &process{t, cmd, json.NewEncoder(in), out.Name()}
 }
 
@@ -166,6 +169,7 @@ func answers(t *testing.T, from *netnstest.Host, to, want string) (got netnstest
 			To: netip.MustParseAddrPort(to)}.Send(t.Context())
 		return string(got.Kind)+" "+got.Server == want
 	}, patience, 20*time.Millisecond, "%s from %s: want %s", to, from.Name, want)
+
 	return got
 }
 
@@ -196,5 +200,6 @@ func slice(pods ...*netnstest.Host) *discoveryv1.EndpointSlice {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{NodeName: &node,
 			Addresses: []string{p.IPv4.String()}})
 	}
+
 	return s
 }

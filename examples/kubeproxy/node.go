@@ -63,6 +63,7 @@ func (s *settings) notes(ctx context.Context, client kubernetes.Interface) ([]no
 			}
 		}
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("list the node's addresses: %w", err)
 	}
@@ -84,6 +85,7 @@ func (f *nodeFacts) notes(s *settings) (notes []note) {
 		add("DetectLocal", "the Node has no spec.podCIDRs, which detectLocalMode NodeCIDR "+
 			"needs: use ClusterCIDR with the range of all pods, or InterfaceNamePrefix")
 	}
+
 	if text := f.nodePorts(s); text != "" {
 		add("NodePorts", text)
 	}
@@ -95,6 +97,7 @@ func (f *nodeFacts) notes(s *settings) (notes []note) {
 				"them. See docs/from-kube-proxy.md for rules that do", c))
 		}
 	}
+
 	for _, l := range f.plan.Left {
 		if strings.HasSuffix(l.Object, " KUBE-MARK-MASQ") && strings.HasPrefix(l.Object, "chain ") {
 			add("Masquerade", l.Object+": "+l.Reason+". Nothing masquerades its packets when "+
@@ -102,10 +105,12 @@ func (f *nodeFacts) notes(s *settings) (notes []note) {
 				"configuration, or let the policy controller mark packets itself")
 		}
 	}
+
 	if f.node != nil && f.node.Annotations[kubeadmMark] != "" {
 		add("Upgrade", "kubeadm made this node: kubeadm upgrade apply brings kube-proxy "+
 			"back, except with --skip-phases=addon/kube-proxy")
 	}
+
 	return notes
 }
 
@@ -123,6 +128,7 @@ func (f *nodeFacts) nodePorts(s *settings) string {
 			gone = append(gone, "127.0.0.1")
 		}
 	}
+
 	if n.NodePortAddresses.Primary && len(f.plan.Chains) > 0 && f.node != nil {
 		for _, a := range f.addresses {
 			if !slices.ContainsFunc(f.node.Status.Addresses, func(own corev1.NodeAddress) bool {
@@ -132,6 +138,7 @@ func (f *nodeFacts) nodePorts(s *settings) string {
 			}
 		}
 	}
+
 	if len(gone) == 0 {
 		return ""
 	}

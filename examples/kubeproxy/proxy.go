@@ -69,6 +69,7 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 		keeper, untuned = k, problem
 		tracking = metrics.Config{Flows: k, Conntrack: table}
 	}
+
 	backend, err := p.open(p.mode, log)
 	if err != nil {
 		return fmt.Errorf("mode %s: %w", p.mode, err)
@@ -92,6 +93,7 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	defer p.ports.Close()
 	p.events = newRecorder(ctx, client, p.tracker.Node.Name)
 	defer p.events.close()
+
 	// before observe, which says that all is applied
 	defer p.ports.Follow(p.engine, p.portsFailed)()
 	defer p.engine.Subscribe(p.observe)()
@@ -101,6 +103,7 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 		log.Warn("conntrack settings are left as they are", "err", untuned)
 		p.events.node("Warning", "ConntrackNotTuned", "StartKubeProxy", untuned.Error())
 	}
+
 	err = together(ctx, p.serveHealth, p.serveMetrics, o.watchFile, p.apply, p.takeOver, p.follow,
 		kept.Run)
 	if err == nil {
@@ -122,6 +125,7 @@ func (s *settings) tuned(ctx context.Context, log *slog.Logger) (table *conntrac
 		table.Close()
 		return nil, nil, fmt.Errorf("conntrack settings: %w", err)
 	}
+
 	return table, plan.Apply(table), nil
 }
 
@@ -149,6 +153,7 @@ func (p *proxy) follow(ctx context.Context) error {
 				p.metrics.Triggered(p.engine.Set(p.withAddress(s)), source.Triggers()...)
 			})
 		}
+
 		p.log.Warn("the API server is asked again", "err", err, "after", wait)
 		if !pause(ctx, wait) {
 			return nil
@@ -167,11 +172,13 @@ func (p *proxy) problems() (l []string) {
 			l = append(l, fmt.Sprintf("watch %s: %v", k.Kind, k.Err))
 		}
 	}
+
 	for _, problem := range source.Problems() {
 		if !problem.Warning {
 			l = append(l, problem.Error())
 		}
 	}
+
 	return l
 }
 
@@ -183,6 +190,7 @@ func (p *proxy) observe(_ context.Context, ev dataplane.Event) {
 			p.events.node("Warning", "NotProxied", "Sync", ev.String())
 			return
 		}
+
 		p.events.service(ev.Service, "NotProxied", "Sync", ev.Err.Error())
 	case dataplane.ClaimConflict:
 		p.events.service(ev.Loser.Name, "AddressTaken", "Sync", ev.String())
@@ -211,6 +219,7 @@ func listenErrors(err error) (out []*health.ListenError) {
 		}
 		return out
 	}
+
 	if e := (*health.ListenError)(nil); errors.As(err, &e) {
 		out = append(out, e)
 	}

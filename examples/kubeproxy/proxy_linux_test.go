@@ -31,6 +31,7 @@ func get(t *testing.T, ns *netnstest.NS, what string) (answer string) {
 		answer, err = nstest.Get(ns, what)
 		return err == nil
 	}, patience, 20*time.Millisecond, what)
+
 	return answer
 }
 
@@ -72,6 +73,7 @@ func TestServicesBecomeConnectionsInEachMode(t *testing.T) {
 			args := []string{"--proxy-mode=" + tt.mode, "--hostname-override=node1",
 				"--detect-local-mode=NodeCIDR", "--conntrack-max-per-core=0", "--profiling",
 				"--nodeport-addresses=primary"}
+
 			// Only the privileges of the DaemonSet.
 			p := spawn(t, c.Node.NS, asProgram+"=memory", "setpriv", append([]string{
 				"--bounding-set=-all,+net_admin,+sys_resource", executable(t)}, args...)...)
@@ -124,6 +126,7 @@ func TestAnotherModeTakesOver(t *testing.T) {
 		require.NoError(t, p.in.Encode(first))
 		return p
 	}
+
 	p := begin("iptables")
 	answers(t, c.Pods[1], "10.96.0.10:80", "answered pod1")
 	conns := ok(netnstest.OpenConns(t.Context(), c.Pods[1],
@@ -139,9 +142,11 @@ func TestAnotherModeTakesOver(t *testing.T) {
 			text := ruleset(t, c.Node.NS)
 			return strings.Contains(text, step.ours) && !strings.Contains(text, step.gone)
 		}, patience, 50*time.Millisecond, step.mode)
+
 		answers(t, c.Pods[1], "10.96.0.10:80", "answered pod1")
 		p.stop()
 	}
+
 	require.Zero(t, conns.Ping(10*time.Second).Lost())
 }
 
@@ -167,6 +172,7 @@ func TestAKubeProxyThatComesBackIsLeftAlone(t *testing.T) {
 			return err
 		}) == nil
 	}, patience, 20*time.Millisecond)
+
 	kubeProxy := &http.Server{Handler: text("iptables")}
 	t.Cleanup(func() { kubeProxy.Close() })
 	go func() { _ = kubeProxy.Serve(listener) }()
@@ -228,6 +234,7 @@ func TestWhatEndsTheProgram(t *testing.T) {
 		t.Cleanup(func() { l.Close() })
 		return err
 	}))
+
 	spawn(t, c.Node.NS, asProgram+"=memory", self, "--bind-address-hard-fail",
 		"--conntrack-max-per-core=0").fails("healthzBindAddress: listen tcp 0.0.0.0:10256: bind")
 

@@ -43,6 +43,7 @@ func (p *proxy) serveMetrics(ctx context.Context) error {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]any{"kubeproxy.config.k8s.io": p.config})
 	})
+
 	if p.profiling {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
@@ -50,6 +51,7 @@ func (p *proxy) serveMetrics(ctx context.Context) error {
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 		mux.HandleFunc("PUT /debug/flags/v", setVerbosity)
 	}
+
 	for hard := p.hardFail; ; hard = false { // again after it left the address to a kube-proxy
 		err := p.serve(ctx, "metricsBindAddress", p.metricsAt, mux, "FailedToStartMetricServer",
 			hard)
@@ -75,10 +77,12 @@ func setVerbosity(w http.ResponseWriter, r *http.Request) {
 		var level klog.Level
 		err = level.Set(string(bytes.TrimSpace(body)))
 	}
+
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+
 	_, _ = fmt.Fprintf(w, "successfully set klog.logging.verbosity to %s\n", body)
 }
 
@@ -99,6 +103,7 @@ func (p *proxy) serve(ctx context.Context, field string, at netip.AddrPort, h ht
 		p.inItsPlace.Store(&leave)
 		defer p.inItsPlace.Store(nil)
 	}
+
 	// Disconnect clients that are slow or idle. A profile may take 30 seconds.
 	server := &http.Server{Handler: h, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
@@ -124,6 +129,7 @@ func (p *proxy) listen(ctx context.Context, field string, at netip.AddrPort, rea
 			p.log.Error("cannot listen", "err", err)
 			p.events.node("Warning", reason, "StartKubeProxy", err.Error())
 		}
+
 		if hard {
 			return nil, err
 		}
@@ -161,5 +167,6 @@ func (o *options) watchFile(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", o.doc.name, errFileChanged)
 		}
 	}
+
 	return nil
 }

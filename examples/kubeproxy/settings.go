@@ -79,6 +79,7 @@ func newSettings(c *config) (*settings, []string, []*valueError) {
 			warnings = append(warnings, f.field+" has no effect: "+f.text)
 		}
 	}
+
 	return r.s, append(warnings, r.gates()...), r.wrong
 }
 
@@ -140,6 +141,7 @@ func (r *reader) kernel() {
 		r.periods("nftables", t.SyncPeriod, t.MinSyncPeriod)
 		return
 	}
+
 	t := &c.IPTables
 	if c.Mode != modeKernel { // which masquerades as it likes
 		r.masquerade("iptables", *t.MasqueradeBit, t.MasqueradeAll)
@@ -149,6 +151,7 @@ func (r *reader) kernel() {
 		s.run.Resync = c.IPVS.SyncPeriod.Duration
 		return
 	}
+
 	s.tracker.Node.LocalhostNodePorts = *t.LocalhostNodePorts && c.Mode != modeKernel
 	r.periods("iptables", t.SyncPeriod, t.MinSyncPeriod)
 }
@@ -176,6 +179,7 @@ func (r *reader) ipvs() {
 	if r.c.Mode != modeIPVS {
 		return
 	}
+
 	// The default is kube-proxy's own. While a scheduler replaces another, a virtual server that is
 	// taken over refuses new connections (ipvs.Config.TakeOver).
 	var err error
@@ -207,6 +211,7 @@ func (r *reader) cidrs(field string, texts []string) (l []netip.Prefix) {
 		r.must(err == nil, field, "[%d]: %q: not a CIDR", i, text)
 		l = append(l, p.Masked())
 	}
+
 	return l
 }
 
@@ -235,6 +240,7 @@ func (r *reader) pods() {
 		r.must(false, "detectLocalMode", "%q: want ClusterCIDR, NodeCIDR, BridgeInterface or "+
 			"InterfaceNamePrefix", string(c.DetectLocalMode))
 	}
+
 	const field = "nodePortAddresses"
 	l, at := c.NodePortAddresses, &r.s.tracker.Node.NodePortAddresses
 	r.must(c.Mode != modeKernel || len(l) == 0, field,
@@ -270,6 +276,7 @@ func (r *reader) windows() {
 		r.must(err == nil, "winkernel.sourceVip", "%q: not an IP address", w.SourceVip)
 		k.SourceVIP = a.Unmap()
 	}
+
 	r.s.kernel = k
 }
 
@@ -296,6 +303,7 @@ func (r *reader) gates() (warnings []string) {
 				"Kubernetes that is not here")
 		}
 	}
+
 	return warnings
 }
 
@@ -311,6 +319,7 @@ func logGates(gates map[string]bool) (featuregate.MutableVersionedFeatureGate, e
 			ours[name] = on
 		}
 	}
+
 	return g, g.SetFromMap(ours)
 }
 
@@ -327,6 +336,7 @@ func nodeName(override string) (string, error) {
 		}
 		name = strings.TrimSpace(host)
 	}
+
 	if name == "" {
 		return "", errors.New("is empty, and the host has no name")
 	}
@@ -349,6 +359,7 @@ func (s *settings) withAddress(state servicemodel.State) servicemodel.State {
 			addresses = append(addresses, a)
 		}
 	}
+
 	n.Addresses = addresses
 	return state.WithNode(n)
 }

@@ -81,6 +81,7 @@ func (w *walk) serve(ns *netnstest.NS, s *corev1.Service) {
 					found += len(f.Endpoints)
 				}
 			}
+
 			return err
 		})
 		return err == nil && found == 2*len(s.Spec.ClusterIPs)
@@ -180,6 +181,7 @@ func TestTheProcedureOfTheReadme(t *testing.T) {
 		tr.all(t)
 		total += tr.made
 	}
+
 	t.Logf("100 connections open all the time, %d made meanwhile: none lost, none failed", total)
 	w.podCIDRs()
 	w.documented()
@@ -221,6 +223,7 @@ func (w *walk) documented() {
 			}
 			want += line + "\n"
 		}
+
 		switch {
 		case *update:
 			text = before + begin + want + indent + "```\n" + after
@@ -234,6 +237,7 @@ func (w *walk) documented() {
 			require.Equal(w.t, want, has, "go test . -run Readme -update writes the outputs")
 		}
 	}
+
 	if *update {
 		require.NoError(w.t, os.WriteFile("README.md", []byte(text), 0o644))
 	}
@@ -261,6 +265,7 @@ func (p *controlPlane) addDualStack(name, app string) *corev1.Service {
 		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
 			corev1.LoadBalancerIngress{IP: ip})
 	}
+
 	s = ok(services.UpdateStatus(p.t.Context(), s, metav1.UpdateOptions{}))(p.t)
 	require.Len(p.t, s.Spec.ClusterIPs, 2)
 	return s
@@ -295,6 +300,7 @@ func TestDualStackServicesOverBothFamilies(t *testing.T) {
 		servesBothFamilies(t, c, s)
 		answersHTTPOverBothFamilies(t, c, s, mode)
 	}
+
 	p.removePod("here")
 	for _, c := range nodes {
 		hereIsNoEndpoint(t, c, s)
@@ -307,6 +313,7 @@ func TestDualStackServicesOverBothFamilies(t *testing.T) {
 				To: netip.MustParseAddrPort(at(s.Spec.ClusterIPs[1], 80))}.Send(t.Context())
 			return o.Kind != netnstest.Answered || o.Server == netnstest.Net.Internet
 		}, patience, 20*time.Millisecond, "the IPv6 address is gone")
+
 		answers(t, pod, at(s.Spec.ClusterIPs[0], 80), "answered remote1")
 	}
 }
@@ -323,12 +330,14 @@ func servesBothFamilies(t *testing.T, c *netnstest.Cluster, s *corev1.Service) {
 			answers(t, from, at(s.Spec.ClusterIPs[i], 80), "answered pod1")
 			answers(t, from, at(s.Spec.ClusterIPs[i], 80), "answered remote1")
 		}
+
 		for _, to := range []string{at(family.node, port), at(loadBalancerIPs[i], 80)} {
 			for range 8 { // always the endpoint on this node, and the client's own address
 				o := answers(t, client, to, "answered pod1")
 				require.Equal(t, family.client, o.Source.Addr().String())
 			}
 		}
+
 		answers(t, client, at(family.elsewhere, port), "refused ")
 	}
 }

@@ -62,6 +62,7 @@ func (b *balancer) start(ctx context.Context, f *config.File) error {
 			}
 		}
 	}
+
 	return b.take(ctx, f, before)
 }
 
@@ -115,12 +116,14 @@ func (b *balancer) take(ctx context.Context, f *config.File,
 			}
 		}
 	}
+
 	verdict := func(t checks.Target) checks.State {
 		if _, watched := b.users[t]; watched {
 			return b.monitor.State(t)
 		}
 		return targets[t]
 	}
+
 	state, err := f.State(func(s *config.Service, e *config.Backend) bool {
 		return usable(s, e, verdict)
 	})
@@ -134,6 +137,7 @@ func (b *balancer) take(ctx context.Context, f *config.File,
 		b.monitor.SetConcurrency(f.Concurrency)); err != nil {
 		return err
 	}
+
 	b.file, b.users = f, users
 	b.apply(state)
 	return nil
@@ -149,6 +153,7 @@ func (b *balancer) possible(ctx context.Context, f *config.File, s servicemodel.
 		return f.At("timeouts", errors.New("cannot change while the program runs; start it "+
 			"again: no connection is lost"))
 	}
+
 	name := b.engine.Status().Backend
 	return refusals(f, name, []servicemodel.State{s}, func(s servicemodel.State) error {
 		var errs []error
@@ -175,6 +180,7 @@ func refusals(f *config.File, mechanism string, states []servicemodel.State,
 		errs = append(errs, f.At("timeouts", fmt.Errorf("%s has none: they are those of ipvs",
 			mechanism)))
 	}
+
 	extremes, err := f.Extremes()
 	if err != nil {
 		return err
@@ -191,6 +197,7 @@ func refusals(f *config.File, mechanism string, states []servicemodel.State,
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -205,6 +212,7 @@ func haveDevices(f *config.File) error {
 			errs = append(errs, f.InService(s.Name, "device", err))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -243,6 +251,7 @@ func (b *balancer) heard(r checks.Report) {
 			return usable(s, e, b.monitor.State)
 		}))
 	}
+
 	b.apply(state)
 }
 
@@ -264,6 +273,7 @@ func (b *balancer) backendStates() map[backendKey]checks.State {
 			out[backendKey{s.Name, e.Address}] = backendState(s, e, b.monitor.State)
 		}
 	}
+
 	return out
 }
 
@@ -279,6 +289,7 @@ func (b *balancer) bindAddresses(ctx context.Context) {
 			}
 		}
 	}
+
 	b.mu.Unlock()
 	wait, cancel := context.WithTimeout(ctx, deviceInterval)
 	defer cancel()

@@ -37,6 +37,7 @@ func inMemory(tb testing.TB, kernel *memory.Kernel) *balancer {
 		cancel()
 		require.ErrorIs(tb, <-ended, context.Canceled)
 	})
+
 	return b
 }
 
@@ -56,6 +57,7 @@ func (b *balancer) endpoints(service string) string {
 			out = append(out, e.Addr.String())
 		}
 	}
+
 	return strings.Join(out, " ")
 }
 
@@ -68,6 +70,7 @@ func port(t *testing.T, closed bool) uint16 {
 	} else {
 		t.Cleanup(func() { _ = l.Close() })
 	}
+
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
@@ -116,6 +119,7 @@ func TestADrainedBackendIsReadyUntilACheckFails(t *testing.T) {
 		}
 		return l
 	}
+
 	require.Equal(t, []servicemodel.Condition{servicemodel.NotReady, servicemodel.NotReady,
 		servicemodel.Quiesced}, conditions())
 	drained := &f.Services[0].Backends[2]
@@ -155,6 +159,7 @@ func BenchmarkVerdict(b *testing.B) {
 				i/250, i%250, j, 1+j)
 		}
 	}
+
 	lb := inMemory(b, &memory.Kernel{})
 	f := parse(b, "%s", text.String())
 	if err := lb.start(b.Context(), f); err != nil {
@@ -255,6 +260,7 @@ func TestTheCommandLine(t *testing.T) {
 		} else {
 			require.ErrorContains(t, err, c.failed, c.args)
 		}
+
 		require.Contains(t, stdout.String(), c.stdout)
 		require.Contains(t, stderr.String(), c.stderr)
 	}

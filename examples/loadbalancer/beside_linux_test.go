@@ -80,8 +80,10 @@ func TestFailoverBesideKeepalived(t *testing.T) {
 			t.Logf("%s: %s: %s", who, story.name, took) // log it at once
 			rows[i] += " | " + took
 		}
+
 		b.kill()
 	}
+
 	for i, story := range stories {
 		t.Logf("| %s%s |", story.name, rows[i])
 	}
@@ -97,6 +99,7 @@ func newBalanced(t *testing.T, who string) *balanced {
 		return exec.Command("keepalived", "--check", "--dont-fork", "--log-console", "--log-detail",
 			"--use-file", b.conf, "--pid", dir+"/pid", "--checkers_pid", dir+"/checkers")
 	}
+
 	if who == "loadbalancer" {
 		converted := must.OK(keepalived.Convert(b.conf, besideConf, nil))(t)
 		b.write("%s", converted.File)
@@ -106,6 +109,7 @@ func newBalanced(t *testing.T, who string) *balanced {
 			return cmd
 		}
 	}
+
 	// keepalived's virtual servers work only if the address is one of this host.
 	nstest.Run(t, b.Node.NS, "ip address add "+vip.Addr().String()+"/32 dev lo")
 	for i := range 3 {
@@ -131,6 +135,7 @@ func (b *balanced) run() {
 			b.Log(b.log.String())
 		}
 	})
+
 	b.client.until(func(r []answer) bool { return r[0].server == "pod1" || r[0].server == "pod2" })
 }
 
@@ -179,6 +184,7 @@ func (b *balanced) fails(fail, recover func(*webPod)) string {
 		took = append(took, b.client.onlySince("pod2", from))
 		recover(b.pods[0])
 	}
+
 	return median(took)
 }
 
@@ -196,6 +202,7 @@ func (b *balanced) afterCheck(i int) {
 		b.soon(func() bool { return b.pods[0].asked.Load() > asked }, "a check")
 		checks[n] = time.Now()
 	}
+
 	time.Sleep(checks[1].Sub(checks[0]) * time.Duration(2*i+1) / (2 * times))
 }
 
@@ -224,6 +231,7 @@ func (b *balanced) returns() string {
 		b.healthy()
 		took = append(took, b.client.first("pod1", from))
 	}
+
 	return median(took)
 }
 
@@ -240,6 +248,7 @@ func (b *balanced) sorry() string {
 		b.pods[0].listens()
 		b.pods[1].listens()
 	}
+
 	return median(took)
 }
 
@@ -314,6 +323,7 @@ func (p *webPod) nft(commands ...string) {
 				return err
 			}
 		}
+
 		return nil
 	}))
 }
@@ -343,12 +353,14 @@ func newClient(w *world) *client {
 		stop()
 		asking.Wait()
 	})
+
 	asking.Go(func() {
 		for ctx.Err() == nil {
 			time.Sleep(pace)
 			asking.Go(func() { c.ask(ctx) })
 		}
 	})
+
 	return c
 }
 
@@ -407,6 +419,7 @@ func (c *client) onlySince(server string, from time.Time) (last time.Duration) {
 			last = a.at.Sub(from)
 		}
 	}
+
 	return last
 }
 
@@ -426,6 +439,7 @@ func (c *client) failed(from time.Time) (failed, all int) {
 			failed++
 		}
 	}
+
 	return failed, len(l)
 }
 

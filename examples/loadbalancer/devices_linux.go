@@ -48,12 +48,14 @@ func syncDevices(want map[netip.Addr]string) error {
 			errs = append(errs, fmt.Errorf("bind %s: device %s: %w", a, want[a], err))
 			continue
 		}
+
 		b := bound{a, link.Attrs().Index}
 		if !ours[b] && !others[b] {
 			errs = append(errs, bind(b, want[a]))
 		}
 		delete(ours, b)
 	}
+
 	for b := range ours {
 		bits := b.addr.BitLen()
 		err := netlink.AddrDel(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: b.link}},
@@ -62,6 +64,7 @@ func syncDevices(want map[netip.Addr]string) error {
 			errs = append(errs, fmt.Errorf("release %s: %w", b.addr, err))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -108,6 +111,7 @@ func listAddresses() (ours, others map[bound]bool, err error) {
 			others[b] = true
 		}
 	}
+
 	return ours, others, nil
 }
 
@@ -134,6 +138,7 @@ func decodeAddress(msg []byte) (b bound, mark uint32, err error) {
 			}
 		}
 	}
+
 	if local.IsValid() {
 		b.addr = local
 	}

@@ -45,6 +45,7 @@ func TestRealServersOfGRPC(t *testing.T) {
 		status.SetServingStatus("web", healthpb.HealthCheckResponse_NOT_SERVING)
 		require.EqualError(t, ask(), "the server says NOT_SERVING")
 	}
+
 	empty := grpc.NewServer()
 	l := must.OK(net.Listen("tcp", "127.0.0.1:0"))(t)
 	go func() { _ = empty.Serve(l) }()

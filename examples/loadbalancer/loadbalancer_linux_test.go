@@ -89,8 +89,10 @@ func TestKilledAndStartedAgainIsInvisible(t *testing.T) {
 			_, err := nstest.Get(w.Node.NS, "127.0.0.1:9095/healthz")
 			return err == nil
 		}, "it runs")
+
 		require.Equal(t, "pod1 pod2", w.answer())
 	}
+
 	require.Zero(t, conns.Ping(30*time.Second).Lost())
 	require.NoError(t, w.program.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, <-w.ended)
@@ -109,12 +111,14 @@ func TestAnAddressThatIsTakenLeavesTheKernelAlone(t *testing.T) {
 		}
 		return err
 	}))
+
 	for listen, want := range map[string]string{"127.0.0.1:9095": "address already in use",
 		"8080": "missing port in address"} {
 		w.start("-listen", listen)
 		require.Error(t, <-w.ended)
 		w.soon(func() bool { return strings.Contains(w.log.String(), want) }, want)
 	}
+
 	require.Empty(t, nstest.Run(t, w.Node.NS, "nft list tables"))
 }
 
@@ -182,6 +186,7 @@ func TestDrainedBackendsKeepTheirConnections(t *testing.T) {
 		lost += conns.Ping(30 * time.Second).Lost()
 		return lost >= on
 	}, "pod1's are cut")
+
 	require.Equal(t, on, lost)
 	require.Equal(t, "pod2", w.answer())
 }
@@ -195,6 +200,7 @@ func (w *world) serveHTTP(pod int, port uint16, right func(*http.Request) bool) 
 		l, err = net.Listen("tcp", netip.AddrPortFrom(p.IPv4, port).String())
 		return err
 	}))
+
 	s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if !right(r) {
 			rw.WriteHeader(http.StatusServiceUnavailable)
@@ -218,8 +224,10 @@ func TestAddressesAreBoundToDevices(t *testing.T) {
 				out += a + " "
 			}
 		}
+
 		return out
 	}
+
 	nstest.Run(t, w.Node.NS, "ip address add 203.0.113.20/32 dev lo")
 	const text = `services:
 - name: web
@@ -287,6 +295,7 @@ func TestUDPClientsAreMoved(t *testing.T) {
 		first = client.Send(t.Context()).Server
 		return first == "pod1" || first == "pod2"
 	}, "it answers")
+
 	require.NoError(t, checked[map[string]int{"pod1": 0, "pod2": 1}[first]].Close())
 	other := map[string]string{"pod1": "pod2", "pod2": "pod1"}[first]
 	w.soon(func() bool { return client.Send(t.Context()).Server == other }, "the other answers")
@@ -310,6 +319,7 @@ func TestTheServiceManagerIsTold(t *testing.T) {
 		require.NoError(t, err, w.log)
 		return string(b[:n])
 	}
+
 	const alive, ready, stopping = "WATCHDOG=1", "READY=1", "STOPPING=1"
 	seen := []string{told(), told()}
 	require.ElementsMatch(t, []string{alive, ready}, seen)

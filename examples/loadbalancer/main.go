@@ -84,6 +84,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		_, err := fmt.Fprintln(stdout, version.Of("loadbalancer"))
 		return err
 	}
+
 	var o options
 	f := flag.NewFlagSet("loadbalancer", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // the returned error is enough
@@ -104,6 +105,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	} else if err != nil {
 		return err
 	}
+
 	if f.NArg() > 0 {
 		return fmt.Errorf("there is no command %q", f.Arg(0))
 	}
@@ -116,6 +118,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		log.Info("stopped; the kernel stays as it is")
 		return nil // it was asked to stop, perhaps during its start
 	}
+
 	return err
 }
 
@@ -157,6 +160,7 @@ func checkFile(o options, stdout, stderr io.Writer) error {
 			return fmt.Errorf("-listen: %w", err)
 		}
 	}
+
 	try := mechanismChecks[o.backend]
 	backend, err := openBackend(o.backend, f.Timeouts)
 	switch {
@@ -169,6 +173,7 @@ func checkFile(o options, stdout, stderr io.Writer) error {
 		defer backend.Close()
 		try = backend.Check
 	}
+
 	if err := refusals(f, o.backend, nil, inEmpty(try)); err != nil {
 		return err
 	}
@@ -240,8 +245,10 @@ func tellBackend(f *config.File, stderr io.Writer) {
 			}
 			return
 		}
+
 		why = errors.Join(why, err)
 	}
+
 	fmt.Fprintf(stderr, "no backend can express the file:\n%v\n", why)
 }
 
@@ -256,6 +263,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 			return err
 		}
 	}
+
 	var listener net.Listener
 	if o.listen != "" && !o.cleanup { // open it before anything is written
 		if listener, err = net.Listen("tcp", o.listen); err != nil {
@@ -263,6 +271,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		}
 		defer listener.Close()
 	}
+
 	backend, err := openBackend(o.backend, file.Timeouts)
 	if err != nil {
 		return err
@@ -282,6 +291,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		_, err := engine.Cleanup(ctx)
 		return errors.Join(err, syncDevices(nil))
 	}
+
 	b, err := newBalancer(engine, log)
 	if err != nil {
 		return err
@@ -298,6 +308,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		defer closeHandler()
 		g.Go(func() error { return serve(ctx, listener, handler) })
 	}
+
 	g.Go(func() error { return b.follow(ctx, o.config, hangup) })
 	return g.Wait()
 }
@@ -350,5 +361,6 @@ func openBackend(name string, t config.Timeouts) (backends.Backend, error) {
 			return m.Open()
 		}
 	}
+
 	return nil, fmt.Errorf("-backend: %q: must be nftables, iptables or ipvs", name)
 }

@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+
 	netnstest.Main(m)
 }
 
@@ -133,6 +134,7 @@ func (w *world) answer() string {
 			seen = append(seen, strings.TrimSpace(string(o.Kind)+" "+o.Server))
 		}
 	}
+
 	slices.Sort(seen)
 	return strings.Join(slices.Compact(seen), " ")
 }

@@ -57,14 +57,17 @@ func randomService(r *rand.Rand, i int) config.Service {
 			fmt.Sprintf("[fd00::%d]:%d", last, port), fmt.Sprintf("[fd00::%d]:%d", last, port),
 			"127.0.0.1:80", "203.0.113.1:80", "169.254.0.1:80", "10.0.0.1:0"))
 	}
+
 	probes := func() (l []config.Check) {
 		for range r.IntN(3) {
 			l = append(l, config.Check{Type: "tcp", Interval: time.Hour,
 				Address: config.Addr{Addr: seldomly(r, netip.Addr{},
 					netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("10.9.9.9"))}})
 		}
+
 		return l
 	}
+
 	s := config.Service{Name: fmt.Sprint("s", i), Port: 80,
 		Addresses: []netip.Addr{netip.AddrFrom4([4]byte{203, 0, 113, byte(1 + i)})},
 		Protocol:  pick(r, "", "tcp", "udp"), Prefer: pick(r, "", "", "zone"),
@@ -80,6 +83,7 @@ func randomService(r *rand.Rand, i int) config.Service {
 		}
 		s.Backends = append(s.Backends, b)
 	}
+
 	for j := range r.IntN(3) {
 		s.Sorry = append(s.Sorry, address(11+j))
 	}
@@ -121,14 +125,17 @@ func TestRightMeansRightInEveryState(t *testing.T) {
 					require.ErrorContains(t, took, "timeouts: cannot change", text)
 					continue
 				}
+
 				require.Equal(t, err == nil, took == nil, "%v, %v: %s", err, took, text)
 				err = took
 			}
+
 			if err == nil {
 				right++
 				requireReachable(t, r, b, m, text)
 				continue
 			}
+
 			wrong++
 			require.Same(t, was, b.file, text)
 			require.Equal(t, state, b.state, text)
@@ -137,6 +144,7 @@ func TestRightMeansRightInEveryState(t *testing.T) {
 			}
 		}
 	}
+
 	t.Logf("%d files were right, %d wrong", right, wrong)
 	require.Greater(t, right, 300)
 	require.Greater(t, wrong, 300)
@@ -149,6 +157,7 @@ func randomVerdicts(r *rand.Rand, f *config.File) map[backendKey]checks.State {
 			out[backendKey{s.Name, b.Address}] = pick(r, checks.Unknown, checks.Up, checks.Down)
 		}
 	}
+
 	return out
 }
 
@@ -167,6 +176,7 @@ func requireReachable(t *testing.T, r *rand.Rand, b *balancer, m mechanism, text
 						verdicts[t] = checks.Up
 					}
 				}
+
 				return verdicts[t]
 			}) == checks.Up
 		}))(t)

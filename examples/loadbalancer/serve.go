@@ -45,6 +45,7 @@ func (b *balancer) handler(keeper *flows.Keeper, table *conntrack.Table) (h http
 		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(b.backends()) //nolint:errcheck // the client went away
 	})
+
 	mux.Handle("/", shown)
 	return mux, func() {
 		collector.Close()
@@ -112,9 +113,11 @@ func (b *balancer) backends() []backendStatus {
 				}
 				st.Checks = append(st.Checks, c)
 			}
+
 			out = append(out, st)
 		}
 	}
+
 	return out
 }
 
@@ -148,12 +151,14 @@ func (v verdicts) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, up, k.service,
 			k.backend.String())
 	}
+
 	sum := map[string]checks.Report{} // checks of one target may differ only in their times
 	for _, r := range v.monitor.Reports() {
 		s := sum[r.Target.String()]
 		s.Passed, s.Failed, s.Took = s.Passed+r.Passed, s.Failed+r.Failed, max(s.Took, r.Took)
 		sum[r.Target.String()] = s
 	}
+
 	for name, r := range sum {
 		to <- prometheus.MustNewConstMetric(checksDesc, prometheus.CounterValue, float64(r.Passed),
 			name, "passed")
@@ -161,6 +166,7 @@ func (v verdicts) Collect(to chan<- prometheus.Metric) {
 			name, "failed")
 		to <- prometheus.MustNewConstMetric(tookDesc, prometheus.GaugeValue, r.Took.Seconds(), name)
 	}
+
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for ok, result := range map[bool]string{true: "taken", false: "broken"} {

@@ -48,6 +48,7 @@ func (f *follower) read() (bool, error) {
 			f.log.Warn(p.Error())
 		}
 	}
+
 	if err := errors.Join(errs...); err != nil {
 		return false, err
 	}
@@ -77,6 +78,7 @@ func (f *follower) list() (map[string]string, []error) {
 				}
 			}
 		}
+
 		for _, name := range names {
 			text, err := os.ReadFile(name)
 			if err != nil {
@@ -86,6 +88,7 @@ func (f *follower) list() (map[string]string, []error) {
 			}
 		}
 	}
+
 	return all, errs
 }
 

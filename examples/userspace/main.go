@@ -33,6 +33,7 @@ func main() {
 		fmt.Println(version.Of("userspace"))
 		return
 	}
+
 	o, err := parse(os.Args[1:], os.Stdout)
 	if err == nil {
 		err = run(ctx, stop, o)
@@ -68,6 +69,7 @@ func run(ctx context.Context, stop func(), o *options) error {
 		log.Error("health check node ports", "error", err)
 	})()
 	engine.Set(follower.state())
+
 	// Load balancers must learn at once that this host stops.
 	if err := errors.Join(serve(ctx, engine, follower), ports.Close()); err != nil {
 		return err
@@ -103,6 +105,7 @@ func serve(ctx context.Context, engine *dataplane.Engine, f *follower) error {
 			if err != nil {
 				f.log.Error("broken manifest: all services stay as they were", "error", err)
 			}
+
 			// A service may have been refused because its port was taken. Try it again.
 			if changed || len(engine.Status().Refused) > 0 {
 				engine.Set(f.state())
@@ -139,6 +142,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 		o.proxy.Map = append(o.proxy.Map, r)
 		return err
 	})
+
 	f.Func("proxy-protocol", "service whose endpoints are sent a header of the PROXY protocol, "+
 		"version 2, such as default/web, or all; may be repeated",
 		func(s string) error { headers[s] = true; return nil })
@@ -147,6 +151,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 		o.connections, err = servicemodel.ParseConnectionPolicy(s)
 		return err
 	})
+
 	f.StringVar(&o.node, "node", "", "name of this node, for traffic policy Local and hints")
 	f.StringVar(&o.annotations, "annotations", "kernlb.io", "prefix of annotations that say "+
 		"schedulers, weights and policies for connections")
@@ -170,8 +175,10 @@ func parse(args []string, help io.Writer) (*options, error) {
 			f.SetOutput(help)
 			f.PrintDefaults()
 		}
+
 		return nil, err
 	}
+
 	switch {
 	case f.NArg() > 0:
 		return nil, fmt.Errorf("%q is no flag: give manifests with -f", f.Arg(0))
@@ -182,5 +189,6 @@ func parse(args []string, help io.Writer) (*options, error) {
 	case o.drain < 0:
 		return nil, fmt.Errorf("-drain: %v: must not be negative", o.drain)
 	}
+
 	return o, nil
 }

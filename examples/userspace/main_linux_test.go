@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+
 	os.Exit(m.Run())
 }
 
@@ -86,6 +87,7 @@ func endpoint(t *testing.T, name string) string {
 			}()
 		}
 	}()
+
 	return l.Addr().String()
 }
 
@@ -150,6 +152,7 @@ func TestAProgramFollowsItsManifests(t *testing.T) {
 		c, name := visit(t, at)
 		open, names[name] = c, true
 	}
+
 	require.Equal(t, map[string]bool{"one": true, "two": true}, names)
 
 	// A broken manifest changes nothing. The log names its file, line and field.
@@ -236,6 +239,7 @@ func TestFlags(t *testing.T) {
 		_, err := parse(args, io.Discard)
 		require.EqualError(t, err, want)
 	}
+
 	o, err := parse([]string{"-f", "a", "-f", "b", "-proxy-protocol", "default/web",
 		"-connections", "30s"}, io.Discard)
 	require.NoError(t, err)

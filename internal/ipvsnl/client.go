@@ -72,8 +72,10 @@ func (c *Client) Submit(ctx context.Context, ops ...Op) error {
 				return err
 			}
 		}
+
 		ops[i].put(&b)
 	}
+
 	_, err := c.conn.SendAll(ctx, &b, nil)
 	return err
 }
@@ -141,6 +143,7 @@ func (c *Client) services(ctx context.Context) (list []ObservedService, err erro
 		}
 		list = append(list, s)
 	}
+
 	slices.SortFunc(list, compare)
 	return list, nil
 }
@@ -164,6 +167,7 @@ func (c *Client) Destinations(ctx context.Context, k ServiceKey) ([]ObservedDest
 		// (ip_vs_genl_dump_dests).
 		_, err = c.Service(ctx, k)
 	}
+
 	return list, err
 }
 
@@ -181,6 +185,7 @@ func (c *Client) DestinationsIf(ctx context.Context, k ServiceKey) ([]ObservedDe
 			return list, reading(err, "list destinations of %v", k)
 		}
 	}
+
 	return nil, reading(errInterrupted, "list destinations of %v", k)
 }
 
@@ -238,5 +243,6 @@ func dump[T any](ctx context.Context, c *Client, req *rawnl.Batch,
 		list = slices.CompactFunc(list, func(a, b T) bool { return compare(a, b) == 0 })
 		return list, len(list) < n, nil
 	}
+
 	return nil, false, errInterrupted
 }

@@ -45,6 +45,7 @@ func dialScripted(t *testing.T, answer func(m rawnltest.Message) []any) (*Client
 		}
 		return answers
 	}
+
 	return c, sock
 }
 
@@ -71,11 +72,13 @@ func TestModulesThatTheKernelDoesNotLoadWell(t *testing.T) {
 		}
 		return k.Answer(request)
 	}
+
 	c := dial(t, sock)
 	for _, scheduler := range []string{"rr", "lblc", "lblcr", "lblc"} {
 		s := Service{ServiceKey: Web, Scheduler: scheduler}
 		require.NoError(t, c.Submit(t.Context(), NewService(s), SetService(s), DelService(Web)))
 	}
+
 	require.Equal(t, []string{"ip_vs", "ip_vs_lblc", "ip_vs_lblcr"}, sock.Loaded, "each once")
 }
 
@@ -214,6 +217,7 @@ func TestServicesThatADumpHidesAreSeen(t *testing.T) {
 			}
 			return answer
 		}
+
 		var keys []ServiceKey
 		for _, s := range ok(c.Services(t.Context()))(t) {
 			keys = append(keys, s.ServiceKey)
@@ -234,6 +238,7 @@ func tear(t *testing.T, rnd *rand.Rand, answer []any) []any {
 	} else {
 		all = slices.Insert(all, i, all[j])
 	}
+
 	torn := []any{}
 	for _, m := range all {
 		torn = append(torn, rawnltest.Reply(m.Type, m.Flags, m.Seq, m.Body))

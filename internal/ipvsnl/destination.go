@@ -147,6 +147,7 @@ func parseDestination(attrs []byte) (w WireDestination, err error) {
 			w.Tunnel.Flags = it.NativeU16()
 		}
 	}
+
 	return w, about("destination", it.Err())
 }
 

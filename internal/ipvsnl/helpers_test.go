@@ -49,6 +49,7 @@ func Many(services, destinations int) (add, remove []Op) {
 		}
 		remove = append(remove, DelService(k))
 	}
+
 	return add, remove
 }
 

@@ -84,6 +84,7 @@ func TestTheRecordingIsUnderstood(t *testing.T) {
 			}
 		}
 	}
+
 	require.Equal(t, len(ours), compared)
 	require.ElementsMatch(t, []Service{wlc, sticky6, hashed, SIP, OPS}, services)
 	require.ElementsMatch(t, []Destination{

@@ -72,18 +72,21 @@ func TestKernelServicesAreSeenBesideAnotherNamespace(t *testing.T) {
 				return
 			default:
 			}
+
 			if err := other.Submit(t.Context(), append(add, remove...)...); err != nil {
 				churned <- err
 				return
 			}
 		}
 	}()
+
 	hidden := 0 // of a single dump, one in ten hides some
 	for range 50 {
 		if len(ok(c.Services(t.Context()))(t)) < n {
 			hidden++
 		}
 	}
+
 	close(stop)
 	require.NoError(t, <-churned)
 	require.LessOrEqual(t, hidden, 1)
@@ -91,6 +94,7 @@ func TestKernelServicesAreSeenBesideAnotherNamespace(t *testing.T) {
 
 func TestKernelAnswersFitTheReceiveQueue(t *testing.T) {
 	_, ns := kernelClient(t)
+
 	// Only the queue limits how much is sent at once.
 	c := ok(Dial(t.Context(), &rawnl.Config{NetNS: ns.NetNS(), Limit: 1 << 30}))(t)
 	defer c.Close()
@@ -124,6 +128,7 @@ func BenchmarkKernelSubmit(b *testing.B) {
 				require.NoError(b, c.Close())
 				b.StartTimer()
 			}
+
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(add)), "ns/command")
 		})
 	}
@@ -155,6 +160,7 @@ func TestKernelShowsIpvsadmWhatWeWrote(t *testing.T) {
 			services = append(services, line)
 		}
 	}
+
 	require.ElementsMatch(t, []string{
 		"TCP 10.96.0.1:80 rr; 10.244.1.1:8080 Masq 1 0 0; 10.244.1.2:80 Tunnel 1000 0 0",
 		"TCP 10.96.0.2:5060 rr persistent 60 mask 255.255.255.0 pe sip",

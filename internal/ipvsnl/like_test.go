@@ -120,6 +120,7 @@ func testReadback(t *testing.T, dial func(t *testing.T) *Client) {
 			require.NoError(t, c.Submit(t.Context(), NewDestination(s.ServiceKey, d)))
 		}
 	}
+
 	observed := ok(c.Services(t.Context()))(t)
 	require.Len(t, observed, len(services))
 	for i, s := range services {
@@ -130,8 +131,10 @@ func testReadback(t *testing.T, dial func(t *testing.T) *Client) {
 			require.Equal(t, ObservedDestination{Destination: o.Destination}, o)
 			got = append(got, o.Destination)
 		}
+
 		require.Equal(t, of[s.ServiceKey], got)
 	}
+
 	missing := AddressService(TCP, netip.MustParseAddrPort("10.96.9.9:80"))
 	_, err := c.Service(t.Context(), missing)
 	require.ErrorIs(t, err, ErrNoService)
@@ -155,6 +158,7 @@ func testEdits(t *testing.T, dial func(t *testing.T) *Client) {
 		require.Equal(t, ObservedService{Service: s}, ok(c.Service(t.Context(), Web))(t))
 		require.Equal(t, d, ok(c.Destinations(t.Context(), Web))(t))
 	}
+
 	require.NoError(t, c.Submit(t.Context(), NewService(full), NewDestination(Web, tunnel)))
 	requireIs(full, ObservedDestination{Destination: tunnel})
 	for _, step := range []struct {
@@ -164,6 +168,7 @@ func testEdits(t *testing.T, dial func(t *testing.T) *Client) {
 		require.NoError(t, c.Submit(t.Context(), SetService(step.s), SetDestination(Web, step.d)))
 		requireIs(step.s, ObservedDestination{Destination: step.d})
 	}
+
 	require.NoError(t, c.Submit(t.Context(), DelService(Web), NewService(Wanted(Web))))
 	requireIs(Wanted(Web)) // a service goes with its destinations
 }

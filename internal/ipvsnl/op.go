@@ -64,6 +64,7 @@ func (o *Op) put(b *rawnl.Batch) {
 	} else {
 		putServiceKey(b, o.Service.ServiceKey)
 	}
+
 	b.End(service)
 	switch o.Command {
 	case CommandNewDestination, CommandSetDestination, CommandDelDestination:
@@ -73,6 +74,7 @@ func (o *Op) put(b *rawnl.Batch) {
 		} else {
 			PutDestination(b, o.Destination)
 		}
+
 		b.End(destination)
 	}
 }
@@ -89,6 +91,7 @@ func (o *Op) module() string {
 	case "lblc", "lblcr":
 		return "ip_vs_" + o.Service.Scheduler
 	}
+
 	return ""
 }
 
@@ -101,6 +104,7 @@ func (o *Op) DescribePart([]byte, int) string {
 	case o.Destination.DestinationKey == (DestinationKey{}):
 		return o.Service.ServiceKey.String()
 	}
+
 	return fmt.Sprintf("%v of %v", o.Destination.DestinationKey, o.Service.ServiceKey)
 }
 
@@ -123,5 +127,6 @@ func (o *Op) Explain(errno syscall.Errno) error {
 			return ErrNoModule
 		}
 	}
+
 	return nil
 }

@@ -44,6 +44,7 @@ func familyOf(a netip.Addr) Family {
 	case a.Is6():
 		return FamilyIPv6
 	}
+
 	return 0
 }
 
@@ -135,6 +136,7 @@ func putServiceKey(b *rawnl.Batch, k ServiceKey) {
 		b.NativeU32(SvcAttrFWMark, k.FWMark)
 		return
 	}
+
 	b.NativeU16(SvcAttrProtocol, uint16(k.Protocol))
 	putAddr(b, SvcAttrAddr, k.Addr)
 	b.U16(SvcAttrPort, k.Port)
@@ -199,6 +201,7 @@ func parseService(attrs []byte) (w WireService, err error) {
 			w.Stats = stats(&it)
 		}
 	}
+
 	return w, about("service", it.Err())
 }
 
@@ -214,6 +217,7 @@ func (w WireService) Key() (ServiceKey, error) {
 		return ServiceKey{Family: w.Family, Protocol: w.Protocol, Addr: a, Port: w.Port},
 			about("service", err)
 	}
+
 	return ServiceKey{}, malformed("service: neither a mark nor protocol, address and port")
 }
 
@@ -273,6 +277,7 @@ func (m Netmask) wire(f Family) (b [4]byte) {
 	} else {
 		binary.BigEndian.PutUint32(b[:], uint32(^m))
 	}
+
 	return b
 }
 

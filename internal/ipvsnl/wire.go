@@ -37,6 +37,7 @@ func Parse(attrs []byte) (w Wire, err error) {
 			w.Destination, err = parseDestination(it.Data())
 		}
 	}
+
 	return w, cmp.Or(err, it.Err())
 }
 
@@ -51,6 +52,7 @@ func putAddr(b *rawnl.Batch, typ uint16, addr netip.Addr) {
 	} else {
 		u = addr.As16()
 	}
+
 	b.Attr(typ, u[:])
 }
 
@@ -63,6 +65,7 @@ func addr(it *rawnl.AttrIter) wireAddr {
 		it.Fail("has %d bytes of data, want at most %d", n, addrLen)
 		return nil
 	}
+
 	return it.Data()
 }
 
@@ -74,6 +77,7 @@ func (u wireAddr) in(f Family) (netip.Addr, error) {
 	case f == FamilyIPv6 && len(u) == addrLen:
 		return netip.AddrFrom16([addrLen]byte(u)), nil
 	}
+
 	return netip.Addr{}, malformed("an address of %v has %d bytes", f, len(u))
 }
 
@@ -88,6 +92,7 @@ func text(it *rawnl.AttrIter, limit int) string {
 	default:
 		return string(it.Data()[:n])
 	}
+
 	return ""
 }
 
@@ -114,6 +119,7 @@ func (s attrSet) has(types ...uint16) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -146,6 +152,7 @@ func stats(it *rawnl.AttrIter) (s Stats) {
 			*s.Counters()[i] = inner.NativeU64()
 		}
 	}
+
 	if err := inner.Err(); err != nil {
 		it.Fail("has statistics that are malformed: %v", err)
 	}
@@ -170,6 +177,7 @@ func (t Timeouts) Validate() error {
 				[...]string{"TCP", "TCPFin", "UDP"}[i], *d, math.MaxInt32)
 		}
 	}
+
 	return nil
 }
 
@@ -206,5 +214,6 @@ func ParseTimeouts(attrs []byte) (t Timeouts, err error) {
 			*t.fields()[typ-CmdAttrTimeoutTCP] = seconds(&it)
 		}
 	}
+
 	return t, it.Err()
 }

@@ -64,6 +64,7 @@ func TestWhatTheKernelWouldNotSendIsRefused(t *testing.T) {
 		require.ErrorIs(t, err, rawnl.ErrMalformed, tt.service)
 		require.ErrorContains(t, err, tt.want)
 	}
+
 	for want, put := range map[string]func(b *rawnl.Batch){
 		"no address or no port": func(b *rawnl.Batch) { b.U16(DestAttrPort, 80) },
 		"not all attributes are there": func(b *rawnl.Batch) {
@@ -92,6 +93,7 @@ func TestOtherAttributesOfAReply(t *testing.T) {
 			DestAttrLower} {
 			b.NativeU32(typ, 0)
 		}
+
 		b.NativeU64(99, 1)
 		stats := b.Nest(DestAttrStats64)
 		b.Attr(11, nil)   // IPVS_STATS_ATTR_PAD
@@ -108,12 +110,14 @@ func FuzzParseService(f *testing.F) {
 		f.Add(NewService(Wanted(k)).Wire())
 		f.Add(ipvsfake.ServiceBody(ObservedService{Service: Wanted(k)})[genHeader:])
 	}
+
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := ParseServiceReply(data)
 		if err != nil {
 			require.ErrorIs(t, err, rawnl.ErrMalformed)
 			return
 		}
+
 		back := ok(ParseServiceReply(ipvsfake.ServiceBody(s)[genHeader:]))(t)
 		require.Equal(t, s.Service, back.Service)
 	})
@@ -125,6 +129,7 @@ func FuzzParseDestination(f *testing.F) {
 		f.Add(ipvsfake.DestinationBody(ObservedDestination{Destination: Dest(addr)})[genHeader:],
 			i == 0)
 	}
+
 	f.Fuzz(func(t *testing.T, data []byte, ipv4 bool) {
 		family := map[bool]Family{true: FamilyIPv4, false: FamilyIPv6}[ipv4]
 		d, err := ParseDestinationReply(data, family)
@@ -132,6 +137,7 @@ func FuzzParseDestination(f *testing.F) {
 			require.ErrorIs(t, err, rawnl.ErrMalformed)
 			return
 		}
+
 		back := ok(ParseDestinationReply(ipvsfake.DestinationBody(d)[genHeader:], family))(t)
 		require.Equal(t, d.Destination, back.Destination)
 		require.Equal(t, d.ActiveConns, back.ActiveConns)
@@ -156,6 +162,7 @@ func TestTimeouts(t *testing.T) {
 		require.Equal(t, Unhex(t, want), b)
 		require.Equal(t, timeouts, ok(ParseTimeouts(b))(t))
 	}
+
 	for want, timeouts := range map[string]Timeouts{
 		"TCP: -1s: want whole seconds, at most 2147483647": {TCP: -time.Second},
 		"TCPFin: 1ms: want whole seconds":                  {TCPFin: time.Millisecond},

@@ -59,6 +59,7 @@ func Author(ctx context.Context, ns *threadns.NS, conn *rawnl.Conn, ours func(Ch
 		case err != nil:
 			return rawnl.GenInfo{}, err
 		}
+
 		if err := rawnl.Messages(buf[:n], w.message); err != nil {
 			return rawnl.GenInfo{}, err
 		}
@@ -90,6 +91,7 @@ func (w *watch) message(m rawnl.Message) error {
 		w.changed = w.changed || m.Port != w.own && w.ours(c)
 		return err
 	}
+
 	if w.changed && w.found.ID == 0 {
 		w.found = g
 	}
@@ -110,5 +112,6 @@ func changeOf(m rawnl.Message) (c Changed, err error) {
 			c.Chain = it.Text()
 		}
 	}
+
 	return c, it.Err()
 }

@@ -28,6 +28,7 @@ func DecodeTable(attrs []byte) (TableInfo, error) {
 			t.Use = int(it.U32())
 		}
 	}
+
 	return t, it.Err()
 }
 
@@ -70,6 +71,7 @@ func DecodeSet(attrs []byte) (SetInfo, error) {
 			s.Count = int(it.U32())
 		}
 	}
+
 	return s, it.Err()
 }
 
@@ -84,6 +86,7 @@ func DecodeElements(attrs []byte, fn func(Elem) error) error {
 			return err
 		}
 	}
+
 	return it.Err()
 }
 
@@ -116,6 +119,7 @@ func DecodeChain(attrs []byte) (ChainInfo, error) {
 			c.Type = it.Text()
 		}
 	}
+
 	return c, it.Err()
 }
 
@@ -128,6 +132,7 @@ func (c *Chain) decodeHook(it rawnl.AttrIter) error {
 			c.Prio = int32(it.U32())
 		}
 	}
+
 	return it.Err()
 }
 
@@ -157,6 +162,7 @@ func DecodeRule(attrs []byte) (RuleInfo, error) {
 			r.UserData = it.Data()
 		}
 	}
+
 	return r, it.Err()
 }
 
@@ -167,6 +173,7 @@ func (r *RuleInfo) Hash() (hash uint64) {
 			hash = binary.BigEndian.Uint64(v)
 		}
 	})
+
 	return hash
 }
 
@@ -185,6 +192,7 @@ func EachExpr(list []byte, fn func(e ExprInfo) bool) bool {
 			return false
 		}
 	}
+
 	return it.Err() == nil
 }
 
@@ -197,6 +205,7 @@ func decodeExpr(it rawnl.AttrIter) (e ExprInfo, err error) {
 			e.Attrs = it.Data()
 		}
 	}
+
 	return e, it.Err()
 }
 
@@ -227,6 +236,7 @@ func countedBy(attrs []byte) (packets, bytes uint64, err error) {
 			bytes = it.U64()
 		}
 	}
+
 	return packets, bytes, it.Err()
 }
 
@@ -267,8 +277,10 @@ func (r *RuleInfo) Effect() (does Effect) {
 				does.Accepts = does.Accepts || code == VerdictAccept
 			}
 		}
+
 		return true
 	})
+
 	return does
 }
 

@@ -39,6 +39,7 @@ func (e Elem) Clone() Elem {
 		all = append(all, *field...)
 		*field = all[at:len(all):len(all)]
 	}
+
 	return e
 }
 
@@ -72,6 +73,7 @@ func (l *ElemList) Add(e Elem) {
 		l.blocks = append(l.blocks, make([]byte, 0, size))
 		last++
 	}
+
 	b := l.blocks[last]
 	start := len(b)
 	b = append(b, 0, 0, 0, 0)
@@ -85,10 +87,12 @@ func (l *ElemList) Add(e Elem) {
 	case e.Data != nil:
 		b = appendData(b, elemData, e.Data)
 	}
+
 	if e.Timeout != 0 {
 		b = appendAttr(b, elemTimeout, binary.BigEndian.AppendUint64(nil,
 			uint64(e.Timeout.Milliseconds())))
 	}
+
 	if e.UserData != nil {
 		b = appendAttr(b, elemUserData, e.UserData)
 	}
@@ -182,6 +186,7 @@ func decodeElem(data []byte) (Elem, error) {
 			}
 		}
 	}
+
 	return e, it.Err()
 }
 
@@ -202,6 +207,7 @@ func dataOf(it *rawnl.AttrIter) (data []byte, isChain bool) {
 			}
 		}
 	}
+
 	return nil, false
 }
 
@@ -217,6 +223,7 @@ func DecodeElems(list []byte, fn func(Elem) error) error {
 			return err
 		}
 	}
+
 	return it.Err()
 }
 
@@ -228,6 +235,7 @@ func AppendAddr(b []byte, a netip.Addr) []byte {
 		v := a.As4()
 		return append(b, v[:]...)
 	}
+
 	v := a.As16()
 	return append(b, v[:]...)
 }
@@ -289,6 +297,7 @@ func (r *Reader) take(n int) []byte {
 		r.bad = true
 		return make([]byte, n)
 	}
+
 	v := r.Bytes[:n]
 	r.Bytes = r.Bytes[n:]
 	return v
@@ -332,6 +341,7 @@ func (r *Reader) Range(key *servicemodel.FrontendKey, n int) {
 		r.bad = r.bad || b[11] != byte(key.Protocol) || bytes.ContainsFunc(b[:11],
 			func(c rune) bool { return c != 0 })
 	}
+
 	key.Port, key.EndPort = binary.BigEndian.Uint16(b[n-4:]), binary.BigEndian.Uint16(b[n-2:])
 }
 
@@ -387,5 +397,6 @@ func RangePrefix(first, last netip.Addr) (netip.Prefix, bool) {
 			return p, true
 		}
 	}
+
 	return netip.Prefix{}, false
 }

@@ -52,11 +52,13 @@ func TestElementsRoundTrip(t *testing.T) {
 		out = append(out, e)
 		return nil
 	}))
+
 	require.Len(t, out, len(in))
 	for i := range in {
 		in[i].Timeout = 0 // reading returns the time left instead
 		require.Equal(t, in[i], out[i])
 	}
+
 	require.Equal(t, strings.Repeat("long ", 40), CommentOf(out[2].UserData))
 }
 
@@ -72,6 +74,7 @@ func TestElementListsAreCutIntoMessages(t *testing.T) {
 		require.NoError(t, DecodeElems(b, func(Elem) error { n++; return nil }))
 		size += len(b)
 	}
+
 	require.Equal(t, 5000, n)
 	require.Equal(t, l.Size, size)
 	require.Len(t, l.Bytes(), size)

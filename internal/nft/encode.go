@@ -122,6 +122,7 @@ func (e *Encoder) AddSet(s *Set) {
 		b.U32(attrSetDataType, concatType(s.Data))
 		b.U32(attrSetDataLen, concatLen(s.Data))
 	}
+
 	e.ids++
 	b.U32(attrSetID, e.ids)
 	if s.Size > 0 || s.Flags&SetConcat != 0 {
@@ -148,8 +149,10 @@ func (e *Encoder) setDesc(s *Set) {
 			e.b.U32(attrFieldLen, uint32(fieldTypes[f].len))
 			e.b.End(l)
 		}
+
 		e.b.End(c)
 	}
+
 	e.b.End(d)
 }
 
@@ -237,6 +240,7 @@ func (e *Encoder) rule(chain string, r Rule) {
 			e.anonymousSet(r[i].set)
 		}
 	}
+
 	e.message(MsgNewRule, rawnl.FlagCreate|rawnl.FlagAppend, "add", "rule", chain)
 	e.b.Text(AttrRuleChain, chain)
 	l := e.b.Nest(attrRuleExpressions)
@@ -247,6 +251,7 @@ func (e *Encoder) rule(chain string, r Rule) {
 			appendLookupAnonymous(e.b, r[i].set, id)
 		}
 	}
+
 	e.b.End(l)
 }
 
@@ -264,12 +269,14 @@ func (e *Encoder) anonymousSet(a *AnonymousSet) {
 		appendValue(e.b, elemKey, []byte{byte(p)})
 		e.b.End(n)
 	}
+
 	for i, v := range a.Verdicts {
 		n := e.b.Nest(listElem)
 		appendValue(e.b, elemKey, Native32(uint32(i)))
 		appendVerdict(e.b, elemData, v.Code, v.Chain)
 		e.b.End(n)
 	}
+
 	e.b.End(l)
 }
 
@@ -287,6 +294,7 @@ func (e *Encoder) newAnonymous(a *AnonymousSet) {
 		e.b.U32(attrSetDataType, dataTypeVerdict)
 		e.b.U32(attrSetDataLen, verdictLen)
 	}
+
 	e.b.U32(attrSetID, e.anonymous)
 	d := e.b.Nest(attrSetDesc)
 	e.b.U32(attrDescSize, uint32(size))

@@ -33,6 +33,7 @@ func (e *Encoder) BeginRule(chain string, at Place, handle uint64) {
 		e.ruleMessage(MsgNewRule, rawnl.FlagReplace, "replace", chain)
 		e.b.U64(attrRuleHandle, handle)
 	}
+
 	e.exprs = e.b.Nest(attrRuleExpressions)
 }
 
@@ -46,6 +47,7 @@ func (e *Encoder) EndRule(protocol uint8, comment string) {
 		e.b.U32(attrCompatFlags, 0)
 		e.b.End(m)
 	}
+
 	if comment != "" {
 		var buf [maxUserData]byte
 		e.b.Attr(attrRuleUserData, appendText(buf[:0], udComment, comment))

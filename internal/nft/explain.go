@@ -66,6 +66,7 @@ func Explain(err error, b *rawnl.Batch, running Release) error {
 		return fmt.Errorf("%w: it is Linux %s, and %s is the oldest that kernlb is tested on: %w",
 			kernelerr.ErrKernelTooOld, running, oldest, err)
 	}
+
 	if named := Missing(err, b); named != nil {
 		return named
 	}
@@ -93,6 +94,7 @@ func lacking(err error) bool {
 			return true
 		}
 	}
+
 	return slices.ContainsFunc(rawnl.Refusals(err), func(e *rawnl.OpError) bool {
 		return e.Errno == syscall.ENOENT || e.Errno == syscall.EOPNOTSUPP ||
 			e.Errno == syscall.EINVAL
@@ -115,6 +117,7 @@ func modules(err error, b *rawnl.Batch) []string {
 			}
 		}
 	}
+
 	slices.Sort(l)
 	return slices.Compact(l)
 }
@@ -148,6 +151,7 @@ func module(msg []byte, offset int) string {
 		expr := fieldsOf(path[min(1, len(path)-1)].Data)
 		return expression(expr.text(exprName), fieldsOf(expr[exprData]).text(AttrExtensionName), ip)
 	}
+
 	return ""
 }
 
@@ -166,5 +170,6 @@ func expression(name, ext, ip string) string {
 	case "fib", "reject":
 		return "nft_" + name + "_" + ip
 	}
+
 	return "nft_" + name
 }

@@ -28,6 +28,7 @@ func transaction() (b *rawnl.Batch, at int) {
 		b.Text(exprName, name)
 		b.End(e)
 	}
+
 	b.End(exprs)
 	return b, at
 }
@@ -98,6 +99,7 @@ func TestReasons(t *testing.T) {
 				errors.Is(err, kernelerr.ErrMissingModule))
 		})
 	}
+
 	b, _ := transaction()
 	require.NoError(t, Explain(nil, b, now))
 }
@@ -137,6 +139,7 @@ func TestReleases(t *testing.T) {
 	} {
 		require.Equal(t, want, parseRelease(s), s)
 	}
+
 	require.Negative(t, Release{5, 9}.compare(oldest))
 	require.Negative(t, Release{4, 19}.compare(oldest))
 	require.Positive(t, Release{6, 1}.compare(oldest))

@@ -29,6 +29,7 @@ func exprsOf(t *testing.T, f *Family, r Rule) []ExprInfo {
 		l = append(l, e)
 		return true
 	}))
+
 	return l
 }
 
@@ -206,6 +207,7 @@ func requireSame(t *testing.T, f *Family, want expr.Any, sent ExprInfo) {
 			require.Equal(t, rest[typ], data, "attribute %d of %s", typ, e.Name)
 			delete(rest, typ)
 		}
+
 		for typ, data := range rest {
 			require.Equal(t, make([]byte, len(data)), data, "attribute %d of %s", typ, e.Name)
 		}
@@ -291,6 +293,7 @@ func TestHashesCoverTextAndExpressions(t *testing.T) {
 		require.NotContains(t, seen, r.Hash(), "%s and %s", r.Text(), seen[r.Hash()])
 		seen[r.Hash()] = r.Text()
 	}
+
 	var b rawnl.Batch
 	e := NewEncoder(&b, IPv6, "lb")
 	sets := CTProtocol(servicemodel.TCP)

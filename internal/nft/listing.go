@@ -21,6 +21,7 @@ func ListRule(family uint8, exprs []byte) string {
 			l.network.family = f
 		}
 	}
+
 	if !EachExpr(exprs, l.expr) {
 		l.say("…")
 	}
@@ -86,6 +87,7 @@ func (l *listing) take(reg uint32) operand {
 			first.text += " . " + o.text
 		}
 	}
+
 	l.loaded = nil
 	return first
 }
@@ -163,6 +165,7 @@ func (l *listing) expr(e ExprInfo) bool {
 	default:
 		l.statement(name, f)
 	}
+
 	return true
 }
 
@@ -204,6 +207,7 @@ func (l *listing) nat(f fields) {
 			to = fam.Name + " to "
 		}
 	}
+
 	port := ""
 	if reg := f.u32(attrNATRegProtoMin); reg != 0 {
 		for _, o := range l.loaded {
@@ -211,10 +215,12 @@ func (l *listing) nat(f fields) {
 				port = ":" + (&operand{kind: valuePort}).value(o.raw[:min(2, len(o.raw))])
 			}
 		}
+
 		if port != "" {
 			l.drop(offsetOf(reg))
 		}
 	}
+
 	o := l.take(f.u32(attrNATRegAddrMin))
 	if o.raw != nil {
 		o.text = (&operand{kind: valueAddr}).value(o.raw)
@@ -262,8 +268,10 @@ func (l *listing) bitwise(f fields) {
 		} else {
 			o.text = fmt.Sprintf("(%s & %s ^ %s)", o.text, o.value(mask), o.value(xor))
 		}
+
 		o.mask = nil
 	}
+
 	l.load(f.u32(AttrBitwiseDReg), o)
 }
 
@@ -277,6 +285,7 @@ func (l *listing) cmp(f fields) {
 		l.lower.out = 0
 		return
 	}
+
 	o := l.take(reg)
 	if l.lower.out = 0; op == CmpGte {
 		l.lower.operand, l.lower.text, l.lower.out = o, o.value(v), len(l.out)+1
@@ -304,6 +313,7 @@ func (l *listing) cmp(f fields) {
 		}
 		l.say("%s & %s %s%s", o.text, o.value(o.mask), sign, o.value(v))
 	}
+
 	if o.kind == valueAddr && o.mask == nil && len(v) < o.full { // the first bytes of an address
 		l.out[len(l.out)-1] += fmt.Sprintf("/%d", len(v)*8)
 	}
@@ -320,6 +330,7 @@ func (l *listing) asked(o *operand, op uint32, v []byte) {
 		o.asks.protocol = servicemodel.Protocol(v[0])
 		return
 	}
+
 	for _, f := range Families {
 		if f.NFProto == v[0] {
 			o.asks.family = f
@@ -348,6 +359,7 @@ func (l *listing) immediate(f fields) {
 			raw: data[DataValue]})
 		return
 	}
+
 	v := fieldsOf(data[DataVerdict])
 	l.say("%s", VerdictText(int32(v.u32(AttrVerdictCode)), v.text(AttrVerdictChain)))
 }
@@ -360,12 +372,14 @@ func VerdictText(code int32, chain string) string {
 	case VerdictDrop, VerdictAccept, VerdictJump, VerdictGoto:
 		return Verdict{code, chain}.text()
 	}
+
 	switch code & VerdictMask {
 	case VerdictQueue:
 		return "queue"
 	case VerdictStolen:
 		return "stolen"
 	}
+
 	return "continue"
 }
 
@@ -395,12 +409,14 @@ func stateMatch(revision uint32, info []byte) string {
 		binary.NativeEndian.Uint16(info[inverted:]) != 0 {
 		return "-m conntrack"
 	}
+
 	var l []string
 	for bit, name := range bitNames[valueCTState] {
 		if binary.NativeEndian.Uint16(info[states:])&common&(1<<bit) != 0 {
 			l = append(l, name)
 		}
 	}
+
 	return "ct state " + strings.Join(l, ",")
 }
 
@@ -416,6 +432,7 @@ func portMatch(name string, info []byte) string {
 	default:
 		return "-m " + name
 	}
+
 	if len(info) < at+4 || !bytes.Equal(info[at:at+2], info[at+2:at+4]) {
 		return "-m " + name
 	}

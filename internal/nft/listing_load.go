@@ -23,6 +23,7 @@ func (l *listing) payload(f fields) {
 	case NetworkHeader:
 		known, ok = l.networkField(offset, n)
 	}
+
 	if ok {
 		o = known
 	}
@@ -30,6 +31,7 @@ func (l *listing) payload(f fields) {
 		l.say("%s set %s", o.text, l.take(f.u32(attrPayloadSReg)).text)
 		return
 	}
+
 	l.load(f.u32(AttrPayloadDReg), o)
 }
 
@@ -65,6 +67,7 @@ func (l *listing) transportField(offset, n uint32) (operand, bool) {
 	default:
 		return operand{}, false
 	}
+
 	l.implied(&l.transport)
 	return o, true
 }
@@ -78,6 +81,7 @@ func (l *listing) networkField(offset, n uint32) (operand, bool) {
 			f = fam
 		}
 	}
+
 	if f == nil {
 		return operand{}, false
 	}
@@ -96,6 +100,7 @@ func (l *listing) networkField(offset, n uint32) (operand, bool) {
 	default:
 		return operand{}, false
 	}
+
 	l.implied(&l.network)
 	return o, true
 }
@@ -125,12 +130,14 @@ func (l *listing) meta(f fields) {
 		l.say("%s set %s", o.text, v.text)
 		return
 	}
+
 	switch f.u32(AttrMetaKey) {
 	case metaNFProto:
 		o.asks = &l.network
 	case MetaL4Proto:
 		o.asks = &l.transport
 	}
+
 	l.load(f.u32(AttrMetaDReg), o)
 }
 
@@ -167,5 +174,6 @@ func (l *listing) fib(f fields) {
 		l.load(f.u32(attrFIBDReg), operand{text: "fib " + which + " . iif oif exists"})
 		return
 	}
+
 	l.load(f.u32(attrFIBDReg), operand{text: "fib " + which + " type", kind: valueAddrType})
 }

@@ -24,6 +24,7 @@ func listed(t testing.TB, f *Family, r Rule) string {
 		text = ListRule(f.NFProto, info.Exprs)
 		return err
 	}))
+
 	return text
 }
 
@@ -75,6 +76,7 @@ func FuzzListRule(f *testing.F) {
 		f.Add(uint8(2), info.Exprs)
 		return err
 	}))
+
 	f.Fuzz(func(_ *testing.T, family uint8, exprs []byte) {
 		ListRule(family, exprs)
 		(&RuleInfo{Exprs: exprs}).Effect()

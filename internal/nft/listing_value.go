@@ -112,6 +112,7 @@ func (o *operand) value(v []byte) string {
 	case o.kind != valueHex && len(v) == 4:
 		return o.number(binary.NativeEndian.Uint32(v))
 	}
+
 	return "0x" + hex.EncodeToString(v)
 }
 
@@ -135,11 +136,13 @@ func (o *operand) number(n uint32) string {
 				names = append(names, name)
 			}
 		}
+
 		if names != nil {
 			return strings.Join(names, ",")
 		}
 		return fmt.Sprintf("0x%x", n)
 	}
+
 	return strconv.FormatUint(uint64(n), 10)
 }
 
@@ -150,5 +153,6 @@ func prefixLen(mask []byte) (ones int, prefix bool) {
 		prefix = prefix && (ones == 8*i || b == 0) && bits.LeadingZeros8(^b) == bits.OnesCount8(b)
 		ones += bits.OnesCount8(b)
 	}
+
 	return ones, prefix
 }

@@ -90,6 +90,7 @@ func (q Query) Chains(ctx context.Context, names []string, fn func(ChainInfo)) e
 		q.add(&req, MsgGetChain, "chain", name)
 		req.Text(AttrChainName, name)
 	}
+
 	// an answer that cannot be decoded is no refusal, and must not be mistaken for one
 	var garbled error
 	_, err := q.Conn.SendAll(ctx, &req, func(_ int, m rawnl.Message) error {

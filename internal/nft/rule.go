@@ -130,6 +130,7 @@ func (p Program) Base() (others, base Program) {
 			base = append(base, c)
 		}
 	}
+
 	return others, base
 }
 

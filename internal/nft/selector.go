@@ -105,6 +105,7 @@ func (c Concat) load(b *rawnl.Batch, offset int) int {
 		c[i].load(b, register(offset))
 		offset += (c[i].len + 3) &^ 3
 	}
+
 	return offset
 }
 
@@ -225,6 +226,7 @@ func AppendPrefix(b *rawnl.Batch, offset, op uint32, p netip.Prefix) {
 		mask := PrefixMask(p.Bits())
 		AppendBitwise(b, mask[:len(bytes)], nil)
 	}
+
 	AppendCmp(b, op, bytes)
 }
 
@@ -252,5 +254,6 @@ func (f *Family) Own(l []netip.Prefix) []netip.Prefix {
 			own = append(own, p)
 		}
 	}
+
 	return own
 }

@@ -235,6 +235,7 @@ func (v Verdict) text() string {
 	case VerdictReturn:
 		return "return"
 	}
+
 	return "drop"
 }
 
@@ -317,5 +318,6 @@ func duration(d time.Duration) string {
 			d -= n * u.unit
 		}
 	}
+
 	return s
 }

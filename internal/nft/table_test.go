@@ -117,6 +117,7 @@ func attributes(t *testing.T, b *rawnl.Batch, typ uint8) (l [][]byte) {
 		}
 		rest = rest[(n+3)&^3:]
 	}
+
 	return l
 }
 
@@ -131,6 +132,7 @@ func TestWhatIsEncodedDecodes(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, SetInfo{Name: s.Name, Spec: s.Spec(), Size: s.Size, Count: -1}, got)
 	}
+
 	require.Len(t, sets, 5, "the last is anonymous")
 
 	elems := attributes(t, &b, MsgNewSetElem)
@@ -138,11 +140,13 @@ func TestWhatIsEncodedDecodes(t *testing.T) {
 		require.Equal(t, `10.96.0.1 . tcp . 80 comment "default/web"`, plainSet.ElemText(e))
 		return nil
 	}))
+
 	protocols := 0
 	require.NoError(t, DecodeElements(elems[len(elems)-1], func(e Elem) error {
 		protocols++
 		return nil
 	}))
+
 	require.Equal(t, 3, protocols)
 
 	chains := attributes(t, &b, MsgNewChain)
@@ -181,6 +185,7 @@ func FuzzDecodeObjects(f *testing.F) {
 		f.Add(rest[20:n])
 		rest = rest[(n+3)&^3:]
 	}
+
 	f.Fuzz(func(t *testing.T, data []byte) {
 		_, _ = DecodeSet(data)
 		_, _ = DecodeChain(data)
@@ -188,6 +193,7 @@ func FuzzDecodeObjects(f *testing.F) {
 			_ = r.Hash()
 			_, _ = r.Counted()
 		}
+
 		_ = DecodeElements(data, func(e Elem) error {
 			require.NotEmpty(t, slotMap.ElemText(e))
 			return nil

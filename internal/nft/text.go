@@ -39,6 +39,7 @@ func (t *Text) AddSet(s *Set) {
 	case s.Data != nil:
 		spec += " : " + typeNames(s.Data)
 	}
+
 	spec += ";"
 	switch {
 	case s.Flags&SetInterval != 0:
@@ -46,6 +47,7 @@ func (t *Text) AddSet(s *Set) {
 	case s.Flags&SetEval != 0:
 		spec += " flags dynamic,timeout;"
 	}
+
 	if s.Size > 0 {
 		spec += fmt.Sprintf(" size %d;", s.Size)
 	}
@@ -94,6 +96,7 @@ func (s *Set) ElemText(e Elem) string {
 	case s.Data != nil && e.Data != nil:
 		text += " : " + fieldsText(s.Data, e.Data, nil)
 	}
+
 	return text
 }
 
@@ -107,6 +110,7 @@ func fieldsText(fs []Field, b, end []byte) string {
 				s += "-" + e
 			}
 		}
+
 		return s
 	})
 }
@@ -123,6 +127,7 @@ func (f Field) text(r *Reader) string {
 	case FieldMark:
 		return fmt.Sprintf("0x%08x", r.Native())
 	}
+
 	return r.Addr(fieldTypes[f].len).String()
 }
 
@@ -133,6 +138,7 @@ func (t *Text) AddChain(c *Chain) {
 		spec += fmt.Sprintf(" { type %s hook %s priority %d; policy accept; }", c.Type,
 			hookNames[c.Hook], c.Prio)
 	}
+
 	t.line("add chain", spec)
 }
 

@@ -73,6 +73,7 @@ func DecodeTrace(attrs []byte) (TraceInfo, error) {
 			t.NFProto = uint8(it.U32())
 		}
 	}
+
 	return t, it.Err()
 }
 
@@ -85,6 +86,7 @@ func (t *TraceInfo) decodeVerdict(it rawnl.AttrIter) error {
 			t.ToChain = it.Text()
 		}
 	}
+
 	return it.Err()
 }
 

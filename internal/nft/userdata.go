@@ -26,6 +26,7 @@ func AppendComment(b []byte, s string) []byte {
 		b = append(b, udRest, byte(len(rest)))
 		b = append(b, rest...)
 	}
+
 	return b
 }
 
@@ -45,6 +46,7 @@ func CommentOf(ud []byte) string {
 			rest = string(v)
 		}
 	})
+
 	return s + rest
 }
 
@@ -79,6 +81,7 @@ func appendSetUserData(b []byte, s *Set) []byte {
 		b = udTLV(b, udKeyTypeof, typeofFields(s.Key))
 		b = udTLV(b, udDataTypeof, typeofFields(s.Data))
 	}
+
 	if s.Comment != "" {
 		b = udTLV(b, udSetComment, append([]byte(s.Comment), 0))
 	}
@@ -99,6 +102,7 @@ func byteOrder(fs []Field) uint32 {
 	case fs[0] == FieldMark, fs[0] == FieldSlot:
 		return orderHost
 	}
+
 	return orderNetwork
 }
 
@@ -148,6 +152,7 @@ func (f Field) typeof() []byte {
 	case FieldSlot:
 		return typeof(typeofNumgen, udNumbers(numgenRandom, 2, 0)) // type, modulus, offset
 	}
+
 	return nil
 }
 

@@ -61,6 +61,7 @@ func (it *AttrIter) Next() bool {
 		it.err = fmt.Errorf("%w: %d bytes after the last attribute", ErrMalformed, len(rest))
 		return false
 	}
+
 	n := int(native.Uint16(rest))
 	typ := native.Uint16(rest[2:])
 	if n < attrHeaderLen || n > len(rest) {
@@ -68,6 +69,7 @@ func (it *AttrIter) Next() bool {
 			typ&attrTypeMask, n, len(rest))
 		return false
 	}
+
 	it.typ, it.data = typ, rest[attrHeaderLen:n:n]
 	it.next += min(align(n), len(rest))
 	return true
@@ -104,6 +106,7 @@ func (it *AttrIter) Fixed(n int) []byte {
 		it.Fail("has %d bytes of data, want %d", len(it.data), n)
 		return make([]byte, n)
 	}
+
 	return it.data
 }
 

@@ -61,6 +61,7 @@ func TestAttributesReadBackAsWritten(t *testing.T) {
 		require.Equal(t, typ, it.Type())
 		return &it
 	}
+
 	require.Equal(t, []byte{1, 2, 3, 4, 5}, next(1).Data())
 	require.Equal(t, "abcd", next(2).Text())
 	require.Empty(t, next(3).Data())
@@ -183,6 +184,7 @@ func FuzzAttrs(f *testing.F) {
 				require.LessOrEqual(t, len(inner.Data()), len(it.Data()))
 			}
 		}
+
 		require.LessOrEqual(t, total, len(data))
 		if it.Err() == nil {
 			require.Equal(t, len(data), it.offset(), "without an error, everything was read")
@@ -224,6 +226,7 @@ func writeTree(b *Batch, r *rand.Rand, depth uint16, leaves *[]PathStep) {
 			b.End(m)
 			continue
 		}
+
 		data := bytes.Repeat([]byte{byte(r.Uint32())}, r.IntN(9))
 		typ := uint16(r.IntN(nestedTypes))
 		b.Attr(typ, data)
@@ -237,7 +240,9 @@ func readTree(t *testing.T, it AttrIter, depth uint16, leaves *[]PathStep) {
 			readTree(t, it.Nest(), depth+1, leaves)
 			continue
 		}
+
 		*leaves = append(*leaves, PathStep{it.Type(), bytes.Clone(it.Data())})
 	}
+
 	require.NoError(t, it.Err())
 }

@@ -61,6 +61,7 @@ func (b *Batch) Message(subsys, msgType uint8, flags uint16, family uint8, resID
 		// transaction writes the begin message there
 		b.buf = slices.Grow(b.buf[:0], beginLen+frameLen)[:beginLen]
 	}
+
 	b.msgs = append(b.msgs, entry{at: len(b.buf), obj: obj})
 	putFrame(b.extend(frameLen), uint16(subsys)<<8|uint16(msgType), flags|FlagRequest, family,
 		resID)
@@ -98,6 +99,7 @@ func (b *Batch) attr(typ uint16, n int) []byte {
 			attrHeaderLen+n, MaxAttr)
 		n = 0
 	}
+
 	p := b.extend(attrHeaderLen + align(n))
 	native.PutUint16(p, uint16(attrHeaderLen+n))
 	native.PutUint16(p[2:], typ)
@@ -153,6 +155,7 @@ func (b *Batch) Nest(typ uint16) Mark {
 		b.fail("attributes are nested more than %d deep", maxNest)
 		return m
 	}
+
 	b.open[b.depth] = m
 	b.depth++
 	return m
@@ -164,6 +167,7 @@ func (b *Batch) End(m Mark) {
 		b.fail("attributes are not closed in the order in which they were begun")
 		return
 	}
+
 	b.depth--
 	n := len(b.buf) - int(m)
 	if n > MaxAttr {
@@ -171,6 +175,7 @@ func (b *Batch) End(m Mark) {
 			native.Uint16(b.buf[m+2:])&attrTypeMask, n, MaxAttr)
 		return
 	}
+
 	native.PutUint16(b.buf[m:], uint16(n))
 }
 
@@ -187,6 +192,7 @@ func (b *Batch) seal() error {
 		b.fail("attribute %d was not closed", native.Uint16(b.buf[at+2:])&attrTypeMask)
 		b.depth = 0
 	}
+
 	if len(b.buf) > maxBuffer {
 		b.fail("the batch has %d bytes, more than netlink can carry", len(b.buf))
 	}
@@ -194,6 +200,7 @@ func (b *Batch) seal() error {
 		at := b.msgs[len(b.msgs)-1].at
 		native.PutUint32(b.buf[at:], uint32(len(b.buf)-at))
 	}
+
 	return b.err
 }
 
@@ -276,6 +283,7 @@ func (b *Batch) transaction(genID, beginSeq, endSeq uint32) []byte {
 		native.PutUint16(attr[2:], attrBatchGenID)
 		binary.BigEndian.PutUint32(attr[4:], genID)
 	}
+
 	start, size := beginLen-len(begin), len(b.buf)
 	if b.checked {
 		return b.buf[start:]

@@ -202,6 +202,7 @@ func appendElements(b *Batch, n int) {
 			b.Text(2, "endpoints-10")
 			list = b.Nest(3)
 		}
+
 		elem := b.Nest(1)
 		key := b.Nest(1)
 		native.PutUint32(elementKey, uint32(i))
@@ -212,6 +213,7 @@ func appendElements(b *Batch, n int) {
 		b.End(data)
 		b.End(elem)
 	}
+
 	b.End(list)
 }
 
@@ -222,6 +224,7 @@ func TestAppendingAllocatesNothing(t *testing.T) {
 		everyAttribute(&b)
 		appendElements(&b, 5000)
 	}
+
 	fill()
 	require.NoError(t, b.seal())
 	require.Zero(t, testing.AllocsPerRun(20, fill))
@@ -237,6 +240,7 @@ func TestGrowing(t *testing.T) {
 		batch.Message(SubsysNFTables, 1, 0, 0, 0, Object{})
 		batch.U32(1, 2)
 	}
+
 	require.Equal(t, b.Bytes(), a.Bytes())
 	require.Equal(t, room, cap(a.buf))
 	a.Grow(1, 2000)

@@ -83,6 +83,7 @@ func TestCommitJudgesTheAnswers(t *testing.T) {
 			} else {
 				require.EqualError(t, err, tt.want)
 			}
+
 			require.Len(t, kernel.Pending, tt.left)
 			for i := range 3 {
 				native.PutUint32(b.At(i)[8:], 0)

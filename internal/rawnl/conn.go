@@ -108,6 +108,7 @@ func dial(protocol int, cfg *Config) (*Conn, error) {
 			return nil, err
 		}
 	}
+
 	if cfg.Wrap != nil {
 		sock = cfg.Wrap(sock)
 	}
@@ -152,5 +153,6 @@ func (c *Conn) LoadModule(ctx context.Context, name string) error {
 		c.sock.LoadModule(name)
 		c.loaded = append(c.loaded, name)
 	}
+
 	return nil
 }

@@ -86,6 +86,7 @@ func open[T any](dial func() (T, error)) (T, error) {
 		}
 		time.Sleep(loadWait)
 	}
+
 	return dial()
 }
 
@@ -113,10 +114,12 @@ func newSocket(protocol int) (Socket, error) {
 				unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1))
 		}
 	}
+
 	if err == nil {
 		s.size, err = s.buffer(sendBuffer, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF)
 		s.size -= sendOverhead
 	}
+
 	if err == nil {
 		s.queue, err = s.buffer(receiveBuffer, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF)
 	}
@@ -124,6 +127,7 @@ func newSocket(protocol int) (Socket, error) {
 		unix.Close(fd)
 		return nil, err
 	}
+
 	return s, nil
 }
 
@@ -136,6 +140,7 @@ func (s *kernelSocket) buffer(n, force, plain int) (int, error) {
 			return 0, fmt.Errorf("set the size of a buffer: %w", err)
 		}
 	}
+
 	return unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, plain)
 }
 
@@ -177,6 +182,7 @@ func (s *kernelSocket) Receive(p []byte, sizes []int) (int, error) {
 			s.many[i].hdr.SetIovlen(1)
 		}
 	}
+
 	for {
 		// unix.Recvfrom would allocate the sender's address twice.
 		n, _, err := unix.Syscall6(trap, uintptr(s.fd), uintptr(at), uintptr(length),

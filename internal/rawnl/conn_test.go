@@ -63,6 +63,7 @@ func TestSequenceNumbersAreNeverZero(t *testing.T) {
 		}
 		return []any{answer(r[len(r)-2].Seq, 0, "", 0)}
 	}
+
 	require.NoError(t, c.Commit(t.Context(), numbered(3), 0))
 	require.EqualValues(t, 6, c.seq, "they began again at 1")
 }

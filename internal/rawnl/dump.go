@@ -65,6 +65,7 @@ func (c *Conn) dump(ctx context.Context, req *Batch, through bool, fn func(Messa
 		}
 		return fmt.Errorf("%s: %w", req.msgs[0].obj.label(0), ErrDumpInterrupted)
 	}
+
 	var own error // is no error of the connection
 	reply := func(_ int, m Message) error {
 		moved := m.Subsys == SubsysNFTables && begun && m.ResID != gen
@@ -76,6 +77,7 @@ func (c *Conn) dump(ctx context.Context, req *Batch, through bool, fn func(Messa
 		}
 		return own
 	}
+
 	ended := func(_ int, v verdict) error {
 		switch c.dumpSeq = 0; {
 		case v.errno != 0:
@@ -83,8 +85,10 @@ func (c *Conn) dump(ctx context.Context, req *Batch, through bool, fn func(Messa
 		case v.torn:
 			own = interrupted()
 		}
+
 		return own
 	}
+
 	err = c.work(ctx, "dump", "dump", req, func() (error, error) {
 		for try := 1; ; try++ {
 			own = nil
@@ -96,6 +100,7 @@ func (c *Conn) dump(ctx context.Context, req *Batch, through bool, fn func(Messa
 			case begun || try == dumpTries || !errors.Is(own, syscall.EBUSY):
 				return own, nil
 			}
+
 			c.dumpSeq = stalledDump
 			if err := c.settle(ctx); err != nil {
 				return nil, err

@@ -73,10 +73,12 @@ func TestDumpsReadToTheEnd(t *testing.T) {
 				}
 				return nil
 			}
+
 			dumping := func(r messages) []any {
 				require.Equal(t, FlagRequest|FlagDump, r[0].Flags)
 				return tt.answer(r[0].Seq)
 			}
+
 			kernel.Answer = dumping
 			require.ErrorIs(t, c.Dump(t.Context(), numbered(1), fn), tt.err)
 			require.Equal(t, tt.seen, seen)
@@ -113,6 +115,7 @@ func TestADumpThatWasGivenUpEndsWhereItEnds(t *testing.T) {
 		require.Empty(t, kernel.Pending, "the dump before was not read to its end")
 		return []any{done(r[0].Seq, 0, 0)}
 	}
+
 	require.NoError(t, c.Dump(t.Context(), numbered(1), func(Message) error { return nil }))
 }
 
@@ -129,6 +132,7 @@ func TestWaitingForATurnEndsWithTheContext(t *testing.T) {
 		require.ErrorIs(t, <-got, context.Canceled)
 		return nil
 	}))
+
 	require.Len(t, kernel.Sent, 1)
 }
 

@@ -53,6 +53,7 @@ func Refusals(err error) OpErrors {
 	case errors.As(err, &one):
 		return OpErrors{one}
 	}
+
 	return nil
 }
 
@@ -65,12 +66,14 @@ func Except(err error, errno syscall.Errno) error {
 	} else if !several {
 		return err
 	}
+
 	var rest OpErrors
 	for _, e := range all {
 		if e.Errno != errno {
 			rest = append(rest, e)
 		}
 	}
+
 	return rest.Err()
 }
 

@@ -54,6 +54,7 @@ func numbered(n int) *Batch {
 			Name: string(rune('a' + i))})
 		b.Text(1, "t")
 	}
+
 	return &b
 }
 

@@ -34,6 +34,7 @@ func DialGeneric(ctx context.Context, family, module string, cfg *Config) (*Conn
 			id, err = c.findFamily(ctx, family)
 		}
 	}
+
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open a generic netlink connection: %w", err), c.Close())
 	}
@@ -59,10 +60,12 @@ func (c *Conn) findFamily(ctx context.Context, name string) (id uint16, err erro
 				id = it.NativeU16()
 			}
 		}
+
 		if err := it.Err(); err != nil {
 			return 0, fmt.Errorf("%s: %w", obj.label(0), err)
 		}
 	}
+
 	if id <= familyController {
 		return 0, fmt.Errorf("%s: %w: its number is %d", obj.label(0), ErrMalformed, id)
 	}

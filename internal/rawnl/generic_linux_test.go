@@ -18,6 +18,7 @@ func dialSomeFamily(t *testing.T) *Conn {
 			return c
 		}
 	}
+
 	t.Skip("needs a kernel with a family of generic netlink")
 	return nil
 }

@@ -51,6 +51,7 @@ func TestAFamilyWhoseModuleIsNotLoadedIsAskedForTwice(t *testing.T) {
 		}
 		return familyReply(r[0], testFamily)
 	}
+
 	_, err := DialGeneric(t.Context(), "TEST", "", &Config{Socket: k})
 	require.ErrorIs(t, err, syscall.ENOENT)
 	require.EqualError(t, err, "open a generic netlink connection: "+
@@ -153,6 +154,7 @@ func TestAnErrnoMayHaveAMeaning(t *testing.T) {
 		b.Command(1, 1, 0, Object{Verb: "get", Part: namer{}})
 		b.Text(1, "thing")
 	}
+
 	_, err := c.SendAll(t.Context(), &b, nil)
 	require.EqualError(t, err,
 		"get thing: no such thing; get thing: operation not permitted (no)")

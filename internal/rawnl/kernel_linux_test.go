@@ -86,6 +86,7 @@ func readNumbers(m Message, seen map[uint32]bool) error {
 			}
 		}
 	}
+
 	return it.Err()
 }
 
@@ -103,6 +104,7 @@ func dumpNumbers(t testing.TB, c *Conn) (seen map[uint32]bool) {
 			return seen
 		}
 	}
+
 	require.FailNow(t, "the dump was interrupted again and again")
 	return nil
 }
@@ -130,8 +132,10 @@ func tables(t testing.TB, c *Conn) []string {
 				names = append(names, it.Text())
 			}
 		}
+
 		return nil
 	}))
+
 	return names
 }
 
@@ -155,6 +159,7 @@ func commitNumbers(t testing.TB, c *Conn, n uint32) {
 		require.NoError(t, c.Commit(t.Context(), &b, 0))
 		b.Reset()
 	}
+
 	require.NoError(t, c.Commit(t.Context(), &b, 0))
 }
 
@@ -204,6 +209,7 @@ func TestKernelRefusesAllForOneBadMessage(t *testing.T) {
 		require.EqualError(t, all[0], "add element 1 in set s of table ip t: file exists")
 		require.Equal(t, frameLen+8+8+4+16, all[0].Offset)
 	}
+
 	require.EqualError(t, all[1], "delete chain nowhere of table ip t: no such file or directory")
 	require.Equal(t, frameLen+8, all[1].Offset, "the name of the chain")
 	require.Equal(t, 2, all[1].Index)
@@ -266,10 +272,12 @@ func TestDumpSeesAChangeOnTheWay(t *testing.T) {
 				appendNumbers(&change, 0, uint32(n+attempts))
 				require.NoError(t, other.Commit(t.Context(), &change, 0))
 			}
+
 			return readNumbers(m, seen)
 		})
 		require.Equal(t, attempts <= 2, errors.Is(err, ErrDumpInterrupted), "%v", err)
 	}
+
 	require.Equal(t, n+2, len(seen))
 
 	err := c.Dump(t.Context(), &req, func(m Message) error {
@@ -298,6 +306,7 @@ func TestDumpsCanBeGivenUp(t *testing.T) {
 		require.NotZero(t, c.dumpSeq, "the kernel has more of it")
 		require.Equal(t, n, len(dumpNumbers(t, c)), "another dump is complete all the same")
 	}
+
 	err := c.Dump(t.Context(), &req, func(Message) error { return unix.ENOTTY })
 	require.ErrorIs(t, err, unix.ENOTTY)
 	generation(t, c)
@@ -366,6 +375,7 @@ func TestGoroutinesTakeTurns(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	require.Equal(t, 5000+workers*rounds, len(dumpNumbers(t, c)))
 }
@@ -381,6 +391,7 @@ func appendQuestions(b *Batch, begin, end uint32) {
 
 func TestLookupFindsElements(t *testing.T) {
 	t.Parallel()
+
 	// the last one is so small that answers are lost
 	for _, queue := range []int{0, 256 << 10, 8 << 10} {
 		c := dialNew(t)
@@ -389,6 +400,7 @@ func TestLookupFindsElements(t *testing.T) {
 			sock := c.sock.(*kernelSocket)
 			ok(sock.buffer(queue, unix.SO_RCVBUF, unix.SO_RCVBUF))(t)
 		}
+
 		var b Batch
 		appendQuestions(&b, 1000, 8000)
 		require.Greater(t, b.Len(), 1)
@@ -401,6 +413,7 @@ func TestLookupFindsElements(t *testing.T) {
 			}
 			return readNumbers(m, found)
 		}))
+
 		require.EqualValues(t, 8000, next)
 		require.Len(t, found, 2000)
 		require.True(t, found[1000] && found[2999])
@@ -418,5 +431,6 @@ func TestLookupInAListThatIsNotThere(t *testing.T) {
 		n++
 		return nil
 	}))
+
 	require.Equal(t, 10, n)
 }

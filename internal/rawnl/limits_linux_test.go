@@ -48,6 +48,7 @@ func requestNowhere(n int) *Batch {
 			Object{Verb: "get", Kind: "table", Name: "nowhere"})
 		b.Text(unix.NFTA_TABLE_NAME, "nowhere")
 	}
+
 	return &b
 }
 
@@ -85,6 +86,7 @@ func TestBatchesAreLimited(t *testing.T) {
 		n := ok(sock.buffer(200<<10, unix.SO_SNDBUF, unix.SO_SNDBUF))(t)
 		c.limit = n - sendOverhead
 	}
+
 	limit := c.MaxBatch()
 	require.Less(t, limit, 1<<30)
 	t.Logf("the limit is %d bytes", limit)
@@ -101,6 +103,7 @@ func TestBatchesAreLimited(t *testing.T) {
 		b.Attr(tableUserData, make([]byte, rest()-attrHeaderLen))
 		require.Equal(t, size, b.Size())
 	}
+
 	fill(limit / 4 * 4)
 	require.NoError(t, c.Commit(t.Context(), &b, generation(t, c)), "exactly as large as can be")
 	fill(limit/4*4 + 4)
@@ -129,14 +132,17 @@ func TestDialTakesTheThreadsNamespace(t *testing.T) {
 			t.Errorf("enter the namespace: %v", err)
 			return
 		}
+
 		c, err := Dial(nil)
 		if err != nil {
 			t.Errorf("dial: %v", err)
 			return
 		}
+
 		defer c.Close()
 		names <- tables(t, c)
 	}()
+
 	require.Equal(t, []string{"t"}, <-names)
 }
 

@@ -55,6 +55,7 @@ func Listen(groups []uint32, buffer int) (*Listener, error) {
 		}
 		return l.err != errEmpty
 	}
+
 	return l, nil
 }
 
@@ -71,6 +72,7 @@ func (l *Listener) Receive(p []byte) (int, error) {
 	case l.err != nil:
 		return 0, l.err // ENOBUFS is ErrOverflow
 	}
+
 	return l.n, nil
 }
 

@@ -21,6 +21,7 @@ func TestListener(t *testing.T) {
 		l, err = Listen([]uint32{1}, 1<<16) // NFNLGRP_CONNTRACK_NEW
 		return err
 	}))
+
 	require.NoError(t, l.SetDeadline(time.Now().Add(time.Millisecond)))
 	require.ErrorIs(t, errOf(l.Receive(make([]byte, 8<<10))), os.ErrDeadlineExceeded)
 	require.NoError(t, l.SetDeadline(time.Time{}))
@@ -30,6 +31,7 @@ func TestListener(t *testing.T) {
 		_, err := l.Receive(make([]byte, 8<<10))
 		received <- err
 	}()
+
 	time.Sleep(5 * time.Millisecond)
 	require.NoError(t, l.Close())
 	require.ErrorIs(t, <-received, ErrClosed)

@@ -36,6 +36,7 @@ func (c *Conn) Lookup(ctx context.Context, b *Batch,
 				lists = append(lists, list)
 			}
 		}
+
 		return c.lookup(ctx, b, lists, fn)
 	})
 }
@@ -48,6 +49,7 @@ func (c *Conn) lookup(ctx context.Context, b *Batch, lists []entryList,
 	fn func(i, entry int, m Message, found bool) error) (refused, err error) {
 	var told, open int // entries that fn was told of, and lists that are not answered in full
 	var lost bool      // some answers had no room in the receive queue
+
 	// tell tells fn of the next entry of a list. end says that the kernel answers no more of it.
 	tell := func(l *entryList, m Message, found, end bool) error {
 		entry := l.entry
@@ -58,14 +60,17 @@ func (c *Conn) lookup(ctx context.Context, b *Batch, lists []entryList,
 			l.until = 0
 			open--
 		}
+
 		return fn(l.msg, entry, m, found)
 	}
+
 	reply := func(i int, m Message) error {
 		if l := &lists[i]; l.next < l.until {
 			refused = tell(l, m, true, false)
 		}
 		return answered(refused, open)
 	}
+
 	// An error ends a list: the next entry does not exist, or its answer had no room.
 	ended := func(i int, v verdict) error {
 		switch l := &lists[i]; {
@@ -79,8 +84,10 @@ func (c *Conn) lookup(ctx context.Context, b *Batch, lists []entryList,
 		default:
 			refused = messageError(b, l.msg, v)
 		}
+
 		return answered(refused, open)
 	}
+
 	for window := max(1, min(lookupWindow, c.queue/ackSize)); len(lists) > 0; {
 		if err := c.proceed(ctx); err != nil {
 			return nil, err
@@ -96,6 +103,7 @@ func (c *Conn) lookup(ctx context.Context, b *Batch, lists []entryList,
 		default:
 			return nil, err
 		}
+
 		if lost && window == 1 && told == 0 {
 			return nil, ErrAnswersLost
 		}
@@ -104,6 +112,7 @@ func (c *Conn) lookup(ctx context.Context, b *Batch, lists []entryList,
 		}
 		lists = slices.DeleteFunc(lists, func(l entryList) bool { return l.next >= l.end })
 	}
+
 	return nil, nil
 }
 
@@ -132,6 +141,7 @@ func (c *Conn) fillPart(b *Batch, lists []entryList, window int) int {
 			}
 			l.until = to
 		}
+
 		if l.until == l.next {
 			break
 		}
@@ -142,6 +152,7 @@ func (c *Conn) fillPart(b *Batch, lists []entryList, window int) int {
 		part.Raw(msg[l.next:l.until])
 		native.PutUint16(part.buf[at:], uint16(len(part.buf)-at))
 	}
+
 	_ = part.seal() // its messages are those of b
 	return part.Len()
 }
@@ -168,6 +179,7 @@ func listOf(b *Batch, i int) (entryList, error) {
 		return entryList{}, fmt.Errorf("%w: %s: no list at its end", ErrBadBatch,
 			b.msgs[i].obj.label(i))
 	}
+
 	head := at + attrHeaderLen
 	return entryList{msg: i, head: head, next: head, end: at + attrHeaderLen + len(it.Data())}, nil
 }

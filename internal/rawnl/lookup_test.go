@@ -28,8 +28,10 @@ func (l *lister) answer(request messages) (data []any) {
 		case room == -1:
 			data = append(data, errOverrun)
 		}
+
 		return room >= 0
 	}
+
 	for _, p := range request {
 		it := Attrs(p.Body[genLen:])
 		for it.Next() {
@@ -45,6 +47,7 @@ func (l *lister) answer(request messages) (data []any) {
 					add(answer(p.Seq, errno, "", 0))
 					break
 				}
+
 				r := reply(p.Seq, 0, uint16(n))
 				if !add(r) {
 					break
@@ -52,6 +55,7 @@ func (l *lister) answer(request messages) (data []any) {
 			}
 		}
 	}
+
 	return data
 }
 
@@ -68,6 +72,7 @@ func asking(lists ...[]uint32) *Batch {
 		}
 		b.End(list)
 	}
+
 	return &b
 }
 
@@ -93,6 +98,7 @@ func told(t *testing.T, lists [][]uint32) (fn func(i, entry int, m Message, foun
 		}
 		return nil
 	}
+
 	return fn, func() {
 		for i, l := range lists {
 			require.Equal(t, len(l), next[i], "list %d", i)
@@ -152,6 +158,7 @@ func TestLookupFitsTheSendBuffer(t *testing.T) {
 			require.LessOrEqual(t, len(p), size)
 		}
 	}
+
 	c, kernel := dialFake(t, (&lister{room: 100}).answer)
 	limit(c, kernel, 39, 0)
 	require.ErrorIs(t, c.Lookup(t.Context(), asking(lists...), nil), ErrBatchTooLarge)

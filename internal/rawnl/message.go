@@ -85,11 +85,13 @@ func nextPacket(data []byte) (p packet, rest []byte, err error) {
 		return packet{}, nil, fmt.Errorf("%w: %d bytes are too short for a header", ErrMalformed,
 			len(data))
 	}
+
 	n := native.Uint32(data)
 	if n < headerLen || uint64(n) > uint64(len(data)) {
 		return packet{}, nil, fmt.Errorf("%w: it claims %d bytes, %d are there", ErrMalformed, n,
 			len(data))
 	}
+
 	p = packet{
 		typ:   native.Uint16(data[4:]),
 		flags: native.Uint16(data[6:]),
@@ -106,6 +108,7 @@ func (p packet) message() (Message, error) {
 		return Message{}, fmt.Errorf("%w: type %#x has %d bytes, too few for a second header",
 			ErrMalformed, p.typ, len(p.body))
 	}
+
 	return Message{
 		Subsys: uint8(p.typ >> 8),
 		Type:   uint8(p.typ),
@@ -137,6 +140,7 @@ func Messages(data []byte, fn func(Message) error) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -166,11 +170,13 @@ func (c *Conn) collect(ctx context.Context, r *request) error {
 		case err != nil:
 			return err
 		}
+
 		for slot, size := range sizes[:n] {
 			if size > room {
 				return fmt.Errorf("%w: a datagram of %d bytes, more than %d", ErrMalformed, size,
 					room)
 			}
+
 			last, bad, err := r.answered(c.rx[slot*room:][:size])
 			if err != nil {
 				return err
@@ -178,6 +184,7 @@ func (c *Conn) collect(ctx context.Context, r *request) error {
 			found, refused = found || last, refused || bad
 		}
 	}
+
 	if lost {
 		return ErrAnswersLost
 	}
@@ -214,10 +221,12 @@ func (r *request) answered(data []byte) (found, refused bool, err error) {
 				err = r.reply(r.begin+i, m)
 			}
 		}
+
 		if err != nil {
 			return false, false, err
 		}
 	}
+
 	return found, refused, nil
 }
 
@@ -259,6 +268,7 @@ func (p packet) verdict() (verdict, error) {
 		}
 		at += n
 	}
+
 	it := Attrs(p.body[at:])
 	for it.Next() {
 		switch it.Type() {
@@ -268,6 +278,7 @@ func (p packet) verdict() (verdict, error) {
 			v.offset = int(min(it.NativeU32(), math.MaxInt32))
 		}
 	}
+
 	return v, it.Err()
 }
 
@@ -284,5 +295,6 @@ func (p packet) quotedLen() (int, error) {
 		return 0, fmt.Errorf("%w: an error quotes %d bytes, %d are there", ErrMalformed, n,
 			len(p.body)-4)
 	}
+
 	return min(align(int(n)), len(p.body)-4), nil
 }

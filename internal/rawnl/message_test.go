@@ -107,6 +107,7 @@ func TestGenerationsAreParsed(t *testing.T) {
 		return Message{Subsys: SubsysNFTables, Type: msgNewGen, Port: 5,
 			Attrs: b.Bytes()[frameLen:]}
 	}
+
 	g, ok, err := write(func(b *Batch) {
 		b.U32(1, 7)
 		b.U32(2, 99)
@@ -125,6 +126,7 @@ func TestGenerationsAreParsed(t *testing.T) {
 		require.True(t, ok)
 		require.ErrorIs(t, err, ErrMalformed)
 	}
+
 	require.EqualValues(t, 8, NextGenID(7))
 	require.EqualValues(t, 1, NextGenID(1<<32-1), "the kernel skips 0")
 }
@@ -139,6 +141,7 @@ func FuzzMessages(f *testing.F) {
 				require.ErrorIs(t, err, ErrMalformed)
 				return
 			}
+
 			require.Less(t, len(rest), len(data), "every step gets on")
 			for _, typ := range []uint16{msgError, msgDone} {
 				p.typ = typ
@@ -146,10 +149,12 @@ func FuzzMessages(f *testing.F) {
 				require.True(t, err == nil || errors.Is(err, ErrMalformed))
 				require.GreaterOrEqual(t, v.offset, 0)
 			}
+
 			if m, err := p.message(); err == nil {
 				_, _, err = m.Generation()
 				require.True(t, err == nil || errors.Is(err, ErrMalformed))
 			}
+
 			data = rest
 		}
 	})

@@ -62,6 +62,7 @@ func (o Object) text(part string) string {
 		}
 		s.WriteString(word)
 	}
+
 	add("", part)
 	whole := strings.TrimSpace(o.Kind + " " + o.Name)
 	add(" in ", whole)
@@ -115,6 +116,7 @@ func AttrPath(msg []byte, offset int) []PathStep {
 				break
 			}
 		}
+
 		path = append(path, PathStep{it.Type(), it.Data()})
 		switch {
 		case offset == begin:
@@ -122,6 +124,7 @@ func AttrPath(msg []byte, offset int) []PathStep {
 		case offset < begin+attrHeaderLen:
 			return nil
 		}
+
 		at, level = begin+attrHeaderLen, it.Data()
 	}
 }

@@ -53,6 +53,7 @@ func describeElement(msg []byte, offset int) string {
 			return fmt.Sprintf("element %d", binary.BigEndian.Uint32(value.Data()))
 		}
 	}
+
 	return ""
 }
 
@@ -71,6 +72,7 @@ func appendNumbers(b *Batch, flags uint16, numbers ...uint32) {
 		b.End(key)
 		b.End(elem)
 	}
+
 	b.End(list)
 }
 

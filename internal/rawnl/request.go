@@ -41,6 +41,7 @@ func (c *Conn) begin(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+
 	err := c.proceed(ctx)
 	if err == nil && c.dumpSeq != 0 {
 		err = c.settle(ctx)
@@ -65,6 +66,7 @@ func (c *Conn) work(ctx context.Context, op, what string, b *Batch,
 		defer c.end()
 		err = b.seal()
 	}
+
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
@@ -78,6 +80,7 @@ func (c *Conn) work(ctx context.Context, op, what string, b *Batch,
 	default:
 		err = errors.Join(refused, fmt.Errorf("%s: %w", op, err))
 	}
+
 	if c.log == nil || !c.log.Enabled(ctx, slog.LevelDebug) {
 		return err
 	}
@@ -115,6 +118,7 @@ func (c *Conn) settle(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -150,6 +154,7 @@ func (c *Conn) exchange(ctx context.Context, r *request) error {
 			native.PutUint16(last[4:], c.family)
 		}
 	}
+
 	flags := last[6:]
 	old := native.Uint16(flags)
 	native.PutUint16(flags, old|r.flags)
@@ -195,8 +200,10 @@ func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
 		default:
 			errs = append(errs, messageError(b, i, v))
 		}
+
 		return nil
 	}
+
 	op := "commit"
 	if b.checked {
 		op = "check"
@@ -241,6 +248,7 @@ func (c *Conn) SendAll(ctx context.Context, b *Batch, reply func(i int, m Messag
 		}
 		return nil
 	}
+
 	err = c.work(ctx, op, what, b, func() (error, error) {
 		for done < b.Len() {
 			// at least one message, and at most as many as the queue can hold errors for
@@ -249,17 +257,21 @@ func (c *Conn) SendAll(ctx context.Context, b *Batch, reply func(i int, m Messag
 				b.endOf(end)-b.msgs[done].at <= c.limit {
 				end++
 			}
+
 			err := c.proceed(ctx)
 			if err == nil {
 				err = c.exchange(context.Background(), &request{b: b, begin: done, end: end,
 					flags: FlagAck, reply: reply, ended: ended})
 			}
+
 			if err != nil {
 				return errs.Err(), fmt.Errorf("%d of %d messages were answered: %w", done, b.Len(),
 					err)
 			}
+
 			done = end
 		}
+
 		return errs.Err(), nil
 	})
 	return done, err
@@ -348,6 +360,7 @@ func (m Message) Generation() (g GenInfo, ok bool, err error) {
 			g.ProcName = it.Text()
 		}
 	}
+
 	if err = it.Err(); err == nil && g.ID == 0 {
 		err = fmt.Errorf("%w: a generation without an id", ErrMalformed)
 	}

@@ -35,6 +35,7 @@ func TestRequestsAreSplitToFit(t *testing.T) {
 					data = append(data, answer(r[1].Seq, syscall.EEXIST, "", 0),
 						reply(r[1].Seq, 0, 0))
 				}
+
 				return append(data, answer(r[len(r)-1].Seq, 0, "", 0))
 			})
 			limit(c, kernel, tt.size, tt.queue)
@@ -49,6 +50,7 @@ func TestRequestsAreSplitToFit(t *testing.T) {
 				}
 				at += n
 			}
+
 			require.Equal(t, want, refused(err))
 		})
 	}
@@ -125,6 +127,7 @@ func TestRepliesFindTheirRequests(t *testing.T) {
 				data = append(data, answer(m.Seq, syscall.ENOENT, "", 0))
 			}
 		}
+
 		return append(data, answer(r[len(r)-1].Seq, 0, "", 0))
 	})
 	limit(c, kernel, 0, 5*ackSize)

@@ -71,6 +71,7 @@ func Changes(sticky bool, only servicemodel.Family) (*servicemodel.ChangeSet, er
 			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
 				Port: 8080}}})
 	}
+
 	t, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(node).WithService(full).
 		WithEndpoints(full.Name, eps).WithService(empty))
 	if err != nil {

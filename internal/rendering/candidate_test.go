@@ -30,6 +30,7 @@ func TestTheChangesAskForEverything(t *testing.T) {
 			split++
 		}
 	}
+
 	require.NotZero(t, sources)
 	require.NotZero(t, nodePorts)
 	require.NotZero(t, rejected)

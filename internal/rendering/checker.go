@@ -70,11 +70,13 @@ func Check(backend string, c *servicemodel.ChangeSet, can Abilities) error {
 			r.frontend(fc.New, &can)
 		}
 	}
+
 	for _, pc := range c.Pools {
 		if pc.New != nil {
 			r.pool(pc.New, &can)
 		}
 	}
+
 	if c.Rules != nil {
 		r.node(c.Rules.New, &can)
 	}

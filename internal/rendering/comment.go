@@ -63,6 +63,7 @@ func appendComment(b []byte, f *servicemodel.Frontend, more []string, short bool
 		b = strconv.AppendInt(append(b, name...), int64(f.Affinity/time.Second), 10)
 		b = appendAffinity(b, f, short)
 	}
+
 	for _, word := range more {
 		b = append(append(b, ' '), word...)
 	}
@@ -88,6 +89,7 @@ func appendMasquerade(b []byte, f *servicemodel.Frontend, short bool) []byte {
 		return append(append(b, " m="...),
 			shorts[8*max(0, slices.Index(policies, policy))+int(f.Masquerade&7)])
 	}
+
 	b = append(append(b, " masquerade="...), f.Masquerade.String()...)
 	if policy != servicemodel.MasqueradeDefault {
 		b = append(append(b, '/'), policy...)
@@ -123,6 +125,7 @@ func appendVerdicts(b []byte, f *servicemodel.Frontend, short bool) []byte {
 	case f.Internal == f.External:
 		return append(append(b, " verdict="...), f.Internal.String()...)
 	}
+
 	b = append(append(b, " internal="...), f.Internal.String()...)
 	return append(append(b, " external="...), f.External.String()...)
 }
@@ -149,6 +152,7 @@ func ParseComment(s string, k servicemodel.FrontendKey, more func(word string) b
 			return nil, fmt.Errorf("comment %q: unknown word %q", s, word)
 		}
 	}
+
 	return f, nil
 }
 
@@ -170,6 +174,7 @@ func cutKind(s string) (servicemodel.Kind, string, error) {
 			return servicemodel.Kind(kind), rest, nil
 		}
 	}
+
 	return 0, "", errors.New("it names no kind of frontend")
 }
 
@@ -203,6 +208,7 @@ func set(f *servicemodel.Frontend, name, value string) (ok bool) {
 	case "a":
 		ok = setAffinity(f, value, wholeService[:1], 36)
 	}
+
 	return ok
 }
 
@@ -216,6 +222,7 @@ func named[T interface {
 			return v, true
 		}
 	}
+
 	return 0, false
 }
 

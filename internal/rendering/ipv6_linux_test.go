@@ -58,6 +58,7 @@ func TestWithoutIPv6(t *testing.T) {
 				require.Empty(t, again.Drift)
 				require.Zero(t, again.Stats.Messages)
 			}
+
 			require.NotContains(t, nstest.Run(t, ns, "nft list tables"), "ip6 ", "the other family")
 			must.OK(e.Cleanup(t.Context()))(t)
 		})
@@ -71,11 +72,13 @@ func serve(t *testing.T, ns *netnstest.NS) {
 		"ip route add default dev lo src " + nodeIP} {
 		nstest.Run(t, ns, command)
 	}
+
 	var l net.Listener
 	require.NoError(t, ns.Do(func() (err error) {
 		l, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp4", nodeIP+":8080")
 		return err
 	}))
+
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -110,6 +113,7 @@ func dualStack(only servicemodel.Family) servicemodel.State {
 			Ports: []servicemodel.EndpointPort{{Name: "http",
 				Protocol: servicemodel.TCP, Port: 8080}}})
 	}
+
 	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this", OnlyFamily: only,
 		Addresses: []netip.Addr{netip.MustParseAddr(nodeIP)}}).WithService(svc).
 		WithEndpoints(svc.Name, eps)

@@ -37,9 +37,11 @@ func CheckTable(backend, name string) error {
 		return fmt.Errorf("%s: table name %q: tables of that name are another program's", backend,
 			name)
 	}
+
 	if !IsTableName(name) {
 		return fmt.Errorf("%s: table name %q: want a letter, then letters, digits, \"_\", \"-\" "+
 			"or \".\", %d in all at most", backend, name, MostTableName)
 	}
+
 	return nil
 }

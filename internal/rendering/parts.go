@@ -27,5 +27,6 @@ func CommitInParts(ctx context.Context, c *servicemodel.ChangeSet, tooLarge erro
 			return all, err
 		}
 	}
+
 	return all, nil
 }

@@ -41,12 +41,14 @@ func TestProbingLeavesNothingBehind(t *testing.T) {
 		g := must.OK(c.GenID(t.Context()))(t)
 		return g.ID
 	}
+
 	before := generation()
 	var found []dataplane.Support
 	require.NoError(t, ns.Do(func() error {
 		found = dataplane.Probe(t.Context(), candidates("")...)
 		return nil
 	}))
+
 	require.Equal(t, []dataplane.Support{{Backend: "nftables"}, {Backend: "iptables"}}, found)
 	require.Equal(t, before, generation(), "the ruleset's generation")
 	for _, c := range candidates(ns.NetNS()) {
@@ -68,6 +70,7 @@ func TestProbingBesideAnInstanceOfTheSameName(t *testing.T) {
 	} {
 		nstest.Run(t, ns, command)
 	}
+
 	for _, s := range dataplane.Probe(t.Context(), candidates(ns.NetNS())...) {
 		require.NoError(t, s.Err, s.Backend)
 	}
@@ -84,6 +87,7 @@ func TestWithoutPermission(t *testing.T) {
 				t.Error(s)
 			}
 		}
+
 		return nil
 	}, unix.CAP_NET_ADMIN))
 }
@@ -115,11 +119,13 @@ func TestMissingModules(t *testing.T) {
 				_, err := c.Open()
 				require.ErrorIs(t, err, kernelerr.ErrMissingModule)
 			}
+
 			err := c.Probe(t.Context())
 			if tt.want == "" {
 				require.NoError(t, err)
 				return
 			}
+
 			require.ErrorIs(t, err, kernelerr.ErrMissingModule)
 			require.ErrorContains(t, err, tt.want)
 		})
@@ -129,6 +135,7 @@ func TestMissingModules(t *testing.T) {
 // hide takes a module away until the test ends.
 func hide(t *testing.T, module string) {
 	t.Helper()
+
 	// fails, too, if it is gone but what it used is not
 	_ = exec.CommandContext(t.Context(), "modprobe", "-r", module).Run()
 	if _, err := os.Stat("/sys/module/" + module); err == nil {
@@ -143,8 +150,10 @@ func hide(t *testing.T, module string) {
 				strings.ReplaceAll(name, "-", "_") == module {
 				found = path
 			}
+
 			return err
 		}))
+
 	require.NotEmpty(t, found, "the module's file")
 	require.NoError(t, os.Rename(found, found+".hidden"))
 	t.Cleanup(func() { require.NoError(t, os.Rename(found+".hidden", found)) })

@@ -56,6 +56,7 @@ func (s setting) lines() (l []string) {
 			l = append(l, s.name)
 		}
 	}
+
 	return l
 }
 
@@ -77,6 +78,7 @@ func (s setting) parse(value string) error {
 	case *bool:
 		*v = true
 	}
+
 	return nil
 }
 
@@ -114,9 +116,11 @@ func ParseSettings(number int, lines []string) (servicemodel.Rules, error) {
 				err = s.parse(value)
 			}
 		}
+
 		if err != nil {
 			return servicemodel.Rules{}, fmt.Errorf("setting %q: %w", line, err)
 		}
 	}
+
 	return r, nil
 }

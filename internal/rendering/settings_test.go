@@ -32,6 +32,7 @@ func TestAnotherLayoutIsNotRead(t *testing.T) {
 		_, err := ParseSettings(2, lines)
 		require.ErrorContains(t, err, strconv.Quote(lines[0])+`, want "layout 2"`)
 	}
+
 	got, err := ParseSettings(2, Settings(2, r))
 	require.NoError(t, err)
 	require.Equal(t, r, got)
@@ -43,6 +44,7 @@ func FuzzParseSettings(f *testing.F) {
 		"node-ports ::/0", "localhost-node-ports", ""} {
 		f.Add(line)
 	}
+
 	f.Fuzz(func(t *testing.T, line string) {
 		r, err := ParseSettings(1, []string{"layout 1", "masquerade-mark 0x1", line})
 		if err != nil || r.MasqueradeMark == 0 {

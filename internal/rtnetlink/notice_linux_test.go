@@ -45,6 +45,7 @@ func TestALookSeesWhatHasChanged(t *testing.T) {
 		require.True(t, a.Look(), change)
 		require.True(t, a.Look(), "nothing was listed since")
 	}
+
 	a.Listing()
 	a.Suspect()
 	require.True(t, a.Look())

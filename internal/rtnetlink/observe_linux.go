@@ -63,8 +63,10 @@ func (c *Conn) Settings(family int) (l []Setting, err error) {
 				s.ReversePath = v
 			}
 		}
+
 		l = append(l, s)
 	}
+
 	return l, nil
 }
 

@@ -43,6 +43,7 @@ func Open(ns *threadns.NS) (*Conn, error) {
 		c.Close()
 		return nil, fmt.Errorf("open a socket of rtnetlink: %w", err)
 	}
+
 	return c, nil
 }
 
@@ -104,6 +105,7 @@ func (c *Conn) Indices(names []string) (l []int, err error) {
 			return nil, fmt.Errorf("device %s: %w", name, err)
 		}
 	}
+
 	return l, nil
 }
 
@@ -213,6 +215,7 @@ func except(err error, harmless ...error) error {
 			return nil
 		}
 	}
+
 	return err
 }
 

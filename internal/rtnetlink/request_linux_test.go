@@ -61,6 +61,7 @@ func TestInterruptedDumpsAreBegunAgain(t *testing.T) {
 		}
 		return netlink.ErrDumpInterrupted
 	})
+
 	for what, list := range dumps(c) {
 		interrupted = 0
 		want, err := list()
@@ -104,6 +105,7 @@ func TestOthersMayBeFirst(t *testing.T) {
 		_ = do()
 		return do()
 	})
+
 	for _, change := range []func() error{
 		func() error { return c.RuleAdd(rule) },
 		func() error { return c.RouteReplace(route) },
@@ -114,6 +116,7 @@ func TestOthersMayBeFirst(t *testing.T) {
 	} {
 		require.NoError(t, change())
 	}
+
 	require.True(t, rtnetlink.Gone(c.LinkSetUp(link)))
 	_, err = c.LinkByName("v")
 	require.True(t, rtnetlink.Gone(err), err)

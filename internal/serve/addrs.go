@@ -15,5 +15,6 @@ func HostAddrs() ([]netip.Addr, error) {
 			addrs = append(addrs, p.Addr().Unmap())
 		}
 	}
+
 	return addrs, err
 }

@@ -61,9 +61,11 @@ func (l *Limit) add(c net.Conn) *conn {
 	defer l.mu.Unlock()
 	for l.open.Len() >= l.max {
 		oldest := l.open.Remove(l.open.Front()).(*conn)
+
 		// the server also calls the connection's Close, which then does nothing
 		_ = oldest.Conn.Close()
 	}
+
 	n := &conn{Conn: c, limit: l}
 	n.place = l.open.PushBack(n)
 	return n

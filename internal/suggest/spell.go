@@ -31,6 +31,7 @@ func Nearest(word string, words iter.Seq[string]) (nearest string, ok bool) {
 			best, nearest, ok = d, w, true
 		}
 	}
+
 	return nearest, ok
 }
 
@@ -54,5 +55,6 @@ func distance(a, b string) int {
 			}
 		}
 	}
+
 	return rows[len(a)%3][len(b)]
 }

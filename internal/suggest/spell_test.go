@@ -24,6 +24,7 @@ func TestNearest(t *testing.T) {
 		require.Equal(t, want, got, word)
 		require.Equal(t, want != "", ok, word)
 	}
+
 	_, ok := suggest.Nearest("web", slices.Values([]string{strings.Repeat("w", 1000)}))
 	require.False(t, ok)
 }
@@ -37,6 +38,7 @@ func FuzzNearest(f *testing.F) {
 			suggest.Nearest(word, slices.Values([]string{word}))
 			return
 		}
+
 		at %= len(word)
 		for _, wrong := range []string{word[:at] + word[at+1:], word[:at] + string(letter) +
 			word[at+1:]} {

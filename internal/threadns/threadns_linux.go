@@ -35,6 +35,7 @@ func Open(at netns.Namespace) (*NS, error) {
 		file.Close()
 		return nil, fmt.Errorf("network namespace: stat: %w", err)
 	}
+
 	return &NS{file: file, dev: st.Dev, ino: st.Ino}, nil
 }
 
@@ -65,6 +66,7 @@ func (n *NS) Do(fn func() error) error {
 		defer runtime.UnlockOSThread()
 		return fn()
 	}
+
 	runtime.UnlockOSThread()
 	return In(n.file, fn)
 }
@@ -97,13 +99,16 @@ func OnThread(fn func() error) error {
 			runtime.UnlockOSThread()
 			return
 		}
+
 		defer func() {
 			if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
 				runtime.UnlockOSThread()
 			}
 			home.Close()
 		}()
+
 		err = fn()
 	}()
+
 	return <-done
 }

@@ -20,6 +20,7 @@ func TestItRunsWhereTheThreadIsAlready(t *testing.T) {
 		here, err = os.Readlink(threadNetNS)
 		return errors.Join(err, failure)
 	}), failure)
+
 	require.Equal(t, there, here)
 	require.NoError(t, ns.Close())
 }

@@ -70,6 +70,7 @@ func (t *Turn) Lock(ctx context.Context) (release func(), err error) {
 			return nil, err
 		}
 	}
+
 	strange, holder, since := 0, 0, start
 	for pause := minPause; ; pause = min(2*pause, maxPause/2+rand.N(maxPause/2)) {
 		switch err := unix.Flock(t.fd(), unix.LOCK_EX|unix.LOCK_NB); {
@@ -81,6 +82,7 @@ func (t *Turn) Lock(ctx context.Context) (release func(), err error) {
 		case !errors.Is(err, unix.EWOULDBLOCK):
 			return nil, fmt.Errorf("lock the network namespace: %w", err)
 		}
+
 		if time.Since(start) >= min(strangePatience, t.patience) {
 			switch peer := t.peer(); {
 			case peer == 0:
@@ -92,14 +94,17 @@ func (t *Turn) Lock(ctx context.Context) (release func(), err error) {
 				holder, strange = peer, 0
 			}
 		}
+
 		if t.stuck || time.Since(since) >= t.patience || strange == strangeLooks {
 			t.stuck = true
 			return func() {}, nil
 		}
+
 		if pause == minPause {
 			t.waiting(unix.F_RDLCK)
 			defer t.waiting(unix.F_UNLCK)
 		}
+
 		if err := wait.For(ctx, pause); err != nil {
 			return nil, err
 		}
@@ -147,6 +152,7 @@ func (t *Turn) peer() (pid int) {
 		}
 		return pid
 	}
+
 	return 0
 }
 

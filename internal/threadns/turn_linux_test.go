@@ -37,6 +37,7 @@ func TestOneHasItsTurnAtATime(t *testing.T) {
 		release()
 		close(released)
 	}(release)
+
 	release = must.OK(take(t.Context(), b, time.Minute))(t)
 	now := time.Now()
 	<-released
@@ -88,14 +89,17 @@ func TestWhoComesAgainAtOnceLetsOthersGoFirst(t *testing.T) {
 				release()
 			}
 		}
+
 		ended <- turns
 	}()
+
 	const turns = 50
 	for range turns {
 		release := must.OK(take(t.Context(), seldom, time.Minute))(t)
 		release()
 		time.Sleep(100 * time.Microsecond)
 	}
+
 	cancel()
 	require.Less(t, <-ended, 20*turns, "turns of the other meanwhile")
 }
@@ -148,6 +152,7 @@ func TestStrangersAreNotWaitedFor(t *testing.T) {
 		} else {
 			require.NoError(t, err)
 		}
+
 		must.OK(out.Read(make([]byte, 16)))(t)
 
 		turn := must.OK(OpenTurn(""))(t)
@@ -175,8 +180,10 @@ func TestAQueueIsWaitedForToItsEnd(t *testing.T) {
 		} else {
 			require.NoError(t, err)
 		}
+
 		holders = append(holders, holder)
 	}
+
 	turn := must.OK(OpenTurn(""))(t)
 	defer turn.Close()
 	time.Sleep(each / 4) // the first has it

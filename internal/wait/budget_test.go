@@ -18,6 +18,7 @@ func spent(r *Budget, now *time.Time, period, step, took time.Duration) (n int) 
 			n++
 		}
 	}
+
 	return n
 }
 

@@ -22,6 +22,7 @@ func TestGracePeriodsTakeTimeAndEnd(t *testing.T) {
 		require.NoError(t, GracePeriod(t.Context()))
 		least = min(least, time.Since(start))
 	}
+
 	require.Greater(t, least, 10*time.Microsecond)
 }
 

@@ -20,6 +20,7 @@ func TestEndedIsTheContextsErrorAndItsCause(t *testing.T) {
 		require.ErrorIs(t, err, why)
 		require.EqualError(t, err, "context canceled: terminated signal received")
 	}
+
 	ctx, stop := context.WithTimeout(t.Context(), 0)
 	defer stop()
 	require.Equal(t, context.DeadlineExceeded, Ended(ctx))

@@ -143,6 +143,7 @@ func annotate[T any](v *T, known []annotation[T], values map[string]string, pref
 			r.skip("metadata.annotations["+key+"]", value, "%v", err)
 		}
 	}
+
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		name, ours := strings.CutPrefix(key, prefix+"/")
 		if !ours || slices.Contains(names, name) {

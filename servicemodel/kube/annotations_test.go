@@ -28,16 +28,19 @@ func TestTheDocumentationHasAllAnnotations(t *testing.T) {
 		got = append(got, [2]string{m[1], m[2]})
 		examples[m[1]] = m[3]
 	}
+
 	for _, a := range serviceAnnotations {
 		want = append(want, [2]string{a.name, "Service"})
 		s := &servicemodel.Service{SessionAffinity: servicemodel.SessionAffinity{ClientIP: true},
 			Ports: []servicemodel.ServicePort{{Port: 10000}}}
 		require.NoError(t, a.set(s, examples[a.name]), a.name)
 	}
+
 	for _, a := range sliceAnnotations {
 		want = append(want, [2]string{a.name, "EndpointSlice"})
 		require.NoError(t, a.set(&slice{}, examples[a.name]), a.name)
 	}
+
 	require.Equal(t, want, got)
 	for _, w := range want {
 		require.Contains(t, string(packageDoc), "kernlb.io/"+w[0])

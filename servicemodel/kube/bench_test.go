@@ -22,6 +22,7 @@ func filled(n int) *kube.Tracker {
 		tracker.SetService(service)
 		tracker.SetEndpointSlice(sliceOf(i, 0))
 	}
+
 	tracker.State()
 	return tracker
 }

@@ -19,6 +19,7 @@ func (r *report) warnNoEffect(s *corev1.Service) {
 		return in.IP != "" && deref(in.IPMode, corev1.LoadBalancerIPModeVIP) ==
 			corev1.LoadBalancerIPModeVIP
 	}
+
 	wanted := func(in corev1.LoadBalancerIngress) bool { return in.IP == spec.LoadBalancerIP }
 	ingress := s.Status.LoadBalancer.Ingress
 	if spec.LoadBalancerIP != "" && !slices.ContainsFunc(ingress, wanted) {
@@ -26,15 +27,18 @@ func (r *report) warnNoEffect(s *corev1.Service) {
 			"has no effect: the addresses of load balancers are read from "+
 				"status.loadBalancer.ingress")
 	}
+
 	if len(spec.LoadBalancerSourceRanges) > 0 && !slices.ContainsFunc(ingress, balanced) {
 		r.warn("spec.loadBalancerSourceRanges", "",
 			"restrict nobody: they are for the addresses in status.loadBalancer.ingress, and "+
 				"there are none")
 	}
+
 	if v, ok := s.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]; ok {
 		r.warn("metadata.annotations["+corev1.AnnotationLoadBalancerSourceRangesKey+"]", v,
 			"has no effect; use spec.loadBalancerSourceRanges")
 	}
+
 	if spec.SessionAffinityConfig != nil && spec.SessionAffinity != corev1.ServiceAffinityClientIP {
 		r.warn("spec.sessionAffinityConfig", "",
 			"has no effect where spec.sessionAffinity is not ClientIP")
@@ -58,11 +62,13 @@ func (t *Tracker) Unmatched() []Problem {
 			all = append(all, t.unmatched(key, "metadata.labels[kubernetes.io/service-name]",
 				b.slices[name], guess)...)
 		}
+
 		if b.legacy != nil && len(b.slices) == 0 {
 			all = append(all, t.unmatched(objectKey{kindEndpoints, owner}, "metadata.name",
 				b.legacy, guess)...)
 		}
 	}
+
 	slices.SortStableFunc(all, func(a, b Problem) int {
 		return strings.Compare(a.Object, b.Object)
 	})
@@ -86,11 +92,13 @@ func (t *Tracker) guesser() func(servicemodel.Name) string {
 					}
 				}
 			}
+
 			guesses[meant] = ""
 			if n, ok := suggest.Nearest(meant.Name, names); ok {
 				guesses[meant] = "; did you mean " + n + "?"
 			}
 		}
+
 		return guesses[meant]
 	}
 }
@@ -113,6 +121,7 @@ func (t *Tracker) unmatched(key objectKey, field string, s *slice,
 			}
 		}
 	}
+
 	return r.all()
 }
 
@@ -124,6 +133,7 @@ func (r *report) unmatchedPorts(service *servicemodel.Service, s *slice) {
 		name := portText(p.Name, p.Protocol)
 		known[name], names = true, append(names, name)
 	}
+
 	has := shorten(strings.Join(names, ", "), 4*maxShown)
 	for _, p := range s.ports {
 		name := portText(p.Name, p.Protocol)

@@ -30,6 +30,7 @@ func translateEndpoints(e *corev1.Endpoints, r *report) *slice {
 			p := &s.Ports[j]
 			given[j] = discoveryv1.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &p.Port}
 		}
+
 		ports := endpointPorts(given, at+"ports", r, r.invalid)
 		if len(ports) == 0 {
 			continue
@@ -41,12 +42,14 @@ func translateEndpoints(e *corev1.Endpoints, r *report) *slice {
 			servicemodel.NotReady,
 			at+"notReadyAddresses", r)
 	}
+
 	for i := range out.endpoints {
 		f := servicemodel.FamilyOf(out.endpoints[i].Addr)
 		if !slices.Contains(out.families, f) {
 			out.families = append(out.families, f)
 		}
 	}
+
 	return out
 }
 
@@ -60,9 +63,11 @@ func appendAddresses(out []servicemodel.Endpoint, addresses []corev1.EndpointAdd
 			r.invalid(fmt.Sprintf("%s[%d].ip", field, i), a.IP, "%v", err)
 			continue
 		}
+
 		out = append(out, servicemodel.Endpoint{
 			Addr: addr, Ports: ports, Condition: condition, Node: deref(a.NodeName, ""),
 		})
 	}
+
 	return out
 }

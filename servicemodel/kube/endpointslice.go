@@ -34,6 +34,7 @@ func translateSlice(s *discoveryv1.EndpointSlice, r *report) *slice {
 			"names no service, the slice is skipped")
 		return nil
 	}
+
 	r.must("metadata.labels["+discoveryv1.LabelServiceName+"]", service,
 		validation.IsValidLabelValue(service)...)
 	var family servicemodel.Family
@@ -48,6 +49,7 @@ func translateSlice(s *discoveryv1.EndpointSlice, r *report) *slice {
 		r.invalid("addressType", string(s.AddressType), "must be IPv4, IPv6 or FQDN")
 		return nil
 	}
+
 	ports := endpointPorts(s.Ports, "ports", r, r.skip) // the API server lets any number pass
 	out := &slice{service: servicemodel.Name{Namespace: s.Namespace, Name: service},
 		families: []servicemodel.Family{family}, ports: ports, triggered: triggeredAt(s)}
@@ -61,6 +63,7 @@ func translateSlice(s *discoveryv1.EndpointSlice, r *report) *slice {
 		}
 		out.endpoints = append(out.endpoints, sliceEndpoint(&s.Endpoints[i], a, ports))
 	}
+
 	return out
 }
 
@@ -75,6 +78,7 @@ func endpointPorts(ports []discoveryv1.EndpointPort, field string, r *report,
 			r.warn(at+"name", "", "is missing, the port is skipped")
 			continue
 		}
+
 		checkPortName(*p.Name, at+"name", r)
 		port := servicemodel.EndpointPort{Name: *p.Name,
 			Protocol: parseProtocol(deref(p.Protocol, ""), at+"protocol", r)}
@@ -83,17 +87,21 @@ func endpointPorts(ports []discoveryv1.EndpointPort, field string, r *report,
 				"is missing, which means all ports and cannot be balanced, the port is skipped")
 			continue
 		}
+
 		if *p.Port < 1 || *p.Port > 65535 {
 			wrong(at+"port", itoa(*p.Port), "must be between 1 and 65535")
 			continue
 		}
+
 		if first, ok := claim(seen, port, i); !ok {
 			r.invalid(at+"name", *p.Name, "is the name of %s[%d] too, with the same protocol",
 				field, first)
 		}
+
 		port.Port = uint16(*p.Port)
 		out = append(out, port)
 	}
+
 	return out
 }
 
@@ -105,6 +113,7 @@ func sliceAddr(addresses []string, i int, family servicemodel.Family, r *report)
 		r.skip(fmt.Sprintf("endpoints[%d].addresses", i), "", "must hold an address")
 		return netip.Addr{}, false
 	}
+
 	a, err := parseRoutable(addresses[0])
 	if err == nil && servicemodel.FamilyOf(a) != family {
 		err = fmt.Errorf("must be an %s address, as addressType says", family)
@@ -132,6 +141,7 @@ func sliceEndpoint(e *discoveryv1.Endpoint, a netip.Addr,
 			out.ForZones = append(out.ForZones, z.Name)
 		}
 	}
+
 	return out
 }
 
@@ -147,6 +157,7 @@ func conditionOf(c *discoveryv1.EndpointConditions) servicemodel.Condition {
 	case terminating:
 		return servicemodel.Terminating
 	}
+
 	return servicemodel.NotReady
 }
 

@@ -57,6 +57,7 @@ func ExampleTracker_Problems() {
 			},
 		})
 	}
+
 	for _, p := range tracker.Problems() {
 		fmt.Println(p.Severity(), "in", p)
 	}

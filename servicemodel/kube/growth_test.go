@@ -26,6 +26,7 @@ func TestTimeAndMemoryGrowAsSlicesDo(t *testing.T) {
 					s.Labels[discoveryv1.LabelServiceName] = service(i)
 					l = append(l, s)
 				}
+
 				return l
 			}, func(l []*discoveryv1.EndpointSlice) {
 				tracker := kube.NewTracker(&kube.Config{Strict: true})
@@ -35,6 +36,7 @@ func TestTimeAndMemoryGrowAsSlicesDo(t *testing.T) {
 					web.Name = fmt.Sprint("web-", i)
 					tracker.SetService(web)
 				}
+
 				tracker.State()
 				tracker.Unmatched()
 				tracker.Problems()
@@ -42,6 +44,7 @@ func TestTimeAndMemoryGrowAsSlicesDo(t *testing.T) {
 					tracker.DeleteEndpointSlice(servicemodel.Name{Namespace: s.Namespace,
 						Name: s.Name})
 				}
+
 				tracker.State()
 			})
 		})

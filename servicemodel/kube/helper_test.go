@@ -63,6 +63,7 @@ func webSlice(name string, addresses ...string) *discoveryv1.EndpointSlice {
 				Terminating: ptr(false)},
 		})
 	}
+
 	return s
 }
 
@@ -115,6 +116,7 @@ func contentsOf(s servicemodel.State) contents {
 		c.services = append(c.services, *service)
 		c.endpoints[service.Name] = s.Endpoints(service.Name)
 	}
+
 	return c
 }
 

@@ -30,8 +30,10 @@ func (b *backends) merged() []servicemodel.Endpoint {
 			all = slices.Clip(b.slices[name].endpoints)
 			continue
 		}
+
 		all = append(all, b.slices[name].endpoints...)
 	}
+
 	return withoutDuplicates(all)
 }
 
@@ -61,6 +63,7 @@ func withoutDuplicates(eps []servicemodel.Endpoint) []servicemodel.Endpoint {
 			}
 		}
 	}
+
 	out := make([]servicemodel.Endpoint, 0, len(eps))
 	for i, e := range eps {
 		lost := func(p servicemodel.EndpointPort) bool { return winner[target{e.Addr, p}] != i }
@@ -71,6 +74,7 @@ func withoutDuplicates(eps []servicemodel.Endpoint) []servicemodel.Endpoint {
 			out = append(out, e)
 		}
 	}
+
 	return out
 }
 

@@ -37,6 +37,7 @@ func translateNode(n *corev1.Node, r *report) node {
 			}
 		}
 	}
+
 	cidrs := n.Spec.PodCIDRs
 	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
 		cidrs = []string{n.Spec.PodCIDR}
@@ -47,8 +48,10 @@ func translateNode(n *corev1.Node, r *report) node {
 			r.skip(fmt.Sprintf("spec.podCIDRs[%d]", i), s, "%v", err)
 			continue
 		}
+
 		out.podCIDRs = append(out.podCIDRs, p)
 	}
+
 	return out
 }
 
@@ -60,8 +63,10 @@ func translateServiceCIDR(c *networkingv1.ServiceCIDR, r *report) []netip.Prefix
 			r.invalid(fmt.Sprintf("spec.cidrs[%d]", i), s, "%v", err)
 			continue
 		}
+
 		out = append(out, p)
 	}
+
 	return out
 }
 
@@ -78,6 +83,7 @@ func (t *Tracker) view() servicemodel.Node {
 	if t.config.NodeCIDRs {
 		n.LocalPods = servicemodel.PodDetector{CIDRs: t.node.podCIDRs}
 	}
+
 	// A CIDR stays while any object, or the program, names it.
 	n.ServiceCIDRs = slices.Clone(n.ServiceCIDRs)
 	for _, cidrs := range t.serviceCIDRs {

@@ -39,6 +39,7 @@ func set[T any](t *Tracker, k objectKey, translate func(*report) T,
 		delete(t.problems, k)
 		return nil
 	}
+
 	t.problems[k] = all
 	return slices.Clone(all)
 }
@@ -63,6 +64,7 @@ func (t *Tracker) SetService(s *corev1.Service) []Problem {
 				r.warnNoEffect(s)
 			}
 		}
+
 		return service
 	}, func(n servicemodel.Name, service *servicemodel.Service) {
 		t.services[n] = service
@@ -89,6 +91,7 @@ func (t *Tracker) SetEndpointSlice(s *discoveryv1.EndpointSlice) []Problem {
 		}
 		return meaning
 	}
+
 	return set(t, objectKey{kindEndpointSlice, n}, translate, t.putSlice)
 }
 
@@ -107,10 +110,12 @@ func (t *Tracker) putSlice(n servicemodel.Name, s *slice) {
 		delete(b.slices, n.Name)
 		t.tidy(owner, b)
 	}
+
 	if s != nil {
 		t.owners[n] = s.service
 		t.backendsOf(s.service).slices[n.Name] = s
 	}
+
 	if t.config.Triggers {
 		t.triggers.note(n, old, s)
 	}
@@ -126,6 +131,7 @@ func (t *Tracker) SetEndpoints(e *corev1.Endpoints) []Problem {
 		}
 		return meaning
 	}
+
 	return set(t, objectKey{kindEndpoints, n}, translate, t.putEndpoints)
 }
 
@@ -148,6 +154,7 @@ func (t *Tracker) backendsOf(service servicemodel.Name) *backends {
 		b = &backends{slices: map[string]*slice{}}
 		t.backends[service] = b
 	}
+
 	return b
 }
 
@@ -194,5 +201,6 @@ func (t *Tracker) putServiceCIDR(n servicemodel.Name, cidrs []netip.Prefix) {
 	} else {
 		delete(t.serviceCIDRs, n.Name)
 	}
+
 	t.dirtyNode = true
 }

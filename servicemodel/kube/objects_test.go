@@ -59,8 +59,10 @@ func (c *objectCase[W]) requireProblems(t *testing.T, object string, got []kube.
 		} else {
 			require.Equal(t, c.Problems[i], text)
 		}
+
 		valid = valid && got[i].Warning
 	}
+
 	return valid
 }
 
@@ -84,6 +86,7 @@ func TestServices(t *testing.T) {
 			want := model(*webModel())
 			require.Equal(t, (*servicemodel.Service)(patched(&want, string(c.Want))), got)
 		}
+
 		require.NoError(t, tracker.State().Validate())
 		if c.Config.Strict {
 			for _, p := range kube.NewTracker(nil).SetService(service) {
@@ -105,6 +108,7 @@ func (l endpointChanges) endpoints() (all []servicemodel.Endpoint) {
 		e := webEndpoint("10.1.0.1")
 		all = append(all, *patched(&e, string(change)))
 	}
+
 	return all
 }
 
@@ -123,6 +127,7 @@ func TestEndpointSlices(t *testing.T) {
 			requireNoProblems(t, opposite.SetEndpointSlice(second))
 			requireNoProblems(t, tracker.SetEndpointSlice(second))
 		}
+
 		require.Equal(t, texts(problems), texts(opposite.SetEndpointSlice(first)))
 		want := c.Want.endpoints()
 		if !c.requireProblems(t, "EndpointSlice default/web-1", problems) {
@@ -131,6 +136,7 @@ func TestEndpointSlices(t *testing.T) {
 			requireNoProblems(t, opposite.SetEndpointSlice(second))
 			want = endpointChanges(nil).endpoints() // the other slice is not spoiled
 		}
+
 		require.Equal(t, want, tracker.State().Endpoints(web))
 		require.Equal(t, want, opposite.State().Endpoints(web))
 		require.NoError(t, tracker.State().Validate())
@@ -175,6 +181,7 @@ func TestSlicesWinOverEndpoints(t *testing.T) {
 		t.Helper()
 		require.Equal(t, want, tracker.State().Endpoints(web))
 	}
+
 	requireNoProblems(t, tracker.SetService(webService()))
 	requireNoProblems(t, tracker.SetEndpoints(webEndpoints(subset(8080, "10.1.0.1"))))
 	has(webEndpoint("10.1.0.1"))

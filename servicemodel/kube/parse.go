@@ -58,6 +58,7 @@ func parseUsable(s string) (netip.Addr, error) {
 	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return a, errors.New("may not be the broadcast address")
 	}
+
 	return a, nil
 }
 

@@ -52,6 +52,7 @@ func TestParsePrefix(t *testing.T) {
 			require.Equal(t, netip.MustParsePrefix(tt.want), got)
 		})
 	}
+
 	for _, in := range []string{
 		"", "/", "10.0.0.0", "10.0.0.0/", "10.0.0.0/33", "::/129", "10.0.0.0/-1", "10.0.0.0/+8",
 		"10.0.0.0/8/8", "x/8", "fe80::%eth0/64",
@@ -75,6 +76,7 @@ func FuzzParseAddr(f *testing.F) {
 	} {
 		f.Add(s)
 	}
+
 	f.Fuzz(func(t *testing.T, s string) {
 		a, err := parseAddr(s)
 		accepted := len(validation.IsValidIPForLegacyField(field.NewPath("ip"), s, false, nil)) == 0
@@ -100,6 +102,7 @@ func FuzzParsePrefix(f *testing.F) {
 	} {
 		f.Add(s)
 	}
+
 	f.Fuzz(func(t *testing.T, s string) {
 		p, err := parsePrefix(s)
 		if err != nil {

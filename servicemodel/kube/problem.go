@@ -51,6 +51,7 @@ func (p Problem) Error() string {
 			parts = append(parts, s)
 		}
 	}
+
 	return strings.Join(parts, ": ")
 }
 
@@ -101,6 +102,7 @@ func (r *report) add(warning bool, field, value, format string, args ...any) {
 		r.more++
 		return
 	}
+
 	r.problems = append(r.problems, Problem{Warning: warning, FieldError: &servicemodel.FieldError{
 		Object: r.object, Field: field, Value: shorten(value, maxShown),
 		Reason: fmt.Sprintf(format, args...),
@@ -155,5 +157,6 @@ func shorten(s string, most int) string {
 	}) {
 		s = strconv.Quote(s)
 	}
+
 	return s + tail
 }

@@ -22,16 +22,19 @@ func setRanges(s *servicemodel.Service, value string) error {
 			ranges = nil
 			break
 		}
+
 		begins := false
 		for i := range ports {
 			if p := &ports[i]; uint64(p.Port) == from {
 				p.EndPort, p.NodePort, begins = uint16(to), 0, true
 			}
 		}
+
 		if !begins {
 			return fmt.Errorf("the service has no port %d", from)
 		}
 	}
+
 	if len(ranges) == 0 {
 		return errors.New("must be ranges, each from a port of the service: 10000-20000")
 	}
@@ -48,6 +51,7 @@ func keepPorts(s *servicemodel.Service, eps []servicemodel.Endpoint) []servicemo
 			kept[servicemodel.EndpointPort{Name: p.Name, Protocol: p.Protocol, Port: p.Port}] = true
 		}
 	}
+
 	if len(kept) == 0 {
 		return eps
 	}
@@ -60,5 +64,6 @@ func keepPorts(s *servicemodel.Service, eps []servicemodel.Endpoint) []servicemo
 			}
 		}
 	}
+
 	return eps
 }

@@ -21,6 +21,7 @@ func TestEndpointsOfARangeKeepThePort(t *testing.T) {
 		}
 		return l
 	}
+
 	ranges := patched(webService(), "metadata: {annotations: {kernlb.io/ports: 80-90}}")
 	ranges.Spec.Ports[0].Port = 80
 	requireNoProblems(t, tracker.SetEndpointSlice(slice))

@@ -67,6 +67,7 @@ func isProxied(s *corev1.Service, r *report) bool {
 		r.invalid("spec.type", string(s.Spec.Type),
 			"must be ClusterIP, NodePort, LoadBalancer or ExternalName")
 	}
+
 	if ips := s.Spec.ClusterIPs; len(ips) > 0 && ips[0] != s.Spec.ClusterIP {
 		r.invalid("spec.clusterIPs[0]", ips[0], "must be the same as spec.clusterIP")
 	}
@@ -87,6 +88,7 @@ func checkName(r *report, namespace, name string, ok func(string) []string) {
 			r.invalid(field, value, "%s", problems[0])
 		}
 	}
+
 	check("metadata.namespace", namespace, validation.IsDNS1123Label)
 	check("metadata.name", name, ok)
 }
@@ -106,6 +108,7 @@ func servicePorts(ports []corev1.ServicePort, r *report) []servicemodel.ServiceP
 		} else if first, ok := claim(names, p.Name, i); !ok {
 			r.invalid(at+"name", p.Name, "is the name of spec.ports[%d] too", first)
 		}
+
 		checkPortName(p.Name, at+"name", r)
 		if !checkPort(p.Port, 1, at+"port", r) {
 			continue
@@ -114,6 +117,7 @@ func servicePorts(ports []corev1.ServicePort, r *report) []servicemodel.ServiceP
 			r.invalid(at+"port", itoa(p.Port),
 				"is the port of spec.ports[%d] too, with the same protocol", first)
 		}
+
 		if !checkPort(p.NodePort, 0, at+"nodePort", r) {
 			continue
 		}
@@ -121,10 +125,12 @@ func servicePorts(ports []corev1.ServicePort, r *report) []servicemodel.ServiceP
 			r.invalid(at+"nodePort", itoa(p.NodePort),
 				"is the node port of spec.ports[%d] too, with the same protocol", first)
 		}
+
 		out = append(out, servicemodel.ServicePort{
 			Name: p.Name, Protocol: protocol, Port: uint16(p.Port), NodePort: uint16(p.NodePort),
 		})
 	}
+
 	return out
 }
 
@@ -147,6 +153,7 @@ func parseProtocol(p corev1.Protocol, field string, r *report) servicemodel.Prot
 	case corev1.ProtocolSCTP:
 		return servicemodel.SCTP
 	}
+
 	r.invalid(field, string(p), "must be TCP, UDP or SCTP")
 	return 0
 }
@@ -176,6 +183,7 @@ func sessionAffinity(spec *corev1.ServiceSpec, r *report) servicemodel.SessionAf
 	default:
 		r.invalid("spec.sessionAffinity", string(spec.SessionAffinity), "must be ClientIP or None")
 	}
+
 	timeout := time.Duration(corev1.DefaultClientIPServiceAffinitySeconds) * time.Second
 	if c := spec.SessionAffinityConfig; c != nil && c.ClientIP != nil &&
 		c.ClientIP.TimeoutSeconds != nil {
@@ -186,6 +194,7 @@ func sessionAffinity(spec *corev1.ServiceSpec, r *report) servicemodel.SessionAf
 				"must be between 1 and 86400")
 		}
 	}
+
 	return servicemodel.SessionAffinity{ClientIP: true, Timeout: timeout}
 }
 
@@ -208,6 +217,7 @@ func externalPolicy(spec *corev1.ServiceSpec, r *report) servicemodel.TrafficPol
 	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
 		return p
 	}
+
 	if len(spec.ExternalIPs) > 0 {
 		return p
 	}
@@ -221,6 +231,7 @@ func parsePolicy(s, field string, r *report) servicemodel.TrafficPolicy {
 	case string(corev1.ServiceExternalTrafficPolicyLocal):
 		return servicemodel.PolicyLocal
 	}
+
 	r.invalid(field, s, "must be Cluster or Local")
 	return servicemodel.PolicyCluster
 }
@@ -236,11 +247,13 @@ func healthCheckNodePort(spec *corev1.ServiceSpec, ports []servicemodel.ServiceP
 		spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
 		return 0
 	}
+
 	if spec.HealthCheckNodePort == 0 {
 		r.warn("spec.healthCheckNodePort", "",
 			"no port is given, load balancers cannot ask for local endpoints")
 		return 0
 	}
+
 	port := uint16(spec.HealthCheckNodePort)
 	if slices.ContainsFunc(ports, func(p servicemodel.ServicePort) bool {
 		return p.Protocol == servicemodel.TCP && p.NodePort == port
@@ -248,6 +261,7 @@ func healthCheckNodePort(spec *corev1.ServiceSpec, ports []servicemodel.ServiceP
 		r.invalid("spec.healthCheckNodePort", itoa(spec.HealthCheckNodePort),
 			"is the node port of one of spec.ports too")
 	}
+
 	return port
 }
 
@@ -260,8 +274,10 @@ func clusterIPs(spec *corev1.ServiceSpec, r *report) []netip.Addr {
 			r.invalid("spec.clusterIP", spec.ClusterIP, "%v", err)
 			return nil
 		}
+
 		return []netip.Addr{a}
 	}
+
 	var out []netip.Addr
 	seen := map[corev1.IPFamily]int{}
 	for i, family := range spec.IPFamilies {
@@ -270,15 +286,18 @@ func clusterIPs(spec *corev1.ServiceSpec, r *report) []netip.Addr {
 			r.invalid(at, string(family), "must be IPv4 or IPv6")
 			continue
 		}
+
 		if first, ok := claim(seen, family, i); !ok {
 			r.invalid(at, string(family), "is spec.ipFamilies[%d] too", first)
 			continue
 		}
+
 		field := clusterIPField(spec, i)
 		if i >= len(spec.ClusterIPs) {
 			r.warn(field, "", "no %s address is given, the service has none", family)
 			continue
 		}
+
 		switch a, err := parseUsable(spec.ClusterIPs[i]); {
 		case err != nil:
 			r.invalid(field, spec.ClusterIPs[i], "%v", err)
@@ -288,10 +307,12 @@ func clusterIPs(spec *corev1.ServiceSpec, r *report) []netip.Addr {
 			out = append(out, a)
 		}
 	}
+
 	for i := len(spec.IPFamilies); i < len(spec.ClusterIPs); i++ {
 		r.invalid(fmt.Sprintf("spec.clusterIPs[%d]", i), spec.ClusterIPs[i],
 			"has no family in spec.ipFamilies")
 	}
+
 	return out
 }
 
@@ -320,6 +341,7 @@ func externalIPs(spec *corev1.ServiceSpec, cluster []netip.Addr, r *report) []ne
 			out = append(out, a)
 		}
 	}
+
 	return out
 }
 
@@ -345,6 +367,7 @@ func loadBalancerIPs(ingress []corev1.LoadBalancerIngress, cluster []netip.Addr,
 		case !hasFamily(a, cluster, field, r):
 			continue
 		}
+
 		proxy := in.IPMode != nil && *in.IPMode != corev1.LoadBalancerIPModeVIP
 		same := func(o servicemodel.LoadBalancerIP) bool { return o.Addr == a }
 		switch j := slices.IndexFunc(out, same); {
@@ -354,6 +377,7 @@ func loadBalancerIPs(ingress []corev1.LoadBalancerIngress, cluster []netip.Addr,
 			out[j].Proxy = false
 		}
 	}
+
 	return out
 }
 
@@ -384,8 +408,10 @@ func sourceRanges(ranges []string, r *report) []netip.Prefix {
 			r.invalid(fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i), s, "%v", err)
 			continue
 		}
+
 		out = append(out, p)
 	}
+
 	return out
 }
 

@@ -28,6 +28,7 @@ func (r *report) refuse(errs field.ErrorList) {
 		case int:
 			value = itoa(int32(v))
 		}
+
 		switch {
 		case e.Type == field.ErrorTypeRequired && reason == "":
 			reason = "must be given"
@@ -36,6 +37,7 @@ func (r *report) refuse(errs field.ErrorList) {
 		case reason == "":
 			reason = e.ErrorBody()
 		}
+
 		r.invalid(e.Field, value, "%s", reason)
 	}
 }

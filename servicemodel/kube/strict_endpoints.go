@@ -39,6 +39,7 @@ func (r *report) refuseSlice(s *discoveryv1.EndpointSlice) {
 		}
 		r.refuseAppProtocol(at, p.AppProtocol)
 	}
+
 	if !r.atMost("endpoints", len(s.Endpoints), maxEndpoints) {
 		return
 	}
@@ -63,6 +64,7 @@ func (r *report) refuseEndpoint(e *discoveryv1.Endpoint, kind discoveryv1.Addres
 		len(e.DeprecatedTopology) == 0 && e.Hints == nil {
 		return
 	}
+
 	at := fmt.Sprintf("endpoints[%d].", i)
 	if len(e.Addresses) == 0 {
 		r.must(at+"addresses", "", "must hold an address")
@@ -111,6 +113,7 @@ func (r *report) refuseEndpointAddress(a string, kind discoveryv1.AddressType, a
 	default:
 		r.refuseAddress(at, a)
 	}
+
 	addr, err := parseRoutable(a)
 	if err == nil && addr.Is4() != (kind == discoveryv1.AddressTypeIPv4) {
 		err = fmt.Errorf("must be an %s address, as addressType says", kind)
@@ -149,6 +152,7 @@ func (r *report) refuseEndpoints(e *corev1.Endpoints) {
 			}
 			r.refuseAppProtocol(field, p.AppProtocol)
 		}
+
 		r.refuseSubset(s.Addresses, at+".addresses")
 		r.refuseSubset(s.NotReadyAddresses, at+".notReadyAddresses")
 	}

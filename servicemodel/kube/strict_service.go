@@ -44,6 +44,7 @@ func (r *report) refuseType(s *corev1.Service) {
 				"must name at least one port"})
 		return
 	}
+
 	name := strings.TrimSuffix(spec.ExternalName, ".")
 	r.must("spec.externalName", name, validation.IsDNS1123Subdomain(name)...)
 	const reason = "may not be given where spec.type is ExternalName"
@@ -65,6 +66,7 @@ func (r *report) refuseServicePorts(spec *corev1.ServiceSpec) {
 		default:
 			r.must(at+"targetPort", t.String(), validation.IsValidPortNum(t.IntValue())...)
 		}
+
 		r.refuseAppProtocol(at, p.AppProtocol)
 		if p.NodePort != 0 && (spec.Type == corev1.ServiceTypeClusterIP || spec.Type == "") {
 			r.invalid(at+"nodePort", itoa(p.NodePort),
@@ -83,6 +85,7 @@ func (r *report) refuseFamilies(spec *corev1.ServiceSpec) {
 			r.refuseAddress(clusterIPField(spec, i), a)
 		}
 	}
+
 	policy := deref(spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)
 	free := spec.ClusterIP == corev1.ClusterIPNone && len(spec.Selector) == 0 &&
 		spec.IPFamilyPolicy == nil // RequireDualStack by default
@@ -108,6 +111,7 @@ func externallyAccessible(spec *corev1.ServiceSpec) bool {
 	case corev1.ServiceTypeClusterIP, "":
 		return len(spec.ExternalIPs) > 0
 	}
+
 	return false
 }
 
@@ -136,6 +140,7 @@ func (r *report) refuseLoadBalancer(s *corev1.Service) {
 		r.refuse(validation.IsValidCIDRForLegacyField(asPath(fmt.Sprintf(
 			"spec.loadBalancerSourceRanges[%d]", i)), strings.TrimSpace(source), true, nil))
 	}
+
 	for i, in := range ingress {
 		at := fmt.Sprintf("status.loadBalancer.ingress[%d].", i)
 		if in.IP != "" {
@@ -147,6 +152,7 @@ func (r *report) refuseLoadBalancer(s *corev1.Service) {
 		case mode != corev1.LoadBalancerIPModeVIP && mode != corev1.LoadBalancerIPModeProxy:
 			r.invalid(at+"ipMode", string(mode), "must be VIP or Proxy")
 		}
+
 		if in.Hostname != "" {
 			r.must(at+"hostname", in.Hostname, validation.IsDNS1123Subdomain(in.Hostname)...)
 		}
@@ -154,6 +160,7 @@ func (r *report) refuseLoadBalancer(s *corev1.Service) {
 			r.must(at+"hostname", in.Hostname, "must be a name, not an address")
 		}
 	}
+
 	if class := spec.LoadBalancerClass; class != nil {
 		r.must("spec.loadBalancerClass", *class, validation.IsQualifiedName(*class)...)
 	}

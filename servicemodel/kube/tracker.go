@@ -103,6 +103,7 @@ func (t *Tracker) State() servicemodel.State {
 		t.state = t.state.WithNode(t.view())
 		t.dirtyNode = false
 	}
+
 	return t.state
 }
 
@@ -120,6 +121,7 @@ func (t *Tracker) refresh(s servicemodel.State, n servicemodel.Name) servicemode
 		}
 		return s.WithEndpoints(n, t.backends[n].merged())
 	}
+
 	return s.WithService(service).WithEndpoints(n, keepPorts(service, t.backends[n].merged()))
 }
 

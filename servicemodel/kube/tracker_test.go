@@ -51,6 +51,7 @@ func TestWhatChangesNothingLeadsToTheSameState(t *testing.T) {
 		requireNoProblems(t, tracker.SetNode(node))
 		requireNoProblems(t, tracker.SetServiceCIDR(cidr))
 	}
+
 	set("1")
 	before := tracker.State()
 	require.True(t, before.Same(tracker.State()))
@@ -88,6 +89,7 @@ func TestProblemsAreOrdered(t *testing.T) {
 		slice := webSlice(name, "x")
 		tracker.SetEndpointSlice(slice)
 	}
+
 	tracker.SetServiceCIDR(serviceCIDR("c", "x"))
 	tracker.SetEndpoints(webEndpoints(subset(0)))
 	want := []string{
@@ -123,6 +125,7 @@ func TestUnmatched(t *testing.T) {
 		s.Labels[discoveryv1.LabelServiceName] = service
 		return s
 	}
+
 	udp, six := webSlice("udp", "10.1.0.4"), webSlice("six", "fd00::1")
 	udp.Ports[0].Protocol = ptr(corev1.ProtocolUDP)
 	six.AddressType = discoveryv1.AddressTypeIPv6
@@ -131,6 +134,7 @@ func TestUnmatched(t *testing.T) {
 		of(webSlice("headless", "10.1.0.5"), "db")} {
 		requireNoProblems(t, tracker.SetEndpointSlice(s))
 	}
+
 	legacy := webEndpoints(subset(8080, "10.1.0.1"))
 	legacy.Name = "wbe"
 	requireNoProblems(t, tracker.SetEndpoints(legacy))
@@ -159,6 +163,7 @@ func TestFewNamesAreGuessed(t *testing.T) {
 		s.Labels[discoveryv1.LabelServiceName] = "web" + string(rune('a'+i))
 		requireNoProblems(t, tracker.SetEndpointSlice(s))
 	}
+
 	unmatched := texts(tracker.Unmatched())
 	require.Len(t, unmatched, 20)
 	require.Equal(t, 16, strings.Count(strings.Join(unmatched, "\n"), "; did you mean web?"))
@@ -213,6 +218,7 @@ func (w *world) service(name string) *corev1.Service {
 	case 2:
 		s.Spec.ClusterIPs, s.Spec.IPFamilies = s.Spec.ClusterIPs[:1], s.Spec.IPFamilies[:1]
 	}
+
 	return s
 }
 
@@ -228,6 +234,7 @@ func (w *world) slice(name string) *discoveryv1.EndpointSlice {
 		s.Endpoints[i].Conditions.Ready = ptr(w.rng.IntN(2) == 0)
 		s.Endpoints[i].Conditions.Terminating = ptr(w.rng.IntN(2) == 0)
 	}
+
 	return s
 }
 
@@ -239,6 +246,7 @@ func (w *world) change(t *kube.Tracker) {
 		w.objects[object] = set
 		set(t)
 	}
+
 	switch w.rng.IntN(12) {
 	case 0, 1:
 		s := w.service(name)
@@ -299,6 +307,7 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 				require.NoError(t, tracker.State().Validate())
 			}
 		}
+
 		fresh := kube.NewTracker(&config)
 		w.replay(fresh)
 		require.Equal(t, contentsOf(fresh.State()), contentsOf(tracker.State()), "round %d", round)
@@ -325,6 +334,7 @@ func TestTrackerIsSafeForConcurrentUse(t *testing.T) {
 			}
 		})
 	}
+
 	group.Wait()
 	require.NoError(t, tracker.State().Validate())
 }

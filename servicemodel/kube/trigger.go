@@ -41,6 +41,7 @@ func (t *triggers) note(n servicemodel.Name, old, new *slice) {
 		delete(t.waiting, n)
 		return
 	}
+
 	if !new.triggered.After(t.began) || old != nil && !new.triggered.After(old.triggered) {
 		return
 	}

@@ -25,6 +25,7 @@ func TestATrackerTellsWhenChangesWereTriggered(t *testing.T) {
 			tracker.SetEndpointSlice(s)
 			silent.SetEndpointSlice(s)
 		}
+
 		triggered := func(seconds int) string { return at(seconds).UTC().Format(time.RFC3339Nano) }
 		given := func(want ...time.Time) {
 			t.Helper()

@@ -127,6 +127,7 @@ func (w Want) String() string {
 	case NodeSource:
 		s += " seeing a node address"
 	}
+
 	if w.Source.IsValid() {
 		s += " (" + w.Source.String() + ")"
 	}

@@ -74,11 +74,13 @@ func (f *File) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			done = true
 		}
+
 		if err := f.write(); err != nil {
 			f.log.Warn("accepted services are not kept: after a restart, one that is refused by "+
 				"then is left out", "error", err)
 		}
 	}
+
 	return nil
 }
 
@@ -107,6 +109,7 @@ func (f *File) write() error {
 		f.newest.CompareAndSwap(nil, s) // unless newer ones came
 		return err
 	}
+
 	f.written = data
 	return nil
 }

@@ -47,6 +47,7 @@ func TestARefusedServiceStaysAsItWasOverRestarts(t *testing.T) {
 		require.True(t, r.Refused[0].Kept)
 		require.True(t, r.Changes.New.Equal(was))
 	}
+
 	f := Open("test", slog.New(slog.DiscardHandler))
 	require.Equal(t, dir, filepath.Dir(f.path))
 	require.NoError(t, os.WriteFile(f.path, []byte("{"), 0o600))

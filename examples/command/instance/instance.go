@@ -60,6 +60,7 @@ func program(name string) Program {
 			return p
 		}
 	}
+
 	return Program{Instance: name}
 }
 
@@ -115,5 +116,6 @@ func Locality() (here servicemodel.Locality, err error) {
 			here = append(here, p.Addr().Unmap())
 		}
 	}
+
 	return here, nil
 }

@@ -12,6 +12,7 @@ func Nearest(word string, known []string) (nearest string, ok bool) {
 			best, nearest, ok = d, k, true
 		}
 	}
+
 	return nearest, ok
 }
 
@@ -33,5 +34,6 @@ func distance(a, b string) int {
 			row[j+1] = min(replaced, row[j]+1, diagonal+1)
 		}
 	}
+
 	return row[len(b)]
 }

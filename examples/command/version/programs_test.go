@@ -56,6 +56,7 @@ func TestEveryProgramHasHelpAndAVersion(t *testing.T) {
 			}
 		}
 	}
+
 	t.Run("counts", func(t *testing.T) { counts.Compare(t, "start", rows) })
 }
 
@@ -77,11 +78,13 @@ func initialized(t *testing.T, path string) (least counts.Cost) {
 				c.Bytes, c.Allocations = c.Bytes+size, c.Allocations+objects
 			}
 		}
+
 		require.NotZero(t, c, "%s", &trace)
 		if least == (counts.Cost{}) || c.Bytes < least.Bytes {
 			least = c
 		}
 	}
+
 	return least
 }
 

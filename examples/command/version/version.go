@@ -19,6 +19,7 @@ func Of(program string) string {
 			text += ", commit " + s.Value
 		}
 	}
+
 	return text + ", " + info.GoVersion
 }
 

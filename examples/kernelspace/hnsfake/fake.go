@@ -97,10 +97,12 @@ func call[T any](s *Service, name string, writes bool, do func() (T, error)) (an
 			err = ErrFault
 		}
 	}
+
 	if err != nil {
 		var none T
 		return none, fmt.Errorf("%s: %w", name, err)
 	}
+
 	return answer, nil
 }
 
@@ -119,6 +121,7 @@ func copied[T any](v T) T {
 			return out
 		}
 	}
+
 	panic(err) // these types always have JSON
 }
 
@@ -158,6 +161,7 @@ func (s *Service) network(id string) *kernelspace.Network {
 			return &s.networks[i]
 		}
 	}
+
 	return nil
 }
 
@@ -183,6 +187,7 @@ func (s *Service) Endpoints(network string) ([]kernelspace.Endpoint, error) {
 				l = append(l, copied(e))
 			}
 		}
+
 		return l, nil
 	})
 }
@@ -218,6 +223,7 @@ func (s *Service) checkEndpoint(e *kernelspace.Endpoint) error {
 	case e.Flags&^kernelspace.RemoteEndpoint != 0:
 		return fmt.Errorf("flags %#x", e.Flags)
 	}
+
 	if _, err := net.ParseMAC(e.MacAddress); err != nil {
 		return err
 	}
@@ -233,10 +239,12 @@ func (s *Service) checkEndpoint(e *kernelspace.Endpoint) error {
 			}
 		}
 	}
+
 	if e.Remote() && strings.EqualFold(n.Type, "Overlay") &&
 		!slices.ContainsFunc(e.Policies, isProvider) {
 		return errors.New("a remote endpoint of an overlay network needs a provider address")
 	}
+
 	return nil
 }
 
@@ -259,6 +267,7 @@ func (s *Service) DeleteEndpoint(id string) error {
 				return nil, fmt.Errorf("load balancer %s uses it", lb.ID)
 			}
 		}
+
 		s.eps = slices.Delete(s.eps, i, i+1)
 		return nil, nil
 	})
@@ -306,6 +315,7 @@ func (s *Service) ModifyLoadBalancer(id string, lb *kernelspace.LoadBalancer) (
 			case i < 0:
 				return nil, kernelspace.ErrNotFound
 			}
+
 			c, err := s.checked(lb, s.lbs[i].ID)
 			if err != nil {
 				return nil, err
@@ -366,11 +376,13 @@ func (s *Service) checked(lb *kernelspace.LoadBalancer, id string) (kernelspace.
 	case key.Family() == servicemodel.IPv6 != (c.Flags&kernelspace.FlagIPv6 != 0):
 		return c, errors.New("the flag IPv6 does not fit the address")
 	}
+
 	for _, o := range s.lbs {
 		if name(&o) == name(&c) && o.ID != id {
 			return c, fmt.Errorf("%v: %w", key, kernelspace.ErrExists)
 		}
 	}
+
 	dsr, ipv6 := c.Flags&kernelspace.FlagDSR != 0, c.Flags&kernelspace.FlagIPv6 != 0
 	const keptExternal = kernelspace.PortPreserveDIP | kernelspace.PortVIPExternalIP
 	switch m := &c.PortMappings[0]; {
@@ -388,6 +400,7 @@ func (s *Service) checked(lb *kernelspace.LoadBalancer, id string) (kernelspace.
 	case m.Flags&keptExternal == keptExternal && !dsr:
 		return c, errors.New("the destination is kept without direct server return")
 	}
+
 	return c, s.checkEndpoints(&c, key.Family())
 }
 
@@ -410,16 +423,19 @@ func (s *Service) checkEndpoints(c *kernelspace.LoadBalancer, f servicemodel.Fam
 		}) {
 			return fmt.Errorf("endpoint %s has no %v address", id, f)
 		}
+
 		of := s.network(e.HostComputeNetwork)
 		if n != nil && n != of {
 			return errors.New("endpoints of two networks")
 		}
 		n = of
 	}
+
 	if strings.EqualFold(n.Type, "Overlay") {
 		if _, err := netip.ParseAddr(c.SourceVIP); err != nil {
 			return fmt.Errorf("source VIP: %w", err)
 		}
 	}
+
 	return nil
 }

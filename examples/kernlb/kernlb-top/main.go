@@ -74,6 +74,7 @@ func (o *options) parse(args []string, w io.Writer) error {
 	} else if err != nil {
 		return err
 	}
+
 	switch {
 	case fs.NArg() > 0:
 		return fmt.Errorf("%q is no flag; -h lists them", fs.Arg(0))
@@ -82,6 +83,7 @@ func (o *options) parse(args []string, w io.Writer) error {
 	case !slices.Contains([]string{"auto", nftables.Name, iptables.Name, ipvs.Name}, o.backend):
 		return fmt.Errorf("-backend: there is no backend %q", o.backend)
 	}
+
 	return nil
 }
 
@@ -103,6 +105,7 @@ func run(ctx context.Context, args []string, in, out *os.File) error {
 		_, err := fmt.Fprintln(out, version.Of("kernlb-top"))
 		return err
 	}
+
 	var o options
 	if err := o.parse(args, out); err != nil {
 		return err
@@ -123,6 +126,7 @@ func run(ctx context.Context, args []string, in, out *os.File) error {
 		took := time.Since(start)
 		return readMsg{s, p.recent(ctx), took, err}
 	}
+
 	if o.once || !term.IsTerminal(out.Fd()) || !term.IsTerminal(in.Fd()) {
 		return printOnce(ctx, m, out)
 	}
@@ -144,11 +148,13 @@ func printOnce(ctx context.Context, m *model, out io.Writer) error {
 			case <-time.After(m.interval):
 			}
 		}
+
 		m.Update(m.read())
 		if m.err != nil {
 			return m.err
 		}
 	}
+
 	_, err := io.WriteString(out, m.table())
 	return err
 }

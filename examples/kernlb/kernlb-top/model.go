@@ -77,6 +77,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case tea.KeyMsg:
 		return m, m.key(msg)
 	}
+
 	return m, nil
 }
 
@@ -116,6 +117,7 @@ func (m *model) arrange() {
 			m.shown = append(m.shown, s)
 		}
 	}
+
 	m.detail = m.detail && slices.ContainsFunc(m.shown, m.isSelected)
 	compare := orders[m.order].compare
 	slices.SortStableFunc(m.shown, func(a, b service) int { return compare(a.rates, b.rates) })
@@ -135,6 +137,7 @@ func (m *model) move(by int) {
 		m.first = 0
 		return
 	}
+
 	at := min(max(0, m.at()+by), len(m.shown)-1)
 	if by != 0 {
 		m.selected = m.shown[at].name
@@ -151,6 +154,7 @@ func (m *model) key(k tea.KeyMsg) tea.Cmd {
 		m.typed(k)
 		return nil
 	}
+
 	switch s := k.String(); s {
 	case "q":
 		return tea.Quit
@@ -170,12 +174,14 @@ func (m *model) key(k tea.KeyMsg) tea.Cmd {
 			m.filter = ""
 			m.arrange()
 		}
+
 		m.detail = false
 	default:
 		page, all := m.rows(), len(m.shown)
 		m.move(map[string]int{"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -page, "pgdown": page,
 			"home": -all, "end": all}[s])
 	}
+
 	return nil
 }
 
@@ -193,5 +199,6 @@ func (m *model) typed(k tea.KeyMsg) {
 	case tea.KeyRunes, tea.KeySpace:
 		m.filter += string(k.Runes)
 	}
+
 	m.arrange()
 }

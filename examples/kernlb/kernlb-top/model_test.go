@@ -54,6 +54,7 @@ func services(t *testing.T, n int) *servicemodel.Table {
 		}
 		s = s.WithService(web(i)).WithEndpoints(name(i), eps)
 	}
+
 	return must.OK(servicemodel.Resolve(nil, s))(t)
 }
 
@@ -70,6 +71,7 @@ func had(table *servicemodel.Table, n, seconds int) *sample {
 				BytesOut: 300 * uint64(n-i) * c}
 		}
 	}
+
 	return &sample{at: began.Add(time.Duration(seconds) * time.Second), backend: "nftables",
 		table: table, sums: r.Of(table, nil)}
 }
@@ -114,6 +116,7 @@ func press(m *model, keys ...string) {
 			m.Update(tea.KeyMsg{Type: typ})
 			continue
 		}
+
 		m.Update(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune(k)})
 	}
 }
@@ -156,6 +159,7 @@ func TestNarrowAndWideScreens(t *testing.T) {
 			require.Contains(t, view, "q: quit")
 			require.Equal(t, width == 120, strings.Contains(view, "CONNECTIONS"))
 		}
+
 		press(m, "c", "enter")
 		require.Contains(t, drawn(t, m), "  -> 10.244.19.0:8080 ")
 		for _, address := range []string{"[fd00:10:244:1::2]:8080",
@@ -175,6 +179,7 @@ func drawn(t *testing.T, m *model) string {
 		require.LessOrEqual(t, lipgloss.Width(strings.TrimSuffix(l, "\n")), m.width)
 		trimmed.WriteString(strings.TrimRight(l, " \n") + "\n")
 	}
+
 	return trimmed.String()
 }
 
@@ -203,6 +208,7 @@ func TestSizes(t *testing.T) {
 			}
 			press(m, "enter")
 		}
+
 		press(m, "esc")
 	}
 }
@@ -262,6 +268,7 @@ func TestPauseAndQuit(t *testing.T) {
 		_, cmd = m.Update(k)
 		require.Equal(t, tea.QuitMsg{}, cmd())
 	}
+
 	press(m, "/", "q")
 	require.Contains(t, m.View(), "filter: q_")
 }
@@ -272,6 +279,7 @@ func TestNumbers(t *testing.T) {
 		12345: "12.3k", 5e6: "5.0M", 7.25e10: "72.5G"} {
 		require.Equal(t, want, short(v))
 	}
+
 	require.Zero(t, counters.Values{Connections: 2}.Since(counters.Values{Connections: 9}),
 		"counters that restarted count from zero")
 }

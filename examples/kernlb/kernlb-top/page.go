@@ -49,11 +49,13 @@ func newPage(where string) (*page, error) {
 				return new(net.Dialer).DialContext(ctx, "unix", path)
 			}}
 	}
+
 	u, err := url.Parse(p.url)
 	if where != "" && (err != nil || !strings.HasPrefix(u.Scheme, "http") || u.Host == "") {
 		return nil, fmt.Errorf("-page: %q: want an URL such as http://127.0.0.1:10256, or "+
 			"unix:PATH", where)
 	}
+
 	return p, nil
 }
 
@@ -91,6 +93,7 @@ func (r *recent) latency() string {
 			all = append(all, d)
 		}
 	}
+
 	if len(all) == 0 {
 		return "no applies yet"
 	}
@@ -110,6 +113,7 @@ func (e *event) line() string {
 		l = append(l, fmt.Sprintf("%d added, %d changed, %d removed", c.Added, c.Changed,
 			c.Removed))
 	}
+
 	if e.Duration != "" && e.Duration != "0s" {
 		l = append(l, "in "+e.Duration)
 	}
@@ -126,6 +130,7 @@ func (r *recent) about(n servicemodel.Name) (lines []string) {
 			}
 		}
 	}
+
 	return lines
 }
 

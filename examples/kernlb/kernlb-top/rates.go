@@ -42,8 +42,10 @@ func catalog(t *servicemodel.Table) []service {
 			i = len(list)
 			index[f.Service.Name], list = i, append(list, service{name: f.Service.Name})
 		}
+
 		list[i].frontends = append(list[i].frontends, f)
 	}
+
 	for i := range list {
 		list[i].endpoints = len(endpointsOf(t, list[i].frontends))
 	}
@@ -67,6 +69,7 @@ func endpointsOf(t *servicemodel.Table, frontends []*servicemodel.Frontend) []ne
 			}
 		}
 	}
+
 	slices.SortFunc(l, netip.AddrPort.Compare)
 	return slices.Compact(l)
 }
@@ -102,6 +105,7 @@ func (b between) fill(list []service) (all rates) {
 		}
 		all = all.plus(s.rates)
 	}
+
 	return all
 }
 
@@ -117,6 +121,7 @@ func (b between) parts(s *service) (frontends, endpoints []part) {
 		}
 		endpoints = append(endpoints, p)
 	}
+
 	slices.SortStableFunc(endpoints, func(a, b part) int { return byConnections(a.rates, b.rates) })
 	return frontends, endpoints
 }

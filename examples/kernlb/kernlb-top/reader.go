@@ -46,6 +46,7 @@ func openReader(ctx context.Context, o *options) (*reader, error) {
 		}
 		err = fmt.Errorf("%w; %s: %w", err, c.Name, why)
 	}
+
 	return nil, err
 }
 
@@ -91,6 +92,7 @@ func (r *reader) read(ctx context.Context) (*sample, error) {
 			return nil, err
 		}
 	}
+
 	s := &sample{at: time.Now(), backend: r.backend.Name(), table: r.held}
 	here, err := instance.Locality()
 	if err != nil {
@@ -103,6 +105,7 @@ func (r *reader) read(ctx context.Context) (*sample, error) {
 	case err != nil:
 		return nil, err
 	}
+
 	s.sums, s.full = had.Of(r.held, here), had.Full
 	return s, nil
 }

@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+
 	os.Exit(m.Run())
 }
 
@@ -48,6 +49,7 @@ func node(t *testing.T) *netnstest.Cluster {
 		}
 		state = state.WithService(web(i)).WithEndpoints(name(i), eps)
 	}
+
 	must.OK(dataplane.New(b, nil).Apply(t.Context(), state))(t)
 	counted := must.OK(counters.Open(&counters.Config{NetNS: c.Node.NS.NetNS()}))(t)
 	t.Cleanup(func() { counted.Close() })
@@ -103,6 +105,7 @@ func (x *terminal) shows(text string) string {
 		all = x.raw.String()
 		return strings.Contains(ansi.Strip(all), text)
 	}, time.Minute, 10*time.Millisecond, "%q is not shown", text)
+
 	return all
 }
 
@@ -124,6 +127,7 @@ func TestInATerminal(t *testing.T) {
 		x.file, err = pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 80})
 		return err
 	}))
+
 	t.Cleanup(func() { x.file.Close() })
 	go x.follow()
 	require.NotContains(t, x.shows("> shop/app-00"), "\x1b[31m", "NO_COLOR")
@@ -154,6 +158,7 @@ func TestOnce(t *testing.T) {
 		out, err = program(t, "-interval", "100ms", "-page", "").Output()
 		return err
 	}))
+
 	require.Regexp(t, `^nftables  3 services  \S+ conn/s .*
 recent changes and latencies are not known: -page is empty
   SERVICE +ENDPOINTS +CONN/S +PACKETS/S +IN B/S +OUT B/S +CONNECTIONS
@@ -170,5 +175,6 @@ $`, string(out))
 		require.Error(t, cmd.Run())
 		return nil
 	}))
+
 	require.Contains(t, errs.String(), "no backend has services of the instance kernlb")
 }

@@ -28,6 +28,7 @@ func (m *model) View() string {
 	default:
 		lines = append(lines, m.list()...)
 	}
+
 	lines = fit(lines, max(0, m.height-recentLines-2))
 	lines = append(lines, m.styles.dim.Render("RECENT CHANGES"))
 	lines = append(lines, m.recentLines()...)
@@ -50,6 +51,7 @@ func (m *model) title() string {
 		t += fmt.Sprintf("  %s conn/s  %sB/s in  %sB/s out", per(sum.Connections),
 			per(sum.BytesIn), per(sum.BytesOut))
 	}
+
 	if m.paused {
 		t += "  paused"
 	}
@@ -68,6 +70,7 @@ func (m *model) engineLine() string {
 	case m.recent.why != "":
 		return m.styles.dim.Render("recent changes and latencies are not known: " + m.recent.why)
 	}
+
 	return m.recent.latency()
 }
 
@@ -133,6 +136,7 @@ func (m *model) list() []string {
 		}
 		lines = append(lines, m.row(mark, s.name.String(), fmt.Sprint(s.endpoints), s.rates))
 	}
+
 	if len(m.shown) == 0 {
 		lines = append(lines, "  none")
 	}
@@ -155,6 +159,7 @@ func (m *model) details() []string {
 		share := fmt.Sprintf("%.1f %%", 100*shareOf(p.rates, endpoints))
 		lines = append(lines, m.row("  -> ", p.name, share, p.rates))
 	}
+
 	if room := m.rows(); len(lines) > room+1 {
 		lines = append(lines[:room], fmt.Sprintf("  and %d more", len(lines)-room))
 	}
@@ -174,6 +179,7 @@ func (m *model) recentLines() []string {
 			l = append(l, e.line())
 		}
 	}
+
 	if len(l) == 0 {
 		l = []string{"none"}
 	}
@@ -188,6 +194,7 @@ func (m *model) keys() string {
 	case m.detail:
 		return m.styles.dim.Render("escape: all services  space: pause  q: quit")
 	}
+
 	text := "by " + orders[m.order].by
 	if m.filter != "" {
 		text += ", with " + m.filter + " in the name"

@@ -64,6 +64,7 @@ func (c *Check) Validate() (faults []*FieldError) {
 			faults = append(faults, &FieldError{Path: field.Field, Err: errors.New(reason)})
 		}
 	}
+
 	return faults
 }
 
@@ -86,6 +87,7 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 		*b = Bytes(text)
 		return nil
 	}
+
 	raw, err := hex.DecodeString(digits)
 	*b = Bytes(raw)
 	return err

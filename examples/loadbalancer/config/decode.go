@@ -94,6 +94,7 @@ func (s *source) decode(n *yaml.Node, v reflect.Value, path string) {
 		}
 		return
 	}
+
 	if n.Tag == "!!null" {
 		return
 	}
@@ -119,6 +120,7 @@ func (s *source) elements(n *yaml.Node, v reflect.Value, path string) {
 		s.fail(path, "must be a list")
 		return
 	}
+
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
 	for i, e := range n.Content {
 		at := fmt.Sprintf("%s[%d]", path, i)
@@ -133,6 +135,7 @@ func (s *source) fields(n *yaml.Node, v reflect.Value, path string) {
 		s.fail(path, "must be a mapping of fields to values")
 		return
 	}
+
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key := n.Content[i]
@@ -174,6 +177,7 @@ func (s *source) scalar(n *yaml.Node, v reflect.Value, path string) {
 		s.fail(path, "must be a single value")
 		return
 	}
+
 	var err error
 	wrong := func(format string, args ...any) {
 		s.fail(path, "%q: "+format, append([]any{n.Value}, args...)...)

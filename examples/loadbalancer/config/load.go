@@ -43,11 +43,13 @@ func Parse(name string, text []byte) (*File, error) {
 	} else if err != nil {
 		return nil, s.syntax(err)
 	}
+
 	if err := in.Decode(&more); err == nil {
 		return nil, &FieldError{name, more.Line, "", errors.New("a second document: want one")}
 	} else if !errors.Is(err, io.EOF) {
 		return nil, s.syntax(err)
 	}
+
 	f := &File{source: s}
 	s.decode(root.Content[0], reflect.ValueOf(f).Elem(), "")
 	if len(s.errs) == 0 {
@@ -118,6 +120,7 @@ func (f *File) validate() {
 			devices[a] = cmp.Or(devices[a], svc.Device)
 		}
 	}
+
 	for i := range f.Services {
 		f.Services[i].validate(s, fmt.Sprintf("services[%d]", i), taken)
 	}
@@ -173,6 +176,7 @@ func (svc *Service) validate(s *source, path string, taken frontends) {
 		seen[b.Address], families[b.Address.Addr().Is4()] = true, true
 		s.faults(at+".checks", b.Checks)
 	}
+
 	svc.validateTargets(s, path, taken)
 	for i, a := range svc.Sorry {
 		at := fmt.Sprintf("%s.sorry[%d]", path, i)
@@ -180,10 +184,12 @@ func (svc *Service) validate(s *source, path string, taken frontends) {
 		svc.validateAddress(s, at, a)
 		families[a.Addr().Is4()] = true
 	}
+
 	for i, a := range svc.Addresses {
 		s.must(families[a.Is4()], fmt.Sprintf("%s.addresses[%d]", path, i),
 			"%s: no backend is of its family", a)
 	}
+
 	if len(s.errs) == 0 {
 		svc.validateModel(s, path)
 	}

@@ -89,6 +89,7 @@ func TestARangeOfPorts(t *testing.T) {
 			Src: netip.MustParseAddrPort("192.0.2.7:4000"),
 			Dst: netip.AddrPortFrom(netip.MustParseAddr("203.0.113.10"), port)}, nil).String()
 	}
+
 	require.Contains(t, decide(10000), "10.0.0.2:10000")
 	require.Contains(t, decide(15000), "10.0.0.2:15000")
 	require.NotContains(t, decide(20001), "10.0.0.2")
@@ -112,6 +113,7 @@ func TestSorryServersStandInForTheirFamily(t *testing.T) {
 		}
 		return strings.Join(out, ", ")
 	}
+
 	require.Equal(t, "10.0.0.2 0 ready, 10.0.0.3 0 quiesced, 2001:db8::2 3 not-ready",
 		eps(true, true, false))
 	require.Equal(t, "10.0.0.2 0 not-ready, 10.0.0.3 0 quiesced, 2001:db8::2 3 ready, "+
@@ -133,6 +135,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 				want = append(want, strings.TrimSuffix(w, "\n"))
 			}
 		}
+
 		_, err = config.Parse("lb.yaml", text)
 		assert.EqualError(t, err, strings.Join(want, "\n"), name)
 	}

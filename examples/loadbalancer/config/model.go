@@ -67,6 +67,7 @@ func (s *Service) Model() (*servicemodel.Service, error) {
 			return nil, &valueError{"scheduler", err}
 		}
 	}
+
 	if m.Forwarding, err = servicemodel.ParseForwarding(cmp.Or(s.Forwarding, "nat")); err != nil {
 		return nil, &valueError{"forwarding", err}
 	}
@@ -81,6 +82,7 @@ func (s *Service) Model() (*servicemodel.Service, error) {
 	default:
 		return nil, &valueError{"masquerade", errors.New("must be always or never")}
 	}
+
 	return m, nil
 }
 
@@ -99,6 +101,7 @@ func (s *Service) Endpoints(up func(*Backend) bool) []servicemodel.Endpoint {
 		case b.Drained():
 			ep.Condition = servicemodel.Quiesced
 		}
+
 		if b.Weight != nil {
 			ep.Weight = *b.Weight
 		}
@@ -107,11 +110,13 @@ func (s *Service) Endpoints(up func(*Backend) bool) []servicemodel.Endpoint {
 		}
 		out = append(out, ep)
 	}
+
 	for _, a := range s.Sorry {
 		if !used[a.Addr().Is4()] {
 			out = append(out, s.endpoint(a))
 		}
 	}
+
 	return out
 }
 
@@ -133,6 +138,7 @@ func (s *Service) validateModel(src *source, path string) {
 		src.fail(path+"."+value.field, "%w", value.err)
 		return
 	}
+
 	state := servicemodel.State{}.WithService(m).WithEndpoints(m.Name,
 		s.Endpoints(func(*Backend) bool { return false }))
 	for _, e := range joined(state.Validate()) {
@@ -141,6 +147,7 @@ func (s *Service) validateModel(src *source, path string) {
 			src.fail(path, "%w", e)
 			continue
 		}
+
 		src.fail(path+s.fieldOf(field.Field), "%s: %s", field.Value, field.Reason)
 	}
 }
@@ -163,11 +170,13 @@ func (s *Service) fieldOf(model string) string {
 		}
 		return fmt.Sprintf(".sorry[%d]", i-len(s.Backends))
 	}
+
 	for _, f := range fields {
 		if strings.HasPrefix(model, f[0]) {
 			return "." + f[1]
 		}
 	}
+
 	return "." + model
 }
 
@@ -183,6 +192,7 @@ func (f *File) State(up func(*Service, *Backend) bool) (state servicemodel.State
 		state = state.WithService(m).WithEndpoints(m.Name,
 			s.Endpoints(func(b *Backend) bool { return up(s, b) }))
 	}
+
 	return state, nil
 }
 
@@ -198,6 +208,7 @@ func (f *File) Extremes() ([]servicemodel.State, error) {
 		sets = append(sets, func(near bool) bool { return near },
 			func(near bool) bool { return !near })
 	}
+
 	out := make([]servicemodel.State, len(sets))
 	for i, up := range sets {
 		var err error
@@ -207,5 +218,6 @@ func (f *File) Extremes() ([]servicemodel.State, error) {
 			return nil, err
 		}
 	}
+
 	return out, nil
 }

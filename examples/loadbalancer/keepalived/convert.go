@@ -82,6 +82,7 @@ func (c *converter) impossible(err error) error {
 		}
 		c.fail(c.madeFrom(of.Path), "%w", of.Err)
 	}
+
 	return errors.Join(c.inOrder(c.errs)...)
 }
 
@@ -104,6 +105,7 @@ func (c *converter) checkVirtual() {
 			virtual[a] = true
 		}
 	}
+
 	for i, s := range c.out.Services {
 		for j, b := range s.Backends {
 			for k, spec := range b.Checks {
@@ -183,6 +185,7 @@ func (c *converter) top(all []*statement) {
 			c.warn(s, "is about the process of keepalived: not converted")
 		}
 	}
+
 	for _, s := range all {
 		if s.keyword() == "virtual_server_group" && !used[s] {
 			c.warn(s, "no virtual_server uses it: not converted")
@@ -203,6 +206,7 @@ func unread(word string) string {
 	case strings.HasPrefix(word, "~"):
 		return "sequences and lists of lines cannot be read"
 	}
+
 	return ""
 }
 
@@ -216,6 +220,7 @@ func (c *converter) readGroups(all []*statement) {
 			c.fail(s, "want a name and a block")
 			continue
 		}
+
 		if other := c.groups[s.args()[0]]; other != nil {
 			c.fail(s, "%s has a group of this name, too", other.from(s))
 		}

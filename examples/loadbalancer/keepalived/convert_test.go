@@ -36,6 +36,7 @@ func reportAs(name, text string, how *keepalived.Config) string {
 			b.WriteString("# error: " + line)
 		}
 	}
+
 	b.Write(r.File)
 	return b.String()
 }
@@ -85,6 +86,7 @@ func TestSamplesOfKeepalived(t *testing.T) {
 		base := strings.TrimPrefix(filepath.Base(name), "keepalived.conf.")
 		fmt.Fprintf(&got, "=== %s\n%s", base, report(base, text))
 	}
+
 	golden(t, "testdata/samples.golden", got.String())
 }
 
@@ -97,6 +99,7 @@ func FuzzConvert(f *testing.F) {
 		require.NoError(f, err)
 		f.Add(string(text))
 	}
+
 	f.Fuzz(func(t *testing.T, text string) {
 		r, err := keepalived.Convert("f", text, nil)
 		if err != nil {

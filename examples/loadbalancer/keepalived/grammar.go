@@ -182,6 +182,7 @@ func newGrammar() map[place]rule {
 			}
 		}
 	}
+
 	return grammar
 }
 

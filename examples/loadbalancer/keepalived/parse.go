@@ -53,10 +53,12 @@ func parse(lines []line) (all []*statement, at position, err error) {
 			}
 		}
 	}
+
 	if len(open) > 1 {
 		inner := open[len(open)-1]
 		return nil, inner.position, fmt.Errorf("the block of %s has no end", inner.keyword())
 	}
+
 	return open[0].body, position{}, nil
 }
 
@@ -86,6 +88,7 @@ func uncomment(line string) (string, error) {
 			return uncomment(strings.TrimRight(line[:i], " \t")) // it has no comment
 		}
 	}
+
 	return line, nil
 }
 

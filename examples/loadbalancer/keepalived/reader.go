@@ -92,10 +92,12 @@ func (r *reader) read(name, text string, depth int) error {
 			r.open = nil
 			continue
 		}
+
 		if err := r.readLine(content, where, depth); err != nil {
 			return where.of("", err)
 		}
 	}
+
 	return nil
 }
 
@@ -127,6 +129,7 @@ func (r *reader) readLine(content string, where position, depth int) error {
 		}
 		return nil
 	}
+
 	if m := include.FindStringSubmatch(text); m != nil {
 		return where.of(m[1], r.include(m[1], m[2], where, depth))
 	}
@@ -147,6 +150,7 @@ func (r *reader) include(keyword, pattern string, where position, depth int) err
 	case depth == maxNested:
 		return fmt.Errorf("more than %d files within files", maxNested)
 	}
+
 	if !filepath.IsAbs(pattern) {
 		pattern = filepath.Join(filepath.Dir(where.file), pattern)
 	}
@@ -162,6 +166,7 @@ func (r *reader) include(keyword, pattern string, where position, depth int) err
 		r.notes = append(r.notes,
 			&config.FieldError{File: where.file, Line: where.line, Path: keyword, Err: err})
 	}
+
 	for _, name := range names {
 		if info, err := os.Stat(name); err == nil && info.IsDir() {
 			continue
@@ -174,6 +179,7 @@ func (r *reader) include(keyword, pattern string, where position, depth int) err
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -210,6 +216,7 @@ func (r *reader) expand(l line, more bool, depth int) error {
 			r.values[m[1]] = v
 			return nil
 		}
+
 		text, rest, found := r.substitute(l.text)
 		switch {
 		case len(text) > maxLine && found:
@@ -220,16 +227,19 @@ func (r *reader) expand(l line, more bool, depth int) error {
 					return err
 				}
 			}
+
 			return nil
 		case !found:
 			r.lines = append(r.lines, l)
 			return nil
 		}
+
 		var err error
 		if l.text, err = uncomment(strings.TrimSpace(text)); err != nil || l.text == "" {
 			return err
 		}
 	}
+
 	return fmt.Errorf("more than %d values in a line", maxValues)
 }
 
@@ -264,11 +274,13 @@ func (r *reader) substitute(text string) (now string, rest []string, found bool)
 		} else {
 			name, end = text[from+m[4]:from+m[5]], from+m[5]
 		}
+
 		v := r.values[name]
 		if v == nil || v.several && len(v.lines) > 0 && end < len(text) {
 			from = start + 1
 			continue
 		}
+
 		lines := v.lines
 		if len(lines) == 0 {
 			lines = []string{""}

@@ -47,12 +47,14 @@ func TestReadingFails(t *testing.T) {
 			require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 			return name
 		}
+
 		write("i", c.inner)
 		_, err := keepalived.Convert(write("main", c.main), c.main,
 			&keepalived.Config{Include: true})
 		require.Error(t, err, name)
 		require.Contains(t, strings.ReplaceAll(err.Error(), dir+"/", ""), c.want, name)
 	}
+
 	_, err := keepalived.Convert("f", "include /etc/hosts\n", nil)
 	require.EqualError(t, err, "f:1: include: no other file is read")
 }
@@ -64,5 +66,6 @@ func doublings(n int) string {
 		last, next := string(rune('A'+i)), string(rune('B'+i))
 		b.WriteString("$" + next + "= \\\n$" + last + " \\\n$" + last + "\n\n")
 	}
+
 	return b.String() + "$" + string(rune('A'+n)) + "\n"
 }

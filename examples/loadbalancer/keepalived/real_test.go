@@ -29,6 +29,7 @@ func judgeFile(t *testing.T, args ...string) string {
 	if err != nil {
 		t.Skip("keepalived is not installed")
 	}
+
 	// It fails if it complains.
 	out, _ := exec.Command(program, append(args, "-t")...).CombinedOutput()
 	return string(out)
@@ -46,6 +47,7 @@ func randomLines(r *rand.Rand, includes []string) string {
 				pick("", "b", "#"), pick("", "$"+name+",", "${"+name+"}"))
 		}
 	}
+
 	var text strings.Builder
 	for range 4 + r.IntN(8) {
 		if len(includes) > 0 && r.IntN(4) == 0 {
@@ -53,12 +55,14 @@ func randomLines(r *rand.Rand, includes []string) string {
 				pick(includes...))
 			continue
 		}
+
 		name, uses := "A", []string{"UNKNOWN"}
 		if r.IntN(2) == 0 {
 			name, uses = "B", []string{"A"}
 		} else if r.IntN(2) == 0 {
 			name, uses = "C", []string{"A", "B"}
 		}
+
 		switch r.IntN(4) {
 		case 0:
 			fmt.Fprintf(&text, "%s$%s=%s%s\n", pick("", "  ", "@m ", "@n\t"), name,
@@ -71,15 +75,18 @@ func randomLines(r *rand.Rand, includes []string) string {
 				text.WriteString(pick("  ", "", "@m ", "@n ") + statement(uses...) + pick(" ", "") +
 					"\\\n")
 			}
+
 			text.WriteString(pick("lb_algo zlast", "  # comment", "", "$A=inner") + "\n\n")
 		default:
 			text.WriteString(pick("", "", "  ", "@m ", "@^m ", "@n\t", "@^n ") +
 				statement("A", "B", "C") + pick("", " # no") + "\n")
 		}
+
 		if r.IntN(3) == 0 {
 			fmt.Fprintf(&text, "%s\n", pick("$A", "$C", "$B", " $C # value", "lb_algo z$C"))
 		}
 	}
+
 	return text.String()
 }
 
@@ -98,6 +105,7 @@ func TestKeepalivedReadsTheSameLines(t *testing.T) {
 			require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 			return text
 		}
+
 		for _, name := range []string{"d/1.conf", "d/2.conf"} {
 			write(name, "$A="+name[2:3]+"\n"+randomLines(r, []string{"e/*"}))
 		}
@@ -111,6 +119,7 @@ func TestKeepalivedReadsTheSameLines(t *testing.T) {
 			t.Log(err)
 			continue
 		}
+
 		var want, got []string
 		for _, l := range in.lines {
 			words, err := split(l.text)
@@ -119,14 +128,17 @@ func TestKeepalivedReadsTheSameLines(t *testing.T) {
 				want = append(want, words[1].text)
 			}
 		}
+
 		said := judgeFile(t, "-f", name, "-i", "m")
 		for _, m := range regexp.MustCompile(`Invalid lvs_scheduler '(.*)' - ign`).
 			FindAllStringSubmatch(said, -1) {
 			got = append(got, m[1])
 		}
+
 		require.Equal(t, want, got, "seed %d:\n%s\n%s", seed, all, said)
 		read += len(want)
 	}
+
 	require.Greater(t, read, 300)
 }
 
@@ -148,6 +160,7 @@ func TestKeepalivedReadsTheSameWords(t *testing.T) {
 			want[line+3] = words[1].text
 		}
 	}
+
 	text.WriteString("real_server 10.0.0.1 80 {\n}\n}\n")
 	require.Greater(t, len(want), 150)
 	said := judge(t, text.String())
@@ -160,6 +173,7 @@ func TestKeepalivedReadsTheSameWords(t *testing.T) {
 			delete(want, line)
 		}
 	}
+
 	require.Empty(t, want, said)
 }
 
@@ -180,6 +194,7 @@ func TestKeepalivedTakesTheSamePorts(t *testing.T) {
 		fmt.Fprintf(&text, "real_server 10.0.0.%d %d {\n}\n", i+1, 80+r.IntN(2))
 		fmt.Fprintf(&text, "sorry_server 10.0.1.%d %d\n}\n", i+1, 80+r.IntN(2))
 	}
+
 	said := judge(t, text.String())
 	result, err := Convert("f", text.String(), nil)
 	require.NoError(t, err)
@@ -190,9 +205,11 @@ func TestKeepalivedTakesTheSamePorts(t *testing.T) {
 			require.NoError(t, err)
 			out = append(out, n)
 		}
+
 		slices.Sort(out)
 		return out
 	}
+
 	var changes strings.Builder
 	for _, c := range result.Changes {
 		fmt.Fprintln(&changes, c)

@@ -24,6 +24,7 @@ func (c *converter) virtualServer(s *statement) (group *statement) {
 		c.fail(s, "want a block")
 		return nil
 	}
+
 	name, group, where := c.whereOf(s)
 	if len(where) == 0 {
 		return group
@@ -36,6 +37,7 @@ func (c *converter) virtualServer(s *statement) (group *statement) {
 			in.Scheduler += flag
 		}
 	}
+
 	if _, err := servicemodel.ParseScheduler(in.Scheduler); err != nil {
 		c.fail(s, "scheduler %s: %w", in.Scheduler, err)
 	}
@@ -64,10 +66,12 @@ func (c *converter) virtualServer(s *statement) (group *statement) {
 				c.origins[path+"."+field] = of
 			}
 		}
+
 		service := &c.out.Services[i]
 		c.origins[fmt.Sprintf("services[%d].addresses[%d]", i, len(service.Addresses))] = at.of
 		service.Addresses = append(service.Addresses, at.Addr())
 	}
+
 	return group
 }
 
@@ -91,6 +95,7 @@ func (c *converter) service(in *scope, port uint16, name string) config.Service 
 			}
 		}
 	}
+
 	for i, a := range service.Sorry {
 		service.Sorry[i] = c.withPort(in, a, port, fmt.Sprintf("sorry[%d]", i))
 	}
@@ -106,6 +111,7 @@ func (c *converter) withPort(in *scope, a netip.AddrPort, port uint16,
 		c.change(in.origins[field], "%s gets packets at port %d: the forwarding %s changes no port",
 			a, port, in.Forwarding)
 	}
+
 	if nat && a.Port() != 0 {
 		return a
 	}
@@ -127,10 +133,12 @@ func (c *converter) whereOf(s *statement) (name string, group *statement, where 
 		}
 		return name, nil, where
 	}
+
 	if group = c.groups[args[1]]; group == nil {
 		c.fail(s, "there is no virtual_server_group %s", args[1])
 		return "", nil, nil
 	}
+
 	for _, line := range group.body {
 		where = append(where, c.listens(line, line.words)...)
 	}
@@ -147,11 +155,13 @@ func (c *converter) listens(s *statement, words []string) (out []listener) {
 			"cannot be had")
 		return nil
 	}
+
 	p, err := port(words[1])
 	if err != nil {
 		c.fail(s, "%w", err)
 		return nil
 	}
+
 	addrs, err := addresses(words[0])
 	if err != nil {
 		c.fail(s, "%w", err)
@@ -170,6 +180,7 @@ func (c *converter) endpoint(s *statement) (netip.AddrPort, bool) {
 		c.fail(s, "want an address and a port")
 		return netip.AddrPort{}, false
 	}
+
 	a, err := netip.ParseAddr(args[0])
 	p := uint16(0)
 	if err == nil && len(args) == 2 {
@@ -196,6 +207,7 @@ func (c *converter) forwarding(s *statement) (string, bool) {
 		c.fail(s, "want NAT, DR or TUN (type ipip)")
 		return "", false
 	}
+
 	return f, true
 }
 
@@ -238,6 +250,7 @@ func useGranularity(c *converter, s *statement, in *scope) {
 			return
 		}
 	}
+
 	n, err := strconv.ParseUint(text, 10, 8)
 	if err != nil || n == 0 || n > 128 {
 		c.fail(s, "%q is no mask of IPv4 and no number of bits of IPv6", text)
@@ -295,6 +308,7 @@ func useCheck(c *converter, s *statement, in *scope) {
 	} else if len(k.urls) == 0 {
 		c.fail(s, "has no url")
 	}
+
 	if k.delay != nil {
 		delay = *k.delay
 	}
@@ -325,6 +339,7 @@ func useURL(c *converter, s *statement, in *scope) {
 		c.fail(s, "is of HTTP_GET and SSL_GET")
 		return
 	}
+
 	inner := *in
 	c.read(s, url, &inner)
 	for _, e := range inner.spec.Validate() {
@@ -345,6 +360,7 @@ func (c *converter) octets(s *statement) config.Bytes {
 		c.warn(s, "the answer is compared before the first X")
 		text = text[:i/2*2]
 	}
+
 	raw, err := hex.DecodeString(text)
 	if err != nil {
 		c.fail(s, "%w", err)

@@ -82,6 +82,7 @@ func randomConfiguration(r *rand.Rand) string {
 		} else {
 			w.add("virtual_server 192.0.2.%d 80 {", i)
 		}
+
 		kind := []string{"NAT", "DR", "TUN"}[r.IntN(3)]
 		w.add("lb_kind %s", kind)
 		w.some(append(timed[:len(timed):len(timed)], "lb_algo sh", "protocol TCP",
@@ -96,13 +97,16 @@ func randomConfiguration(r *rand.Rand) string {
 				w.add("}")
 				continue
 			}
+
 			w.some(append(timed[:len(timed):len(timed)], "weight #", "lvs_method "+kind,
 				"notify_down x", "uthreshold #", "inhibit_on_failure", "weight #")...)
 			w.checkers(false)
 			w.add("}")
 		}
+
 		w.add("}")
 	}
+
 	return strings.ReplaceAll(strings.Join(w.lines, "\n")+"\n", "/#", "/x")
 }
 
@@ -134,12 +138,14 @@ func TestEveryStatementLeavesATrace(t *testing.T) {
 			now := append(lines[:i:i], line)
 			return report("f", strings.Join(append(now, lines[i+1:]...), "\n"))
 		}
+
 		for i, line := range lines {
 			named := strings.Contains(whole, fmt.Sprintf("# warning: f:%d: ", i+1))
 			if named || line == "" || same.MatchString(line) || bodies.MatchString(line) ||
 				strings.ContainsAny(line, "{}") {
 				continue
 			}
+
 			require.False(t, whole == changed(i, ""), "line %d: %s in\n%s", i+1, line, text)
 			if at := numbers.FindAllStringIndex(line, -1); len(at) > 0 {
 				last := at[len(at)-1]
@@ -151,5 +157,6 @@ func TestEveryStatementLeavesATrace(t *testing.T) {
 			}
 		}
 	}
+
 	require.Greater(t, tried, 15)
 }

@@ -18,6 +18,7 @@ func (c *converter) arg(s *statement) (string, bool) {
 		c.fail(s, "want one value")
 		return "", false
 	}
+
 	return s.args()[0], true
 }
 
@@ -98,6 +99,7 @@ func addresses(text string) (out []netip.Addr, err error) {
 		case !strings.ContainsAny(last, ".:"): // its last part only
 			last = first[:strings.LastIndexAny(first, ".:")+1] + last
 		}
+
 		var to netip.Addr
 		if from, err = netip.ParseAddr(first); err == nil {
 			to, err = netip.ParseAddr(last)
@@ -107,11 +109,13 @@ func addresses(text string) (out []netip.Addr, err error) {
 		}
 		within = func(a netip.Addr) bool { return a.Compare(to) <= 0 }
 	}
+
 	for a := from; a.IsValid() && within(a); a = a.Next() {
 		if out = append(out, a); len(out) > maxRange {
 			return nil, fmt.Errorf("%s has more than %d addresses", text, maxRange)
 		}
 	}
+
 	if len(out) == 0 {
 		return nil, fmt.Errorf("%s has no address", text)
 	}

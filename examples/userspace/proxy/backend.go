@@ -139,6 +139,7 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backen
 			b.pools[p.New.ID] = b.pools[p.New.ID].updated(p.New)
 		}
 	}
+
 	b.table = c.New
 	stats := e.Stats()
 	stats.Duration = time.Since(start)
@@ -155,6 +156,7 @@ func (b *Backend) apply(e *edit) error {
 		b.sockets[w].close()
 		delete(b.sockets, w)
 	}
+
 	var opened []*socket
 	for _, k := range e.open {
 		s, err := b.listen(k)
@@ -164,12 +166,15 @@ func (b *Backend) apply(e *edit) error {
 			}
 			return fmt.Errorf("%w: %w", kernelerr.ErrConflict, err)
 		}
+
 		opened = append(opened, s)
 	}
+
 	for _, s := range opened {
 		b.sockets[s.where] = s
 		s.serve()
 	}
+
 	return nil
 }
 
@@ -211,6 +216,7 @@ func (b *Backend) Drain(ctx context.Context) error {
 		b.work.Wait()
 		close(ended)
 	}()
+
 	select {
 	case <-ended:
 		return nil

@@ -111,6 +111,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 		require.ErrorContains(t, r.Refused[0].Err, want)
 		require.Empty(t, s.sockets)
 	}
+
 	s := newSite(t, Config{})
 	_, err := s.engine.Apply(t.Context(), state(service(), 1).WithNode(servicemodel.Node{
 		LocalPods: servicemodel.PodDetector{Bridge: "cni0"}}))
@@ -179,6 +180,7 @@ func TestCleanupStopsListeningAndDrainWaits(t *testing.T) {
 		}
 		return errors.Is(err, syscall.ECONNREFUSED)
 	})
+
 	drained := make(chan error)
 	go func() { drained <- s.Drain(t.Context()) }()
 	must.OK(c.Write([]byte("x")))(t)
@@ -202,6 +204,7 @@ func TestSocketsThatExcludeEachOther(t *testing.T) {
 			v.ClusterIPs = []netip.Addr{map[string]netip.Addr{"all": all, "one": one}[name]}
 			return st.WithService(v).WithEndpoints(v.Name, st.Endpoints(web))
 		}
+
 		st := with(state(service(), 1), first)
 		require.Empty(t, s.apply(st).Refused)
 		second := map[string]string{"all": "one", "one": "all"}[first]
@@ -212,6 +215,7 @@ func TestSocketsThatExcludeEachOther(t *testing.T) {
 		s.visit()
 		require.Empty(t, s.apply(with(state(service(), 1), second)).Refused,
 			"it is free as soon as the other goes")
+
 		// If both are new in one change, the lower address wins.
 		s.apply(servicemodel.State{})
 		r = s.apply(with(with(state(service(), 1), "one"), "all"))
@@ -231,6 +235,7 @@ func freePort(t *testing.T) string {
 			return at
 		}
 	}
+
 	t.Fatal("there is no free port")
 	return ""
 }
@@ -248,6 +253,7 @@ func TestCheckBesideForks(t *testing.T) {
 			}
 		})
 	}
+
 	defer forks.Wait()
 	defer stop()
 	s := newSite(t, Config{})

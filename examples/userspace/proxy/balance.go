@@ -103,11 +103,13 @@ func (p *pool) updated(to *servicemodel.Pool) *pool {
 			to.Scheduler == servicemodel.LeastConn {
 			t.weight = 1
 		}
+
 		if p != nil && p.scheduler != to.Scheduler {
 			t.credit = 0
 		}
 		next.targets[i] = t
 	}
+
 	return next
 }
 
@@ -130,6 +132,7 @@ func (p *pool) at(a netip.Addr) (at netip.AddrPort) {
 			at = e
 		}
 	}
+
 	return at
 }
 
@@ -152,6 +155,7 @@ func (p *pool) pick(client netip.AddrPort, tried []netip.AddrPort) (best *target
 			best, least = t, c
 		}
 	}
+
 	if best != nil {
 		best.credit -= total
 	}

@@ -18,6 +18,7 @@ func slots(by servicemodel.Scheduler, weights ...uint16) *servicemodel.Pool {
 			p.Slots = append(p.Slots, servicemodel.Slot{Endpoint: numbered(i + 1), Weight: w})
 		}
 	}
+
 	return p
 }
 
@@ -40,6 +41,7 @@ func TestTurns(t *testing.T) {
 		servicemodel.RoundRobin: "12312312312312", servicemodel.SchedulerDefault: weighted} {
 		require.Equal(t, want, turns((*pool)(nil).updated(slots(by, 5, 1, 1)), 14), by)
 	}
+
 	p := (*pool)(nil).updated(slots("", 5, 1, 1))
 	require.Equal(t, "112", turns(p, 3))
 	p = p.updated(slots("", 5, 0, 1))
@@ -72,8 +74,10 @@ func TestOpenConnectionsAreCounted(t *testing.T) {
 			x.conns++
 			got += fmt.Sprint(x.endpoint.Port())
 		}
+
 		require.Equal(t, want, got, by)
 	}
+
 	p := (*pool)(nil).updated(slots(servicemodel.NeverQueue, 20, 1))
 	p.targets[0].conns = 1
 	require.Equal(t, "2", turns(p, 1), "an idle endpoint is asked before others")
@@ -97,6 +101,7 @@ func requireShares(t *testing.T, p *pool, n int) {
 		want := float64(n) * x.weight / sum
 		chi += (counts[x] - want) * (counts[x] - want) / want
 	}
+
 	require.Less(t, chi, 27.6, "%v", counts)
 }
 
@@ -121,8 +126,10 @@ func TestAHashMovesNobodyElse(t *testing.T) {
 				require.Equal(t, was, is)
 				continue
 			}
+
 			got[is.endpoint.Port()]++
 		}
+
 		require.Len(t, got, 3)
 	}
 }
@@ -147,6 +154,7 @@ func TestMapping(t *testing.T) {
 		require.NoError(t, err)
 		m = append(m, r)
 	}
+
 	for from, want := range map[string]string{"10.96.0.10:80": "127.0.0.1:8080",
 		"10.96.0.10:443": "127.0.0.2:443", "[fd00::a]:80": "[::1]:8080",
 		"[fd00::a]:81": "[fd00::a]:81", "10.96.0.11:80": "", "10.244.7.7:9": "127.0.0.1:9",
@@ -157,6 +165,7 @@ func TestMapping(t *testing.T) {
 			require.Equal(t, want, at.String())
 		}
 	}
+
 	const asRange = ": must be an address, an address and a port, or a range"
 	const asTarget = ": must be an address, an address and a port, or none"
 	for s, want := range map[string]string{

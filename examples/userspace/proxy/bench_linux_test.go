@@ -28,6 +28,7 @@ func benchmark(
 			go func() { defer c.Close(); serve(c) }()
 		}
 	}()
+
 	server := l.Addr().(*net.TCPAddr).AddrPort()
 	b.Run("direct", func(b *testing.B) { client(b, server) })
 	b.Run("proxy", func(b *testing.B) { client(b, benchProxy(b, server)) })
@@ -49,6 +50,7 @@ func benchProxy(b *testing.B, server netip.AddrPort) netip.AddrPort {
 		other.ClusterIPs = []netip.Addr{netip.MustParseAddr(other.Name.Name)}
 		s = s.WithService(other).WithEndpoints(other.Name, s.Endpoints(web))
 	}
+
 	table := must.OK(servicemodel.Resolve(nil, s))(b)
 	must.OK(p.Commit(b.Context(), servicemodel.Diff(nil, table)))(b)
 	return at
@@ -76,6 +78,7 @@ func BenchmarkThroughput(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
+
 		_ = c.CloseWrite()
 		if _, err := c.Read(data[:1]); err != nil { // all has arrived
 			b.Fatal(err)

@@ -38,12 +38,15 @@ func (b *Backend) Check(c *servicemodel.ChangeSet) error {
 			time.Sleep(time.Millisecond)
 			s, err = b.listen(k)
 		}
+
 		if err != nil {
 			errs = append(errs, refusal(k, err))
 			continue
 		}
+
 		defer s.close()
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -54,6 +57,7 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 		errs = append(errs, &backends.UnsupportedError{Backend: Name, Service: of.Name,
 			Object: "service " + of.String(), Field: field, Value: value, Hint: hint})
 	}
+
 	for _, f := range c.Frontends {
 		if f.New == nil {
 			continue
@@ -65,10 +69,12 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 			refuse(f.New.Service, backends.FieldEndPort, strconv.Itoa(int(end)),
 				"a proxy needs a socket for each port")
 		}
+
 		if a := f.New.MasqueradeIP; a.IsValid() {
 			refuse(f.New.Service, backends.FieldMasqueradeIPs, a.String(), "nftables can")
 		}
 	}
+
 	for _, p := range c.Pools {
 		if p.New == nil {
 			continue
@@ -77,10 +83,12 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 			refuse(p.New.ID.Service, backends.FieldScheduler, string(p.New.Scheduler),
 				"ipvs has it")
 		}
+
 		if f := p.New.Forwarding; f != servicemodel.ForwardNAT {
 			refuse(p.New.ID.Service, backends.FieldForwarding, string(f), "ipvs has it")
 		}
 	}
+
 	if c.Rules != nil {
 		r, drop := c.Rules.New, ""
 		if r.NoEndpoints == "drop" {
@@ -98,6 +106,7 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 			}
 		}
 	}
+
 	return errs
 }
 
@@ -114,6 +123,7 @@ func refusal(k claim, err error) error {
 		return &backends.CollisionError{Backend: Name, Service: k.service.Name,
 			Object: fmt.Sprintf("the socket at %v, which is taken,", k.where)}
 	}
+
 	e := &backends.UnsupportedError{Backend: Name, Service: k.service.Name,
 		Object: "service " + k.service.String(), Field: fields[k.kind],
 		Value: k.dst.Addr().String()}

@@ -105,6 +105,7 @@ func fill[T int | time.Duration](field string, value *T, standard T) error {
 		return &servicemodel.FieldError{Object: "proxy configuration", Field: field,
 			Value: fmt.Sprint(*value), Reason: "must not be negative"}
 	}
+
 	*value = cmp.Or(*value, standard)
 	return nil
 }
@@ -121,5 +122,6 @@ func interfaceAddrs() ([]netip.Addr, error) {
 			out = append(out, p.Addr().Unmap())
 		}
 	}
+
 	return out, nil
 }

@@ -41,6 +41,7 @@ func openIn(at netns.Namespace) (backends.Backend, error) {
 	if err = ns.Do(haveServiceAddresses); err != nil {
 		return nil, err
 	}
+
 	// However slow the machine is, an endpoint that is there accepts.
 	b, err := proxy.New(&proxy.Config{Within: ns.Do, ConnectTimeout: time.Minute})
 	return within{b, ns}, err
@@ -78,5 +79,6 @@ func haveServiceAddresses() error {
 			return err
 		}
 	}
+
 	return nil
 }

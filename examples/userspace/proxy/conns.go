@@ -97,6 +97,7 @@ func (b *Backend) choose(c *conn, tried []netip.AddrPort) (netip.AddrPort, error
 		b.stats.Refused++
 		return netip.AddrPort{}, errRefused
 	}
+
 	c.service, c.affinity = d.Frontend.Service, d.Frontend.Affinity
 	c.client = clientOf(d.Frontend, c.src.Addr())
 	now, p := time.Now(), b.pools[id]
@@ -109,6 +110,7 @@ func (b *Backend) choose(c *conn, tried []netip.AddrPort) (netip.AddrPort, error
 			c.target = p.find(m.endpoint)
 		}
 	}
+
 	if c.target == nil {
 		c.target = p.pick(c.src, tried)
 	}
@@ -122,8 +124,10 @@ func (b *Backend) choose(c *conn, tried []netip.AddrPort) (netip.AddrPort, error
 			}
 			delete(b.clients, other)
 		}
+
 		b.clients[c.client] = memory{c.target.endpoint, now}
 	}
+
 	b.stats.Balanced++
 	c.target.conns++
 	b.conns[c] = struct{}{}
@@ -163,6 +167,7 @@ func (b *Backend) Flows(_ context.Context, f conntrack.Filter) iter.Seq2[conntra
 			all = append(all, fl)
 		}
 	}
+
 	return conntrack.All(all...)
 }
 
@@ -188,6 +193,7 @@ func (b *Backend) Clean(
 			r.Reset++
 		}
 	}
+
 	b.mu.Unlock()
 	r.Misdirected, r.Deleted = len(stale), len(stale)
 	for _, c := range stale {
@@ -197,6 +203,7 @@ func (b *Backend) Clean(
 			return r, fmt.Errorf("proxy: end stale connections: %w", ctx.Err())
 		}
 	}
+
 	r.Duration = time.Since(start)
 	return r, nil
 }

@@ -43,6 +43,7 @@ func TestBackendsHaveTheSchedulersThatTheDocumentationNames(t *testing.T) {
 			}
 		}
 	}
+
 	require.Equal(t, 14, rows, "servicemodel has as many schedulers")
 }
 

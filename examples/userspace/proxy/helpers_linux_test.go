@@ -56,6 +56,7 @@ func newSite(t *testing.T, cfg Config, endpoints ...netip.AddrPort) *site {
 		cfg.Map = append(cfg.Map, Rule{From: netip.PrefixFrom(endpointAddr(i+1), 32), To: e.Addr(),
 			ToPort: e.Port()})
 	}
+
 	s.Backend = must.OK(New(&cfg))(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	s.keeper = must.OK(flows.New(s.Backend, nil))(t)
@@ -89,6 +90,7 @@ func state(svc *servicemodel.Service, endpoints ...int) servicemodel.State {
 				{Name: "tcp", Protocol: servicemodel.TCP, Port: 8080},
 				{Name: "udp", Protocol: servicemodel.UDP, Port: 8080}}})
 	}
+
 	return servicemodel.State{}.WithService(svc).WithEndpoints(svc.Name, list)
 }
 
@@ -116,6 +118,7 @@ func (s *site) requireReset() {
 		require.NoError(s.t, c.SetDeadline(time.Now().Add(patience)))
 		_, err = greeting(c)
 	}
+
 	require.ErrorIs(s.t, err, syscall.ECONNRESET)
 }
 
@@ -147,6 +150,7 @@ func listener(t *testing.T, serve func(*net.TCPConn)) netip.AddrPort {
 			go func() { defer c.Close(); serve(c) }()
 		}
 	}()
+
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
@@ -158,6 +162,7 @@ func echoes(t *testing.T, n int) (all []netip.AddrPort) {
 			io.Copy(c, c)
 		}))
 	}
+
 	return all
 }
 

@@ -64,5 +64,6 @@ func (m Mapping) At(a netip.AddrPort) (netip.AddrPort, bool) {
 		}
 		return netip.AddrPortFrom(r.To, cmp.Or(r.ToPort, a.Port())), r.To.IsValid()
 	}
+
 	return a, true
 }

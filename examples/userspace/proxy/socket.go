@@ -32,6 +32,7 @@ func (b *Backend) listen(k claim) (*socket, error) {
 		} else {
 			s.tcp, err = net.ListenTCP("tcp"+family, net.TCPAddrFromAddrPort(k.addr))
 		}
+
 		return err
 	})
 	if err != nil {

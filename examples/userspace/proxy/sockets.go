@@ -66,6 +66,7 @@ func (b *Backend) claims(t *servicemodel.Table, node []netip.Addr) (all []claim)
 				return servicemodel.FamilyOf(a) != f.Key.Family() || !within(a, rules.NodePorts)
 			})
 		}
+
 		for _, a := range addrs {
 			dst := netip.AddrPortFrom(a, f.Key.Port)
 			if at, ok := b.cfg.Map.At(dst); ok {
@@ -73,11 +74,13 @@ func (b *Backend) claims(t *servicemodel.Table, node []netip.Addr) (all []claim)
 			}
 		}
 	}
+
 	order := map[bool]int{true: 0, false: 1} // by whether a claim has its socket
 	slices.SortFunc(all, func(x, y claim) int {
 		return cmp.Or(cmp.Compare(order[b.serves(x)], order[b.serves(y)]),
 			x.compare(y.where), x.dst.Compare(y.dst))
 	})
+
 	return all
 }
 
@@ -126,18 +129,22 @@ func (b *Backend) edit(
 					k.dst, rival.where, rival.dst, rival.service)})
 			continue
 		}
+
 		want[k.where], ports[k.anywhere()] = k, k
 	}
+
 	for _, w := range slices.SortedFunc(maps.Keys(b.sockets), where.compare) {
 		if !b.serves(want[w]) {
 			e.close = append(e.close, w)
 		}
 	}
+
 	for _, w := range slices.SortedFunc(maps.Keys(want), where.compare) {
 		if !b.serves(want[w]) {
 			e.open = append(e.open, want[w])
 		}
 	}
+
 	return e
 }
 

@@ -25,16 +25,19 @@ func (s *socket) accept() {
 			}
 			continue
 		}
+
 		if len(s.b.slots) == cap(s.b.slots) {
 			s.b.full.warn(s.b.cfg.Logger, "as many connections as may be", "limit",
 				s.b.cfg.MaxConnections)
 		}
+
 		select {
 		case s.b.slots <- struct{}{}:
 		case <-s.b.ctx.Done():
 			reset(client)
 			return
 		}
+
 		s.b.work.Go(func() {
 			defer func() { <-s.b.slots }()
 			s.b.forward(client, s.dst)
@@ -60,8 +63,10 @@ func (b *Backend) forward(client *net.TCPConn, dst netip.AddrPort) {
 			b.refused.warn(b.cfg.Logger, "no endpoint accepts a connection", "service",
 				c.service.String(), "client", src, "error", err)
 		}
+
 		return
 	}
+
 	// A cancelled context, by a cut or by Close, makes both ends fail at once.
 	stop := context.AfterFunc(ctx, func() { reset(client); reset(server) })
 	if err = b.introduce(c, client, server); err == nil {
@@ -72,6 +77,7 @@ func (b *Backend) forward(client *net.TCPConn, dst netip.AddrPort) {
 		reset(server)
 		return
 	}
+
 	_ = client.Close() // both directions have ended
 	_ = server.Close()
 }
@@ -143,6 +149,7 @@ func relay(client, server *net.TCPConn, idle time.Duration) error {
 		}
 		ended <- err
 	}
+
 	go pipe(server, client)
 	go pipe(client, server)
 	tick := time.NewTicker((idle + 1) / 2)
@@ -153,6 +160,7 @@ func relay(client, server *net.TCPConn, idle time.Duration) error {
 		reset(client)
 		reset(server)
 	}
+
 	last, since := int64(-1), time.Now()
 	for open := 2; open > 0; {
 		select {
@@ -169,6 +177,7 @@ func relay(client, server *net.TCPConn, idle time.Duration) error {
 			}
 		}
 	}
+
 	return failed
 }
 

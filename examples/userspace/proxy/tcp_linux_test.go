@@ -61,6 +61,7 @@ func TestASlowReaderSlowsTheSender(t *testing.T) {
 	data := make([]byte, 1<<20)
 	rand.NewChaCha8([32]byte{}).Read(data)
 	want, sent := sha256.New(), 0
+
 	// Until it blocks: buffers are full then.
 	for err := error(nil); err == nil; {
 		require.NoError(t, c.SetWriteDeadline(time.Now().Add(200*time.Millisecond)))
@@ -70,6 +71,7 @@ func TestASlowReaderSlowsTheSender(t *testing.T) {
 		sent += n
 		require.Less(t, sent, 256<<20, "nobody reads, and it was all taken")
 	}
+
 	close(start)
 	require.NoError(t, c.SetWriteDeadline(time.Now().Add(patience)))
 	must.OK(c.Write(data))(t)
@@ -109,6 +111,7 @@ func TestASilentEndpointIsGivenUp(t *testing.T) {
 		_, name := s.visit()
 		require.Equal(t, "1", name)
 	}
+
 	require.Positive(t, s.Stats().Retried)
 }
 
@@ -118,6 +121,7 @@ func TestAnIdleConnectionIsReset(t *testing.T) {
 	s := newSite(t, Config{IdleTimeout: idle}, echoes(t, 1)[0])
 	s.apply(state(service(), 1))
 	c, _ := s.visit()
+
 	// A byte in one direction keeps both alive.
 	for start := time.Now(); time.Since(start) < 2*idle; time.Sleep(idle / 20) {
 		must.OK(c.Write([]byte("x")))(t)

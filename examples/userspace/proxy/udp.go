@@ -68,8 +68,10 @@ func (u *udpFlows) add(f *udpFlow) (last *udpFlow) {
 				last = k
 			}
 		}
+
 		delete(u.known, last.from)
 	}
+
 	u.known[f.from] = f
 	f.used = time.Now()
 	return last
@@ -149,11 +151,13 @@ func (s *socket) begin(ctx context.Context, src netip.AddrPort) *udpFlow {
 		close(f.ended)
 		return nil
 	}
+
 	if last := s.b.flows.add(f); last != nil {
 		last.cancel()
 		s.overflow("as many UDP flows as may be: the least used one ends", "limit",
 			s.b.cfg.MaxFlows)
 	}
+
 	s.b.work.Go(func() { s.answer(ctx, f) })
 	return f
 }
@@ -191,6 +195,7 @@ func (s *socket) copyAnswers(f *udpFlow) error {
 			s.overflow("an answer is too large", "limit", maxDatagram)
 			continue
 		}
+
 		s.b.flows.answered(f)
 		_, _ = s.udp.WriteToUDPAddrPort(buf[:n], f.from.addr) // lost, as on any network
 	}

@@ -31,8 +31,10 @@ func udpServers(t *testing.T, n int) (all []netip.AddrPort) {
 				c.WriteToUDPAddrPort(fmt.Appendf(nil, "%d %s", i+1, buf[:n]), from)
 			}
 		}()
+
 		all = append(all, c.LocalAddr().(*net.UDPAddr).AddrPort())
 	}
+
 	return all
 }
 
@@ -61,6 +63,7 @@ func ask(t *testing.T, c *net.UDPConn, text string) string {
 			return string(buf[:n])
 		}
 	}
+
 	t.Fatal("no answer")
 	return ""
 }
@@ -87,6 +90,7 @@ func TestAFlowStaysWithItsEndpoint(t *testing.T) {
 			require.Equal(t, first, ask(t, c, "a"))
 		}
 	}
+
 	require.Equal(t, map[string]bool{"1 a": true, "2 a": true}, names)
 	require.Equal(t, 4, s.Stats().Open)
 }
@@ -176,6 +180,7 @@ func TestServicesShareTheFlows(t *testing.T) {
 			netip.AddrFrom4([4]byte{192, 0, 2, name[0]}), port)}}
 		return f, u.add(f)
 	}
+
 	few, ended := begin("few", 1)
 	require.Nil(t, ended)
 	var many []*udpFlow
@@ -188,6 +193,7 @@ func TestServicesShareTheFlows(t *testing.T) {
 			require.Same(t, many[port-3], ended)
 		}
 	}
+
 	u.answered(many[3])
 	u.answered(many[3])
 	_, ended = begin("few", 2)
@@ -200,5 +206,6 @@ func TestServicesShareTheFlows(t *testing.T) {
 		require.Same(t, f, u.get(f.from))
 		u.remove(f)
 	}
+
 	require.Len(t, u.known, 2, "of few")
 }

@@ -48,6 +48,7 @@ func TestWhatAnImportCosts(t *testing.T) {
 		require.NoError(t, err, string(said))
 		size[name] = float64(must.OK(os.Stat(built[name]))(t).Size()) / 1e6
 	}
+
 	grown := must.OK(strconv.ParseFloat(strings.Fields(row("the program grows by"))[0], 64))(t)
 	require.InDelta(t, grown, size["with"]-size["without"], 0.2, "MB: %v", size)
 
@@ -65,7 +66,9 @@ func TestWhatAnImportCosts(t *testing.T) {
 				return err
 			}))
 		}
+
 		return least
 	}
+
 	t.Logf("least of ten starts: without %v, with %v", took("without"), took("with"))
 }

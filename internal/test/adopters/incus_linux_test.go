@@ -42,13 +42,16 @@ func forwards(network string, l ...forward) servicemodel.State {
 			e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: name,
 				Protocol: servicemodel.TCP, Port: port})
 		}
+
 		if f.end != 0 {
 			svc.Ports[len(svc.Ports)-1].EndPort = f.end
 			e.Ports[len(e.Ports)-1].Port = 0 // packets keep their ports
 		}
+
 		state = state.WithService(svc).
 			WithEndpoints(svc.Name, []servicemodel.Endpoint{e})
 	}
+
 	return state
 }
 
@@ -61,6 +64,7 @@ func bridged(t *testing.T) *netnstest.Cluster {
 			require.NoError(t, h.Serve(servicemodel.TCP, port))
 		}
 	}
+
 	return c
 }
 
@@ -77,6 +81,7 @@ func requireTarget(t *testing.T, c *netnstest.Cluster, to string, want *netnstes
 		require.Equal(t, want.Name, send(t, from, servicemodel.TCP, to).Server, "%s to %s",
 			from.Name, to)
 	}
+
 	got := send(t, c.Outside[0], servicemodel.TCP, to)
 	require.Equal(t, c.Outside[0].Addr(got.Source.Addr()), got.Source.Addr())
 }
@@ -102,6 +107,7 @@ func TestIncusForwardsOfNetworks(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, r.Unsettled)
 	}
+
 	other := forward{listen: otherAt, ports: []uint16{80}, target: c.Pods[2]}
 	change("incusbr1", other)
 	change("incusbr0", forward{listen: listenAt, ports: []uint16{80, 81, 8080}, target: c.Pods[0]},
@@ -172,6 +178,7 @@ func TestIncusLoadBalancer(t *testing.T) {
 		require.NoError(t, err)
 		servers = append(servers, s)
 	}
+
 	var l []servicemodel.Endpoint
 	for _, h := range c.Pods {
 		l = append(l, endpoint(h.IPv4, servicemodel.TCP, port))
@@ -198,9 +205,11 @@ func TestIncusLoadBalancer(t *testing.T) {
 					To: netip.MustParseAddrPort(at(listenAt, port))}.Send(ctx)
 				got[o.Server] = true
 			}
+
 			return slices.Equal(slices.Sorted(maps.Keys(got)), names(want...))
 		}, time.Minute, time.Millisecond)
 	}
+
 	servedBy(c.Pods[0], c.Pods[1])
 	require.NoError(t, servers[0].Close())
 	servedBy(c.Pods[1])

@@ -74,6 +74,7 @@ func newKubeVIP(t *testing.T) *kubeVIP {
 		}
 		return netlink.AddrAdd(link, addr)
 	}))
+
 	c.engine = dataplane.New(opened(t, c.Node.NS.NetNS(), "kube-vip"), nil)
 	return c
 }
@@ -99,6 +100,7 @@ func (c *kubeVIP) requireTurns(t *testing.T, want ...*netnstest.Host) {
 			}
 			got = append(got, o.Server)
 		}
+
 		slices.Sort(got)
 		require.Equal(t, names(want...), got, "from %s", from.Name)
 	}
@@ -155,6 +157,7 @@ func TestKubeVIPsControlPlaneIsKilled(t *testing.T) {
 			}
 		}
 	}
+
 	serving := func(want ...*netnstest.Host) {
 		t.Helper()
 		require.Eventually(t, func() bool {
@@ -168,6 +171,7 @@ func TestKubeVIPsControlPlaneIsKilled(t *testing.T) {
 			}
 			return n == len(want)
 		}, time.Minute, time.Millisecond)
+
 		c.requireTurns(t, want...)
 	}
 

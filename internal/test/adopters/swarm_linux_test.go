@@ -39,6 +39,7 @@ func virtualAddress(tasks ...servicemodel.Endpoint) servicemodel.State {
 		svc.Ports = append(svc.Ports, servicemodel.ServicePort{Name: p.String(), Protocol: p,
 			Port: 1, EndPort: 65535})
 	}
+
 	return servicemodel.State{}.WithService(svc).WithEndpoints(web, tasks)
 }
 
@@ -51,6 +52,7 @@ func taskOf(h *netnstest.Host, c servicemodel.Condition) (l []servicemodel.Endpo
 		}
 		l = append(l, e)
 	}
+
 	return l
 }
 
@@ -73,6 +75,7 @@ func newSandbox(t *testing.T) *sandbox {
 	t.Helper()
 	c := &sandbox{Cluster: netnstest.Start(t, netnstest.Options{Pods: 4, RemotePods: 3})}
 	c.client = c.Pods[0]
+
 	// the file of a container's namespace, as a runtime knows it
 	ns := netns.Namespace(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), c.client.NS.Fd()))
 	table, err := conntrack.Open(&conntrack.Config{NetNS: ns})
@@ -104,6 +107,7 @@ func TestSwarmsAddressAnswersAtAllPorts(t *testing.T) {
 			}
 		}
 	}
+
 	apply(t, c.engine, virtualAddress(ready(tasks...)...))
 	for _, vip := range []string{swarmVIP, swarmVIP6} {
 		for _, port := range []uint16{1, 8080, 65535} {
@@ -171,6 +175,7 @@ func TestSwarmsRollingUpdate(t *testing.T) {
 				}
 			}
 		}()
+
 		for i := range old {
 			require.NoError(t, updated[i].Serve(servicemodel.TCP, 80))
 			now := ready(slices.Concat(old[i+1:], updated[:i+1])...)
@@ -180,6 +185,7 @@ func TestSwarmsRollingUpdate(t *testing.T) {
 			apply(t, c.engine, virtualAddress(now...))
 			require.Zero(t, conns.Ping(10*time.Second).Lost())
 		}
+
 		stop()
 		require.Empty(t, <-complaint, "a client beside the update")
 		conns.Close()
@@ -200,6 +206,7 @@ func TestSwarmsIngress(t *testing.T) {
 		l = append(l, endpoint(h.IPv4, servicemodel.TCP, 80),
 			endpoint(h.IPv6, servicemodel.TCP, 80))
 	}
+
 	state := servicemodel.State{}.WithNode(servicemodel.Node{LocalhostNodePorts: true}).
 		WithService(&servicemodel.Service{Name: web, Scheduler: servicemodel.RoundRobin,
 			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 8080,

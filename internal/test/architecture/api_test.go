@@ -35,6 +35,7 @@ func TestTheExportedAPIIsTheRecordedOne(t *testing.T) {
 		}
 		got.WriteByte('\n')
 	}
+
 	golden.File(t, record, got.String())
 }
 
@@ -50,6 +51,7 @@ func exported(t *testing.T, p *build.Package) []string {
 			decl))
 		out = append(out, b.String())
 	}
+
 	walk(d, func(l []*doc.Value) {
 		for _, v := range l {
 			add(v.Decl)
@@ -60,6 +62,7 @@ func exported(t *testing.T, p *build.Package) []string {
 			add(f.Decl)
 		}
 	}, func(typ *doc.Type) { add(typ.Decl) })
+
 	return out
 }
 
@@ -88,5 +91,6 @@ func documented(t *testing.T, p *build.Package, mode parser.Mode) (*token.FileSe
 		files = append(files, must.OK(parser.ParseFile(set, filepath.Join(p.Dir, name), nil,
 			mode|parser.SkipObjectResolution))(t))
 	}
+
 	return set, must.OK(doc.NewFromFiles(set, files, module+p.ImportPath))(t)
 }

@@ -24,6 +24,7 @@ func files(t *testing.T, suffix string) map[string]string {
 		out[filepath.ToSlash(name)] = string(text)
 		return err
 	}))
+
 	return out
 }
 
@@ -44,6 +45,7 @@ func anchors(text string) map[string]bool {
 			return r
 		}, m[1])), " ", "-")] = true
 	}
+
 	return out
 }
 
@@ -62,6 +64,7 @@ func TestLinksInTheDocumentsLeadSomewhere(t *testing.T) {
 				_, err := os.Stat(filepath.Join(root, path))
 				require.NoError(t, err, "%s links to %s", name, m[1])
 			}
+
 			if anchor != "" {
 				require.Contains(t, anchors(documents[path]), anchor, "%s links to %s", name, m[1])
 			}
@@ -98,5 +101,6 @@ func trimmed(text string) string {
 			out = append(out, line)
 		}
 	}
+
 	return strings.Join(out, "\n")
 }

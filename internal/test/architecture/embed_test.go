@@ -37,8 +37,10 @@ func TestAnEmbeddedEngineIsLight(t *testing.T) {
 		case !strings.Contains(first, ".") && first != "net" && first != "html" && first != "os":
 			return // of the standard library
 		}
+
 		got = append(got, strings.TrimPrefix(path, module))
 	}
+
 	visit(module + "nftables")
 	visit(module + "dataplane")
 	require.ElementsMatch(t, []string{"dataplane", "dataplane/backends", "dataplane/kernelerr",

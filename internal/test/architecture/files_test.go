@@ -39,10 +39,12 @@ func TestFilesUseNoFileThatUsesThem(t *testing.T) {
 		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
 		exported[path] = file
 	}
+
 	lookup := func(path string) (io.ReadCloser, error) {
 		b, err := os.ReadFile(exported[path])
 		return io.NopCloser(bytes.NewReader(b)), err
 	}
+
 	for _, p := range packages(t, "linux") {
 		if !slices.Contains(layered, p.ImportPath) {
 			continue
@@ -61,6 +63,7 @@ func TestFilesUseNoFileThatUsesThem(t *testing.T) {
 				}
 			}
 		}
+
 		require.Empty(t, uses, "%s: each of these files uses others that use it, and what it "+
 			"uses them for", p.ImportPath)
 	}
@@ -75,6 +78,7 @@ func fileUses(t *testing.T, path string, names []string, lookup importer.Lookup)
 		files = append(files, must.OK(parser.ParseFile(set, filepath.Join(root, path, name), nil,
 			parser.SkipObjectResolution))(t))
 	}
+
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
 	cfg := types.Config{Importer: importer.ForCompiler(set, "gc", lookup)}
 	pkg := must.OK(cfg.Check(module+path, set, files, info))(t)
@@ -92,5 +96,6 @@ func fileUses(t *testing.T, path string, names []string, lookup importer.Lookup)
 			uses[from][to] = append(uses[from][to], of.Name())
 		}
 	}
+
 	return uses
 }

@@ -52,6 +52,7 @@ func table(t *testing.T) []row {
 		}
 		rows = append(rows, r)
 	}
+
 	require.NotEmpty(t, rows)
 	return rows
 }
@@ -89,6 +90,7 @@ func read(t *testing.T, system string, others bool) []*build.Package {
 			d.Name() == "testdata" || d.Name() == ".git" {
 			return fs.SkipDir
 		}
+
 		p, err := files.ImportDir(dir, 0)
 		if none := (*build.NoGoError)(nil); errors.As(err, &none) {
 			return nil
@@ -98,6 +100,7 @@ func read(t *testing.T, system string, others bool) []*build.Package {
 		p.ImportPath = filepath.ToSlash(path)
 		return err
 	}))
+
 	return out
 }
 
@@ -114,6 +117,7 @@ func (r *row) checked(p *build.Package, used map[string]bool) []string {
 			wrong = append(wrong, fmt.Sprintf("%s imports %s", p.ImportPath, path))
 		}
 	}
+
 	return wrong
 }
 
@@ -134,10 +138,12 @@ func TestPackagesImportWhatTheyMay(t *testing.T) {
 				wrong = append(wrong, p.ImportPath+" is in no row of the table")
 				continue
 			}
+
 			used[i][p.ImportPath] = true
 			wrong = append(wrong, rows[i].checked(p, used[i])...)
 		}
 	}
+
 	for i, r := range rows {
 		for _, name := range slices.Concat(r.packages, r.allowed) {
 			if !strings.HasSuffix(name, "…") && !used[i][name] {
@@ -145,6 +151,7 @@ func TestPackagesImportWhatTheyMay(t *testing.T) {
 			}
 		}
 	}
+
 	slices.Sort(wrong)
 	require.Empty(t, strings.Join(slices.Compact(wrong), "\n"),
 		"docs/packages.md says what packages may import")

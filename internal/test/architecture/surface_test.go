@@ -85,6 +85,7 @@ func identifiers(t *testing.T, p *build.Package) (out []identifier) {
 		out = append(out, identifier{name, synopsis,
 			p.ImportPath + "/" + filepath.Base(set.Position(at).Filename)})
 	}
+
 	walk(d, func(l []*doc.Value) {
 		for _, v := range l {
 			for _, spec := range v.Decl.Specs {
@@ -104,6 +105,7 @@ func identifiers(t *testing.T, p *build.Package) (out []identifier) {
 		spec := typ.Decl.Specs[0].(*ast.TypeSpec)
 		add(typ.Name, typ.Decl.Pos(), typ.Doc, spec.Comment.Text())
 	})
+
 	return out
 }
 
@@ -137,10 +139,12 @@ func TestTheSurfaceIsListed(t *testing.T) {
 			require.GreaterOrEqual(t, i, 0, "no task lists %s: add it to tasks", id.file)
 			of[i] = append(of[i], id)
 		}
+
 		for i, ids := range of {
 			list(&sections[i], p.ImportPath, ids)
 		}
 	}
+
 	var page strings.Builder
 	page.WriteString("# The API by task\n\n" +
 		"All exported identifiers of the module, by the task that they serve.\n" +
@@ -152,6 +156,7 @@ func TestTheSurfaceIsListed(t *testing.T) {
 		}
 		page.WriteString(sections[i].String())
 	}
+
 	golden.File(t, surface, page.String())
 }
 

@@ -66,6 +66,7 @@ func (b *benchmark) cleanFlows(r *flowReport) error {
 		}
 		r.OnMachine += n
 	}
+
 	backend, err := b.open[b.name]()
 	if err != nil {
 		return err
@@ -131,8 +132,10 @@ func (b *benchmark) flowState(replaced bool, port uint16) servicemodel.State {
 			}
 			eps = append(eps, e)
 		}
+
 		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
+
 	return s
 }
 
@@ -144,6 +147,7 @@ func (b *benchmark) cleanOnce(table flows.Table, backend backends.Backend,
 		return err
 	}
 	e := dataplane.New(backend, &dataplane.Config{Flows: keeper})
+
 	// The first apply checks all flows.
 	first, err := e.Apply(b.ctx, b.flowState(false, 5353))
 	if first == nil {
@@ -156,6 +160,7 @@ func (b *benchmark) cleanOnce(table flows.Table, backend backends.Backend,
 		case <-time.After(next):
 		}
 	}
+
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,7 @@ func (b *benchmark) kernelShare() {
 		b.err = err
 		return
 	}
+
 	const table = "kernlb-bench"
 	commit := func(write func(e *wire.Encoder)) (took time.Duration, err error) {
 		var batch rawnl.Batch
@@ -33,6 +34,7 @@ func (b *benchmark) kernelShare() {
 		err = conn.Commit(b.ctx, &batch, 0)
 		return time.Since(start), err
 	}
+
 	fields := append(wire.IPv4.FrontendFields(false), wire.FieldSlot)
 	m := &wire.Set{Name: "endpoints", Key: fields, Size: 1 << 17, Flags: wire.SetMap, Typeof: true,
 		Data: []wire.Field{wire.IPv4.Addr, wire.FieldPort}}
@@ -42,6 +44,7 @@ func (b *benchmark) kernelShare() {
 			Data: []byte{byte(i >> 8), byte(i), 0, 0, 0, 80, 0, 0}})
 		return l
 	}
+
 	_, err = commit(func(e *wire.Encoder) {
 		e.AddTable()
 		e.AddSet(m)
@@ -57,8 +60,10 @@ func (b *benchmark) kernelShare() {
 				e.Elements(wire.Add, m, elem(i+1))
 			})
 		}
+
 		nothing, element = append(nothing, empty), append(element, one)
 	}
+
 	b.note("kernel_empty_transaction", "  an empty transaction", newTiming(nothing, 1))
 	b.note("kernel_bare_element", "  a bare element", newTiming(element, 2))
 	_, gone := commit((*wire.Encoder).DeleteTable)
@@ -84,6 +89,7 @@ func peakHeap(f func()) float64 {
 			}
 		}
 	})
+
 	f()
 	close(done)
 	sampler.Wait()
@@ -124,6 +130,7 @@ func (b *benchmark) holdingUp() {
 		b.err = err
 		return
 	}
+
 	var sync large
 	all := map[netns.Namespace][]time.Duration{}
 	for _, at := range []netns.Namespace{"", ns.NetNS()} {
@@ -135,12 +142,14 @@ func (b *benchmark) holdingUp() {
 			})...)
 		}
 	}
+
 	if b.err == nil {
 		b.note("busy_full_sync", "full sync", sync)
 		b.note("neighbour_during_full_sync", "commits beside it", newTiming(all[""], 0))
 		b.note("neighbour_elsewhere_during_full_sync", "  of other namespaces",
 			newTiming(all[ns.NetNS()], 0))
 	}
+
 	b.err = errors.Join(b.err, ns.Close())
 }
 
@@ -155,6 +164,7 @@ func (b *benchmark) beside(ns netns.Namespace, measure func()) []time.Duration {
 		b.err = err
 		return nil
 	}
+
 	measure()
 	waits, err := n.Close()
 	b.err = errors.Join(b.err, err)

@@ -78,6 +78,7 @@ func (b *benchmark) check() error {
 	case flag.NArg() > 0:
 		return fmt.Errorf("%q is not a flag", flag.Arg(0))
 	}
+
 	return nil
 }
 
@@ -88,6 +89,7 @@ func (b *benchmark) measure() (code int, err error) {
 	} else if err != nil {
 		return 1, err
 	}
+
 	ns, err := netnstest.NewNS("bench")
 	if err != nil {
 		return 1, err
@@ -142,6 +144,7 @@ func (b *benchmark) run() error {
 		b.err = b.cleanFlows(&r)
 		b.note("flows", "one UDP endpoint replaced", &r)
 	}
+
 	return b.err
 }
 
@@ -162,6 +165,7 @@ func (b *benchmark) apply(s servicemodel.State) (took time.Duration, r *dataplan
 			b.engine = dataplane.New(b.backend, &dataplane.Config{Strict: true})
 		}
 	}
+
 	if b.err != nil {
 		return 0, nil
 	}
@@ -182,6 +186,7 @@ func (b *benchmark) small(runs int, next func(i int) servicemodel.State) timing 
 		times = append(times, took)
 		messages = max(messages, r.Stats.Messages)
 	}
+
 	return newTiming(times, messages)
 }
 
@@ -198,6 +203,7 @@ func (b *benchmark) large(runs int, next func(i int) servicemodel.State) (l larg
 			}
 		}))
 	}
+
 	slices.Sort(times)
 	l.Ms = ms(times[len(times)/2])
 	return l
@@ -291,11 +297,13 @@ func (b *benchmark) report() error {
 		all[r.name] = r.value
 		fmt.Fprintf(&text, "%-22s%v\n", r.title, r.value)
 	}
+
 	if b.output == "json" {
 		e := json.NewEncoder(os.Stdout)
 		e.SetIndent("", "  ")
 		return e.Encode(all)
 	}
+
 	_, err := fmt.Print(text.String())
 	return err
 }

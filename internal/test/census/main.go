@@ -78,6 +78,7 @@ func (f *file) floor() string {
 	case strings.HasPrefix(f.name, "examples/"):
 		return "programs"
 	}
+
 	return "library"
 }
 
@@ -100,12 +101,15 @@ func read() ([]*file, error) {
 		} else if err != nil {
 			return nil, err
 		}
+
 		if f.ast, err = parser.ParseFile(f.set, f.name, f.text,
 			parser.ParseComments|parser.SkipObjectResolution); err != nil {
 			return nil, err
 		}
+
 		files = append(files, f)
 	}
+
 	return files, nil
 }
 
@@ -131,6 +135,7 @@ func lines(files []*file) {
 				with[first+i] = true
 			}
 		}
+
 		code[f.floor()] += len(with)
 
 		n := 0
@@ -141,8 +146,10 @@ func lines(files []*file) {
 				comment++
 			}
 		}
+
 		all += n
 	}
+
 	for _, b := range budgets {
 		fmt.Printf("%-10s %6d lines of code, budget %6d\n", b.floor, code[b.floor], b.most)
 	}
@@ -167,12 +174,14 @@ func functions(files []*file) {
 			branches = append(branches, complexity(fn.Body))
 		}
 	}
+
 	slices.Sort(length)
 	slices.Sort(branches)
 	over := func(n int) int {
 		i, _ := slices.BinarySearch(branches, n+1)
 		return len(branches) - i
 	}
+
 	n := len(length)
 	fmt.Printf("functions %d: lines med %d, p90 %d, max %d; branches p90 %d, max %d, over 10: %d, "+
 		"over 15: %d\n", n, length[n/2], length[n*9/10], length[n-1], branches[n*9/10],
@@ -196,8 +205,10 @@ func complexity(body ast.Node) int {
 				n++
 			}
 		}
+
 		return true
 	})
+
 	return n
 }
 
@@ -209,6 +220,7 @@ func hidden(files []*file) (found []string) {
 			f.ast.Name.Name == "main" {
 			continue
 		}
+
 		internal := map[string]bool{}
 		for _, imp := range f.ast.Imports {
 			p, _ := strconv.Unquote(imp.Path.Value)
@@ -220,15 +232,18 @@ func hidden(files []*file) (found []string) {
 				internal[name] = true
 			}
 		}
+
 		see := func(owner string, nodes ...ast.Node) {
 			for _, bad := range unnamed(internal, nodes...) {
 				found = append(found, fmt.Sprintf("%s: %s: %s", path.Dir(f.name), owner, bad))
 			}
 		}
+
 		for _, d := range f.ast.Decls {
 			declaration(d, see)
 		}
 	}
+
 	return found
 }
 
@@ -248,6 +263,7 @@ func declaration(d ast.Decl, see func(owner string, nodes ...ast.Node)) {
 				return
 			}
 		}
+
 		see(d.Name.Name, d.Type)
 	case *ast.GenDecl:
 		for _, spec := range d.Specs {
@@ -263,6 +279,7 @@ func declaration(d ast.Decl, see func(owner string, nodes ...ast.Node)) {
 								see(s.Name.Name+"."+name.Name, field.Type)
 							}
 						}
+
 						if field.Names == nil {
 							see(s.Name.Name, field.Type)
 						}
@@ -290,6 +307,7 @@ func typed(s *ast.ValueSpec) (nodes []ast.Node) {
 			nodes = append(nodes, v)
 		}
 	}
+
 	return nodes
 }
 
@@ -315,8 +333,10 @@ func unnamed(internal map[string]bool, nodes ...ast.Node) (bad []string) {
 				bad = append(bad, n.Name)
 			}
 		}
+
 		return true
 	}
+
 	for _, n := range nodes {
 		ast.Inspect(n, walk)
 	}
@@ -345,9 +365,11 @@ func walks(files []*file) error {
 				return err
 			}
 		}
+
 		report(backend, "one endpoint", count[road.Prepared], count[road.Endpoint], files)
 		report(backend, "start", count[road.Opened], count[road.Started], files)
 	}
+
 	return nil
 }
 
@@ -382,6 +404,7 @@ func covered(binary, dir, step string, files []*file) (map[string]int, error) {
 		}
 		times[name][at] = max(times[name][at], n)
 	}
+
 	began := map[string]int{}
 	for _, f := range files {
 		for _, fn := range named(f) {
@@ -390,6 +413,7 @@ func covered(binary, dir, step string, files []*file) (map[string]int, error) {
 			}
 		}
 	}
+
 	return began, nil
 }
 
@@ -410,6 +434,7 @@ func named(f *file) (out []function) {
 		out = append(out, function{fmt.Sprintf("%s:%d:%s", f.name, first, fn.Name.Name),
 			f.set.Position(fn.Body.Lbrace).Line, last - first + 1})
 	}
+
 	return out
 }
 
@@ -432,6 +457,7 @@ func report(backend, what string, before, after map[string]int, files []*file) {
 			in[f.name], packages[path.Dir(f.name)] = true, true
 		}
 	}
+
 	fmt.Printf("%-8s %-12s: %d functions, %d of more than 3 lines, in %d files of %d packages\n",
 		backend, what, all, long, len(in), len(slices.Collect(maps.Keys(packages))))
 }

@@ -36,6 +36,7 @@ func main() {
 			"usage: controlplane etcd|kube-apiserver|endpointslices|kube-proxy ARGUMENTS")
 		os.Exit(2)
 	}
+
 	name := os.Args[1]
 	os.Args = os.Args[1:]
 	switch name {
@@ -44,6 +45,7 @@ func main() {
 	case "kube-proxy":
 		os.Exit(cli.Run(kubeproxy.NewProxyCommand()))
 	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	commands := map[string]func(context.Context, []string) error{

@@ -66,10 +66,12 @@ func Backend(t *testing.T, name string,
 		b = open(t, w.wrap)
 		e = dataplane.New(b, &dataplane.Config{Strict: true})
 	}
+
 	apply := func(s servicemodel.State) servicemodel.State {
 		must.OK(e.Apply(t.Context(), s))(t)
 		return s
 	}
+
 	m := meter{wire: w}
 	m.compare(t, name, func(f fleet.Fleet) {
 		s := start(f)
@@ -80,14 +82,17 @@ func Backend(t *testing.T, name string,
 			next := f.Replaced(s, j+1)
 			m.count("one endpoint", false, func() { s = apply(next) })
 		}
+
 		for j := range changes {
 			next := f.Scaled(s, j)
 			m.count("scaling", false, func() { s = apply(next) })
 		}
+
 		for j := range changes {
 			next := f.OneMore(s, j)
 			m.count("one service", false, func() { s = apply(next) })
 		}
+
 		m.count("nothing", false, func() { apply(s) })
 		require.NoError(t, b.Close())
 
@@ -117,6 +122,7 @@ func Model(t *testing.T) {
 			m.count("table, one endpoint", false, func() { resolve(s) })
 			m.count("difference, one endpoint", false, func() { servicemodel.Diff(old, table) })
 		}
+
 		runtime.KeepAlive(s)
 	})
 }
@@ -127,6 +133,7 @@ func comparable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: the race detector allocates, too")
 	}
+
 	// Backends use a connection for each processor.
 	was := runtime.GOMAXPROCS(1)
 	t.Cleanup(func() { runtime.GOMAXPROCS(was) })
@@ -151,6 +158,7 @@ func (m *meter) row(name string) *measured {
 			return r
 		}
 	}
+
 	r := &measured{Row: Row{Name: name}}
 	m.rows = append(m.rows, r)
 	return r
@@ -181,6 +189,7 @@ func (m *meter) averages(group string) (rows []Row) {
 		}
 		rows = append(rows, average)
 	}
+
 	return rows
 }
 

@@ -22,6 +22,7 @@ func TestAChangedFigureFails(t *testing.T) {
 			}
 		}
 	}
+
 	require.Error(t, Row{}.exceeded(Cost{Messages: 1}), "there were none")
 }
 

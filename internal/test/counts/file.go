@@ -90,6 +90,7 @@ func (f *file) compare(rows []Row) {
 		require.NoError(f.t, os.WriteFile(f.path, []byte(text), 0o644))
 		return
 	}
+
 	for _, r := range rows {
 		f.t.Logf("%s", line(r))
 		if err := f.problem(r); err != nil {
@@ -124,6 +125,7 @@ func (r Row) exceeded(now Cost) error {
 				"that it stays so", c.name, 100*(1-is/was)))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -147,6 +149,7 @@ func path(t *testing.T) string {
 			return p
 		}
 	}
+
 	t.Skip("the file is not here: the test runs outside of its tree")
 	return ""
 }
@@ -165,8 +168,10 @@ func parse(t *testing.T, text string) (rows []Row) {
 			_, err := fmt.Sscan(fields[first+i], c.of(&r.Cost))
 			require.NoError(t, err, l)
 		}
+
 		rows = append(rows, r)
 	}
+
 	return rows
 }
 
@@ -204,5 +209,6 @@ func line(r Row) string {
 		}
 		fmt.Fprintf(&b, " %11.*f", digits, v)
 	}
+
 	return b.String()
 }

@@ -29,6 +29,7 @@ func (c *counted) Send(p []byte) error {
 		}
 		sum.Sent += float64(len(p))
 	})
+
 	var err error
 	c.apart(func() { err = c.Socket.Send(p) })
 	return err
@@ -45,6 +46,7 @@ func (c *counted) Receive(p []byte, sizes []int) (n int, err error) {
 			}
 		}
 	})
+
 	return n, err
 }
 
@@ -54,6 +56,7 @@ func (c *counted) apart(call func()) {
 		call()
 		return
 	}
+
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	call()
@@ -99,6 +102,7 @@ func objects(typ uint16, body []byte) (n int) {
 	case typ != newElements || len(body) < 4:
 		return 1
 	}
+
 	for attr, list := range attributes(body[4:]) {
 		if attr == elements {
 			for range attributes(list) {
@@ -106,6 +110,7 @@ func objects(typ uint16, body []byte) (n int) {
 			}
 		}
 	}
+
 	return n
 }
 
@@ -119,6 +124,7 @@ func attributes(p []byte) func(func(uint16, []byte) bool) {
 				!yield(binary.NativeEndian.Uint16(p[2:])&typeMask, p[header:n]) {
 				return
 			}
+
 			p = p[min((n+3)&^3, len(p)):]
 		}
 	}

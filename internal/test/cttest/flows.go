@@ -71,6 +71,7 @@ func Keys(flows []Flow) []string {
 		f.Timeout = 0
 		out[i] = f.String()
 	}
+
 	slices.Sort(out)
 	return out
 }
@@ -149,6 +150,7 @@ func Classify(c Change, f *Flow) Class {
 				cl.Key.Port == f.Original.Dst.Port() && cl.Key.Protocol == f.Protocol
 		})
 	}
+
 	if exact < 0 {
 		exact = rangeOf(c, f)
 	}
@@ -161,6 +163,7 @@ func Classify(c Change, f *Flow) Class {
 		return slices.Contains(l, f.Reply.Src) || slices.Contains(l, kept) &&
 			f.Reply.Src.Port() == f.Original.Dst.Port()
 	}
+
 	switch {
 	case goesTo(frontend.Endpoints):
 		return Current
@@ -170,6 +173,7 @@ func Classify(c Change, f *Flow) Class {
 		goesTo(frontend.Removed)):
 		return Misdirected
 	}
+
 	return Current
 }
 
@@ -184,12 +188,14 @@ func rangeOf(c Change, f *Flow) int {
 			f.Original.Dst.Port()-k.Port > width {
 			continue
 		}
+
 		best := c.Frontends[max(found, 0)].Key
 		if than := best.EndPort - best.Port; found < 0 || width < than ||
 			width == than && k.Port < best.Port {
 			found = i
 		}
 	}
+
 	return found
 }
 
@@ -220,10 +226,12 @@ func RandomChange(r *rand.Rand) Change {
 						}
 					}
 				}
+
 				c.Frontends = append(c.Frontends, frontend)
 			}
 		}
 	}
+
 	return c
 }
 

@@ -39,6 +39,7 @@ func Create(tb testing.TB, table *Table, flows ...Flow) {
 			flows[i].Timeout = 10 * time.Minute
 		}
 	}
+
 	c, err := table.Create(context.Background(), All(flows...))
 	require.NoError(tb, err)
 	require.Equal(tb, len(flows), c)
@@ -52,6 +53,7 @@ func List(tb testing.TB, table *Table, filter Filter) []Flow {
 		require.NoError(tb, err)
 		all = append(all, f)
 	}
+
 	return all
 }
 
@@ -77,5 +79,6 @@ func RandomFlows(r *rand.Rand, n int) []Flow {
 		seen[[2]Tuple{f.Original, f.Reply}] = true
 		flows = append(flows, f)
 	}
+
 	return flows
 }

@@ -68,6 +68,7 @@ func web(edit ...func(*servicemodel.Service)) *servicemodel.Service {
 		s.Ports = append(s.Ports, servicemodel.ServicePort{Name: p.String(), Protocol: p,
 			Port: servicePort, NodePort: nodePort})
 	}
+
 	for _, f := range edit {
 		f(s)
 	}
@@ -106,9 +107,11 @@ func eps(hosts ...string) []servicemodel.Endpoint {
 				e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: p.String(), Protocol: p,
 					Port: scenario.PortA})
 			}
+
 			l = append(l, e)
 		}
 	}
+
 	return l
 }
 
@@ -143,6 +146,7 @@ func hostAddrs(h string) [2]netip.Addr {
 	case "node":
 		return nodeIP
 	}
+
 	panic("no endpoint on host " + h)
 }
 
@@ -173,6 +177,7 @@ func to(m scenario.Masquerade, hosts ...string) scenario.Want {
 		}
 		w.Servers = append(w.Servers, h)
 	}
+
 	return w
 }
 
@@ -232,6 +237,7 @@ func (w *world) ways(from []string, targets ...target) (l []way) {
 			}
 		}
 	}
+
 	return l
 }
 
@@ -259,6 +265,7 @@ func ask(from string, t target, want scenario.Want) []scenario.Check {
 				Want: want})
 		}
 	}
+
 	return l
 }
 

@@ -28,6 +28,7 @@ func (o *Obstacles) crowded(t *testing.T, under FaultyBackend) {
 			fmt.Fprintf(&chains, "add chain %s foreign-%d\n", table, i)
 		}
 	}
+
 	ok(runIn(t.Context(), f.ns, &chains, "nft", "-f", "-"))(t)
 	f.thereAndBack(e, faults, "after the chains came")
 	beside := f.thereAndBack(e, faults, "a change")
@@ -36,6 +37,7 @@ func (o *Obstacles) crowded(t *testing.T, under FaultyBackend) {
 		beside.Received = heard
 		t.Errorf("a change takes %+v alone, and %+v beside the chains", alone, beside)
 	}
+
 	must(t, f.holds(t.Context(), f.from))
 }
 
@@ -52,5 +54,6 @@ func (f *faulted) thereAndBack(e *dataplane.Engine, faults *rawnltest.Faults, wh
 		sum.Sends, sum.Receives = sum.Sends+c.Sends, sum.Receives+c.Receives
 		sum.Sent, sum.Received = sum.Sent+c.Sent, sum.Received+c.Received
 	}
+
 	return sum
 }

@@ -102,6 +102,7 @@ func deprivedOfPermission(t *testing.T, under Backend) {
 			t.Errorf("the error does not say which permission is missing: %v", err)
 		}
 	}
+
 	must(t, f.holds(t.Context(), f.from))
 	ok(settled(e.Apply(t.Context(), f.to)))(t) // with permission again
 	must(t, f.holds(t.Context(), f.to))
@@ -119,6 +120,7 @@ func WithoutCapabilities(f func() error, numbers ...uint) error {
 				return err
 			}
 		}
+
 		for _, n := range numbers {
 			left[n/32].Effective &^= 1 << (n % 32)
 		}
@@ -160,22 +162,26 @@ func onOwnThread(f func() error) error {
 		runtime.LockOSThread() // and never unlocked
 		done <- f()
 	}()
+
 	return <-done
 }
 
 func deprivedOfNamespace(t *testing.T, under Backend) {
 	ns := under.namespace(t)
 	watch := under.namespace(t)
+
 	// A veth goes with the namespace of either end.
 	must(t, ns.Do(func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "inside"},
 			PeerName: "outside", PeerNamespace: netlink.NsFd(watch.Fd())})
 	}))
+
 	held := func() bool {
 		return watch.Do(func() error {
 			return errOf(netlink.LinkByName("outside"))
 		}) == nil
 	}
+
 	b := ok(under.Open(ns.NetNS()))(t)
 	e := dataplane.New(b, nil)
 	from, to := faultedStates()
@@ -187,6 +193,7 @@ func deprivedOfNamespace(t *testing.T, under Backend) {
 		err = errors.Join(err, applyErr)
 		from, to = to, from
 	}
+
 	if !held() {
 		err = errors.Join(err, errors.New("the namespace went while the backend was open"))
 	}
@@ -225,6 +232,7 @@ func ClockJumps(t *testing.T, under Backend) {
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
+
 		f.from, f.to = f.to, f.from
 	}
 }

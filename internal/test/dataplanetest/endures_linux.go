@@ -93,6 +93,7 @@ func (b *Backend) busy(t *testing.T, services int) (*world, servicemodel.State) 
 		svc.SessionAffinity.ClientIP = svc.Ports[0].Port%10 == 1
 		s = s.WithService(svc)
 	}
+
 	RunEngine(t, w.engine, s)
 	w.apply(t, s)
 	return w, s
@@ -152,6 +153,7 @@ func (s *soak) change(ctx context.Context, t *testing.T, interval time.Duration)
 		case <-tick.C:
 			state = s.base
 			s.quiet.Lock()
+
 			// nft begins a listing again after each foreign commit
 			ok(neighbour.Close())(t)
 			s.read(t)
@@ -166,6 +168,7 @@ func (s *soak) change(ctx context.Context, t *testing.T, interval time.Duration)
 			}
 		}
 	}
+
 	ok(neighbour.Close())(t)
 	return n
 }
@@ -179,11 +182,13 @@ func (s *soak) disturb(ctx context.Context, t *testing.T) {
 		commands = append(commands, "ipvsadm -C", "ip rule del pref 107",
 			"nft delete table ip kernlb-ipvs")
 	}
+
 	for _, command := range commands {
 		if _, err := exec.LookPath(strings.Fields(command)[0]); err != nil {
 			t.Error(err)
 		}
 	}
+
 	rng := rand.New(rand.NewPCG(3, 4))
 	for ; ; s.disturbances++ {
 		select {
@@ -191,15 +196,18 @@ func (s *soak) disturb(ctx context.Context, t *testing.T) {
 			return
 		case <-time.After(disturbEvery):
 		}
+
 		s.quiet.Lock()
 		writer, report, err := startKilled(t, s.Node.NS, rng.IntN(len(s.states)))
 		if err == nil {
 			time.Sleep(time.Duration(rng.ExpFloat64() * float64(300*time.Millisecond)))
+
 			// A command may fail because its table does not exist.
 			_, _ = runIn(ctx, s.Node.NS, nil,
 				strings.Fields(commands[s.disturbances%len(commands)])...)
 			err = errors.Join(kill(writer), report.Close())
 		}
+
 		s.quiet.Unlock()
 		if err != nil {
 			t.Errorf("a writer: %v", err)
@@ -219,6 +227,7 @@ func (s *soak) read(t *testing.T) {
 		r["servers"] = float64(bytes.Count(servers, []byte("-A ")))
 		r["destinations"] = float64(bytes.Count(servers, []byte("-a ")))
 	}
+
 	r["policies"] = float64(bytes.Count(append(s.printed(t, "ip -4 rule"),
 		s.printed(t, "ip -6 rule")...), []byte("\n")))
 	runtime.GC()
@@ -235,6 +244,7 @@ func (s *soak) read(t *testing.T) {
 			r["goroutines"]++
 		}
 	}
+
 	r["descriptors"] = float64(descriptors(t))
 	if len(s.readings) == 0 {
 		for _, f := range figures {
@@ -242,6 +252,7 @@ func (s *soak) read(t *testing.T) {
 		}
 		fmt.Println()
 	}
+
 	for _, f := range figures {
 		fmt.Printf(" %12.1f", r[f.name])
 	}
@@ -287,6 +298,7 @@ func descriptors(t *testing.T) (n int) {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -306,6 +318,7 @@ func (s *soak) requireNoGrowth(t *testing.T) {
 		}
 		return value
 	}
+
 	for _, f := range figures {
 		first, last := greatest(l[:third], f.name), greatest(l[len(l)-third:], f.name)
 		if last > first*(1+f.part)+f.more {
@@ -355,6 +368,7 @@ func Rolls(t *testing.T, under Backend) {
 			})
 		}
 	}
+
 	waits.Wait()
 	ok(neighbour.Close())(t)
 	seconds, totals := time.Since(start).Seconds(), w.engine.Status().Totals

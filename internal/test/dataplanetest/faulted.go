@@ -103,8 +103,10 @@ func (f *faulted) calls(knows bool) {
 			f.t.Fatalf("call %d (0: each), of an engine that knows the kernel: %t: %v", n, knows,
 				err)
 		}
+
 		return hits
 	}
+
 	step := f.step
 	if knows {
 		step = min(step, knowingStep)
@@ -114,6 +116,7 @@ func (f *faulted) calls(knows bool) {
 	for try(n) > 0 {
 		n += step
 	}
+
 	// An engine that knows the kernel dumps nothing.
 	if n == first && try(1) == 0 && !(knows && f.fault.Dump) {
 		f.t.Errorf("no call went wrong, of an engine that knows the kernel: %t", knows)
@@ -138,6 +141,7 @@ func (f *faulted) once(knows bool, n int) (hits int, err error) {
 			return 0, fmt.Errorf("before: %w", err)
 		}
 	}
+
 	faults.Arm(f.fault, n)
 	_, err = settled(e.Apply(ctx, f.to))
 	hits = faults.Disarm()
@@ -167,6 +171,7 @@ func (f *faulted) judge(ctx context.Context, backend string, hits, n int, err er
 	case hits == 0:
 		return fmt.Errorf("nothing went wrong, and the apply failed: %w", err)
 	}
+
 	f.failures++
 	if !strings.Contains(err.Error(), backend+": ") {
 		return fmt.Errorf("the error does not name the backend: %w", err)
@@ -175,6 +180,7 @@ func (f *faulted) judge(ctx context.Context, backend string, hits, n int, err er
 		kernelerr.ErrConflict) {
 		return fmt.Errorf("the error does not say what went wrong: %w", err)
 	}
+
 	if f.under.Between != nil {
 		return f.under.Between(f.ns, []servicemodel.State{f.from, f.to})
 	}

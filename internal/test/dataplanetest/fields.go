@@ -87,9 +87,11 @@ func everyField(t *testing.T, f *fields, ns netns.Namespace, o FieldsOptions) {
 					f.switched(v, f.open)
 				}
 			}
+
 			had[v.Name] = true
 		}
 	}
+
 	if applied < least {
 		t.Errorf("only %d states were accepted", applied)
 	}
@@ -126,6 +128,7 @@ func fieldState(external servicemodel.TrafficPolicy) servicemodel.State {
 			Node: "node", Zone: "zone", Ports: []servicemodel.EndpointPort{{Name: "http",
 				Protocol: servicemodel.TCP, Port: 8080}}})
 	}
+
 	node := servicemodel.Node{Name: "node", Zone: "zone"}
 	return servicemodel.State{}.WithNode(node).WithService(svc).WithEndpoints(fieldName, eps)
 }
@@ -146,6 +149,7 @@ func withRange(s servicemodel.State) servicemodel.State {
 		eps[i].Ports = append(slices.Clone(eps[i].Ports), servicemodel.EndpointPort{Name: "rtp",
 			Protocol: servicemodel.UDP})
 	}
+
 	return s.WithService(svc).WithEndpoints(fieldName, eps)
 }
 
@@ -169,6 +173,7 @@ func (f *fields) held(v randstate.Variant) bool {
 		f.refused[v.Name] = true
 		return false
 	}
+
 	f.must(v, "apply", err)
 	if len(r.Drift) > 0 || r.IsRepair() {
 		f.Fatalf("%s: a repair: %v", v.Name, r.Drift)
@@ -177,6 +182,7 @@ func (f *fields) held(v randstate.Variant) bool {
 		f.refused[v.Name] = true
 		return false
 	}
+
 	f.reads(v)
 	for range f.again {
 		f.must(v, "commit of a neighbour", f.touch())
@@ -184,6 +190,7 @@ func (f *fields) held(v randstate.Variant) bool {
 		f.must(v, "observe", err)
 		f.unchanged(v, f.engine)
 	}
+
 	return true
 }
 
@@ -248,6 +255,7 @@ func (f *fields) repaired(v randstate.Variant, everything bool) {
 		_, err = b.Cleanup(f.Context())
 		f.must(v, "damage", err)
 	}
+
 	r, err = settled(f.engine.Apply(f.Context(), v.State))
 	f.must(v, "repair", err)
 	if !r.IsRepair() || !servicemodel.Diff(want, r.Changes.New.Arrange(want)).Empty() {

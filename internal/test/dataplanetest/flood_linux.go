@@ -81,6 +81,7 @@ func (w *world) flood(t *testing.T, from []floodSource, to []target,
 			f.send()
 		}
 	})
+
 	settler, _ := w.backend.(backends.Settler)
 	least := fromEnv(t, floodTime, 2*time.Second, time.ParseDuration)
 	long := os.Getenv(floodTime) != ""
@@ -92,6 +93,7 @@ func (w *world) flood(t *testing.T, from []floodSource, to []target,
 			ok(settler.Settle(ctx))(t)
 		}
 	}
+
 	cancel()
 	sender.Wait()
 	time.Sleep(50 * time.Millisecond) // until packets in the queues of links arrive
@@ -128,10 +130,12 @@ func floodPool(first, n int) (l []servicemodel.Endpoint) {
 			} else {
 				a[7] = 9
 			}
+
 			e.Addr, _ = netip.AddrFromSlice(a)
 			l = append(l, e)
 		}
 	}
+
 	return l
 }
 
@@ -153,6 +157,7 @@ func beside() servicemodel.State {
 		svc := floodService(named("beside-"+i, pair("10.96.1."+i, "fd00:10:96::1:"+i)))
 		s = and(s, svc, floodPool(180, n+1))
 	}
+
 	return s
 }
 

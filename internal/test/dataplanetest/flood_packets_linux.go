@@ -86,6 +86,7 @@ func (w *world) floodSender(t *testing.T, seed uint64, from []floodSource,
 		t.Skip("nft is not installed (Debian package nftables)")
 	}
 	w.script(t, floodProbe)
+
 	// The packets have no checksums, so conntrack must not verify checksums of packets from
 	// outside.
 	must(t, w.Node.NS.SetSysctl("net/netfilter/nf_conntrack_checksum", "0"))
@@ -100,6 +101,7 @@ func (w *world) floodSender(t *testing.T, seed uint64, from []floodSource,
 			}))
 		}
 	}
+
 	return s
 }
 
@@ -137,6 +139,7 @@ func firstPacket(proto byte, src netip.Addr, to netip.AddrPort, r uint64) []byte
 		copy(b[24:], to.Addr().AsSlice())
 		b[23] = byte(r)
 	}
+
 	l4 := b[len(b)-payload:]
 	binary.BigEndian.PutUint16(l4, uint16(r>>16)|1024)
 	binary.BigEndian.PutUint16(l4[2:], to.Port())
@@ -145,6 +148,7 @@ func firstPacket(proto byte, src netip.Addr, to netip.AddrPort, r uint64) []byte
 	} else {
 		l4[12], l4[13], l4[14] = 5<<4, 0x02, 0xff // length of the header, SYN, window
 	}
+
 	return b
 }
 

@@ -35,8 +35,10 @@ func inParts(t *testing.T, under FaultyBackend) {
 			other := *svc
 			other.Name.Namespace, svc = "new", &other
 		}
+
 		half = half.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
+
 	moved := manyServices(partedServices, 1, partedServices)
 	for i, s := range []servicemodel.State{all, moved, half, none, all} {
 		r := ok(settled(e.Apply(t.Context(), s)))(t)
@@ -80,6 +82,7 @@ func manyServices(n, endpoints, shift int) servicemodel.State {
 		}
 		s = and(s, svc, l)
 	}
+
 	return s
 }
 

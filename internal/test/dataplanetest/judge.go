@@ -30,6 +30,7 @@ func (w *world) judge(p netnstest.Probe, want scenario.Want, got netnstest.Outco
 	case outcome == servicemodel.Untouched:
 		ok = w.untouched(p, got)
 	}
+
 	if ok {
 		return ""
 	}
@@ -45,6 +46,7 @@ func (w *world) saw(want scenario.Want, got netnstest.Outcome) bool {
 	case want.Source.IsValid():
 		return src == want.Source
 	}
+
 	return want.Masquerade == scenario.AnySource || w.IsNodeAddr(src)
 }
 
@@ -57,12 +59,14 @@ func (w *world) untouched(p netnstest.Probe, got netnstest.Outcome) bool {
 		return got.Kind == netnstest.Refused || got.Kind == netnstest.Answered &&
 			got.Server == server || got.Kind == netnstest.Dropped && p.Proto == servicemodel.SCTP
 	}
+
 	server := netnstest.Net.Internet
 	for _, h := range w.Hosts() {
 		if dst == h.IPv4 || dst == h.IPv6 {
 			server = serverName(h.Name, p.To.Port())
 		}
 	}
+
 	return got.Kind == netnstest.Answered && got.Server == server &&
 		got.Source.Addr() == got.Local.Addr()
 }
@@ -89,6 +93,7 @@ func (w *world) oracle(t *servicemodel.Table, p netnstest.Probe, src netip.AddrP
 		}
 		want.Masquerade = m
 	}
+
 	return want, trace
 }
 
@@ -101,6 +106,7 @@ func (w *world) judgeTrace(t *servicemodel.Trace, got netnstest.Outcome) string 
 			sees = s.Text
 		}
 	}
+
 	last := t.Steps[len(t.Steps)-1]
 	src, node := got.Source.Addr(), strings.HasPrefix(sees, "the endpoint sees an address of this")
 	switch {
@@ -115,6 +121,7 @@ func (w *world) judgeTrace(t *servicemodel.Trace, got netnstest.Outcome) string 
 			!strings.HasPrefix(sees, fmt.Sprintf("the endpoint sees %v: ", src)):
 		return fmt.Sprintf("the trace says %q, the endpoint saw %v", sees, src)
 	}
+
 	return ""
 }
 
@@ -147,6 +154,7 @@ func (w *world) judgeOracle(t *servicemodel.Table, p netnstest.Probe,
 			want.Masquerade, want.Source = scenario.NodeSource, c.MasqueradeIP
 		}
 	}
+
 	s := w.judge(p, want, got)
 	if s == "" {
 		s = w.judgeTrace(&trace, got)

@@ -68,11 +68,13 @@ func Killed(t *testing.T, under Backend, states []servicemodel.State, o KilledOp
 		default:
 			k.must("the kill", holdsOne(t.Context(), under, ns, possible, k.Harmless))
 		}
+
 		k.held = k.any()
 		k.must("the next apply", under.apply(t.Context(), ns, k.held))
 		k.must("after the next apply",
 			holdsOne(t.Context(), under, ns, []servicemodel.State{k.held}, nil))
 	}
+
 	t.Logf("%d changes, %d kills: %d while a state was being applied; %d damages, %d other writers",
 		k.changes, kills, k.during, k.damages, k.others)
 }
@@ -133,6 +135,7 @@ func (k *killing) meanwhile() (possible []servicemodel.State, known bool) {
 			k.must("the damage", errOf(runIn(k.t.Context(), k.ns, nil, command...)))
 			return nil, false
 		}
+
 		k.must("cleanup", k.under.cleanup(k.t.Context(), k.ns))
 		return []servicemodel.State{{}}, true
 	case 1:
@@ -141,6 +144,7 @@ func (k *killing) meanwhile() (possible []servicemodel.State, known bool) {
 		k.must("the other writer", k.under.apply(k.t.Context(), k.ns, s))
 		return []servicemodel.State{s}, true
 	}
+
 	return nil, true
 }
 
@@ -157,6 +161,7 @@ func (k *killing) begun(told string, first int) []servicemodel.State {
 		k.during++
 		l = append(l, k.states[(first+begun-1)%len(k.states)])
 	}
+
 	return l
 }
 
@@ -178,6 +183,7 @@ func startKilled(t *testing.T, ns *netnstest.NS, first int) (p *os.Process, repo
 				Files: []*os.File{nil, nil, os.Stderr, file, theirs},
 			})
 	}
+
 	if err != nil {
 		report.Close()
 	}
@@ -210,6 +216,7 @@ func applyIfKilled(under Backend, states []servicemodel.State) {
 			os.Exit(1)
 		}
 	}
+
 	first, err := strconv.Atoi(from)
 	check(err)
 	b, err := under.Open(netns.FD(3))

@@ -115,11 +115,13 @@ func (l *lack) run(t *testing.T, w *world) {
 		s = and(s, svc, eps("pod2", "pod3"))
 		l.apply(t, w, e, s)
 	}
+
 	for _, y := range w.ways(l.from, cluster) {
 		if y.proto != servicemodel.TCP ||
 			l.only != 0 && servicemodel.FamilyOf(y.to.Addr()) != l.only {
 			continue
 		}
+
 		got := w.probe(y).Send(t.Context())
 		if !slices.Contains(reaches("pod2", "pod3").Servers, got.Server) {
 			t.Errorf("%v: %v", y, got)
@@ -135,6 +137,7 @@ func (l *lack) apply(t *testing.T, w *world, e *dataplane.Engine, s servicemodel
 		r, err = settled(e.Apply(t.Context(), s))
 		return err
 	}
+
 	do := apply
 	if l.readOnly {
 		do = func() error { return withReadOnlySysctls(w.Node.NS.Fd(), apply) }
@@ -152,6 +155,7 @@ func (l *lack) apply(t *testing.T, w *world, e *dataplane.Engine, s servicemodel
 	case err != nil:
 		return
 	}
+
 	for _, refused := range r.Refused {
 		if l.only == 0 || refused.Service.Name == l.only.String() {
 			t.Errorf("refused: %v", refused)
@@ -176,6 +180,7 @@ func withReadOnlySysctls(netns int, f func() error) error {
 				err = unix.Mount(m.from, m.to, "", m.flags, "")
 			}
 		}
+
 		if err == nil {
 			err = unix.Setns(netns, unix.CLONE_NEWNET)
 		}

@@ -53,6 +53,7 @@ func expect(kind servicemodel.Kind, local bool, endpoints string, podsTold bool,
 			here = append(here, host)
 		}
 	}
+
 	reaches := func(masquerade bool, hosts []string) string {
 		outcome := "reaches "
 		if masquerade {
@@ -60,6 +61,7 @@ func expect(kind servicemodel.Kind, local bool, endpoints string, podsTold bool,
 		}
 		return outcome + strings.Join(hosts, " ")
 	}
+
 	fromPod := from == "pod1" && podsTold
 	if len(cluster) == 0 {
 		return "reset"
@@ -72,8 +74,10 @@ func expect(kind servicemodel.Kind, local bool, endpoints string, podsTold bool,
 		case len(here) == 0:
 			return "dropped"
 		}
+
 		return reaches(masquerade, here)
 	}
+
 	switch {
 	case !local, from == "node":
 		return reaches(true, cluster)
@@ -82,6 +86,7 @@ func expect(kind servicemodel.Kind, local bool, endpoints string, podsTold bool,
 	case len(here) == 0:
 		return "dropped"
 	}
+
 	return reaches(false, here)
 }
 
@@ -98,6 +103,7 @@ func matrix() string {
 					option = "internalLocal"
 				}
 			}
+
 			for _, l := range layouts {
 				for _, det := range detectors {
 					fmt.Fprintf(&b, "[matrix] %s, policy %s, %s, %s\n", d.kind, policy, l.name,
@@ -112,5 +118,6 @@ func matrix() string {
 			}
 		}
 	}
+
 	return b.String()
 }

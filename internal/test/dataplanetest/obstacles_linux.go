@@ -107,6 +107,7 @@ func (o *Obstacles) byDefault(t *testing.T, under FaultyBackend) {
 		_, err = settled(dataplane.New(b, nil).Apply(t.Context(), f.to))
 		return errors.Join(err, b.Close())
 	}))
+
 	must(t, f.holds(t.Context(), f.to))
 }
 
@@ -138,8 +139,10 @@ func (o *Obstacles) withoutFamily(t *testing.T, under FaultyBackend) {
 				!strings.Contains(r.Refused[0].Err.Error(), o.Needs) {
 				t.Errorf("refused without %v: %v", lacks, r.Refused)
 			}
+
 			e.Resync()
 		}
+
 		trace := e.Status().Trace(servicemodel.Packet{Src: netip.AddrPortFrom(nodeIP2[0], 1),
 			Dst: netip.AddrPortFrom(clusterIP[i], servicePort), Protocol: servicemodel.TCP},
 			servicemodel.Locality{}).String()

@@ -30,6 +30,7 @@ func (b *Backend) asks(s *scenario.Scenario) bool {
 			return false
 		}
 	}
+
 	return !b.Proxy || s.Options == scenario.Options{}
 }
 
@@ -42,6 +43,7 @@ func hasRanges(s servicemodel.State) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -62,6 +64,7 @@ func (b *Backend) expressible(s servicemodel.State) servicemodel.State {
 			s = s.WithService(svc)
 		}
 	}
+
 	return s
 }
 
@@ -78,5 +81,6 @@ func (w *world) proxyDid(p netnstest.Probe, want scenario.Want, got netnstest.Ou
 	case servicemodel.Dropped:
 		return refused || got.Kind == netnstest.Dropped
 	}
+
 	return refused || w.untouched(p, got)
 }

@@ -28,6 +28,7 @@ const packetsPerState = 50
 func Random(t *testing.T, under Backend, packets int) {
 	first := fromEnv(t, "KERNLB_RANDOM_SEED", 0, strconv.Atoi)
 	packets = fromEnv(t, "KERNLB_RANDOM_PACKETS", cmp.Or(packets, 10000), strconv.Atoi)
+
 	// Networks work side by side, because a test mostly waits for packets that must not come.
 	networks := min(max(4, packets/2500), 48)
 	for i := range networks {
@@ -62,6 +63,7 @@ func (r *random) run(packets int) {
 				r.fail(s, probes[i], complaint, sent)
 			}
 		}
+
 		for range 1 + r.rng.IntN(3) {
 			s = g.Change(s)
 		}
@@ -77,6 +79,7 @@ func (r *random) apply(s servicemodel.State) *servicemodel.Table {
 		}
 		r.t.Fatalf("apply: %v\nit would have sent:\n%s", err, plan)
 	}
+
 	return res.Changes.New
 }
 
@@ -104,6 +107,7 @@ func (r *random) config() randstate.Config {
 	case c.Ranges:
 		c.Edit = randstate.ForRanges
 	}
+
 	for _, h := range slices.Concat(r.w.Pods, r.w.RemotePods) {
 		node := "this"
 		if strings.HasPrefix(h.Name, "remote") {
@@ -112,6 +116,7 @@ func (r *random) config() randstate.Config {
 		c.Places = append(c.Places, randstate.Place{IPv4: h.IPv4, IPv6: h.IPv6, Node: node,
 			Zone: "zone-" + h.Name[len(h.Name)-1:]})
 	}
+
 	base := thisNode()
 	base.Zone = "zone-1"
 	all, cidrs, some, primary := base, podCIDRs(base), podCIDRs(base), base
@@ -150,12 +155,14 @@ func (r *random) probe(t *servicemodel.Table) netnstest.Probe {
 		h := r.w.Pods[r.rng.IntN(len(r.w.Pods))]
 		p.To = netip.AddrPortFrom([]netip.Addr{h.IPv4, h.IPv6}[family], scenario.PortA)
 	}
+
 	if at := p.To; len(t.RangesAt(at.Addr(), p.Proto, at.Port())) > 0 &&
 		t.Frontend(servicemodel.FrontendKey{Addr: at.Addr(), Protocol: p.Proto,
 			Port: at.Port()}) == nil { // endpoints answer only at these ports
 		ports := []uint16{scenario.PortA, scenario.PortB}
 		p.To = netip.AddrPortFrom(at.Addr(), ports[r.rng.IntN(2)])
 	}
+
 	p.From = r.from(p.To.Addr())
 	return p
 }
@@ -190,18 +197,22 @@ func (r *random) fail(s servicemodel.State, p netnstest.Probe, complaint string,
 				return c
 			}
 		}
+
 		return ""
 	}
+
 	last := wrong(s)
 	if last == "" {
 		r.t.Fatalf("after %d packets: %s\n(it did not happen again)\n%s", sent, complaint,
 			describe(r.apply(s)))
 	}
+
 	for svc := range s.Services() {
 		if c := wrong(s.WithoutService(svc.Name)); c != "" {
 			s, last = s.WithoutService(svc.Name), c
 		}
 	}
+
 	for svc := range s.Services() {
 		for i := 0; i < len(s.Endpoints(svc.Name)); {
 			fewer := slices.Delete(s.Endpoints(svc.Name), i, i+1)
@@ -209,9 +220,11 @@ func (r *random) fail(s servicemodel.State, p netnstest.Probe, complaint string,
 				s, last = s.WithEndpoints(svc.Name, fewer), c
 				continue
 			}
+
 			i++
 		}
 	}
+
 	r.t.Fatalf("after %d packets: %s\nin the smallest state that shows it:\n%s", sent, last,
 		describe(r.apply(s)))
 }

@@ -19,10 +19,12 @@ func RunEngine(t *testing.T, e *dataplane.Engine, s servicemodel.State) (stop fu
 		defer close(ended)
 		_ = e.Run(ctx, nil) // it ends with the error of the context
 	}()
+
 	stop = func() {
 		cancel()
 		<-ended
 	}
+
 	t.Cleanup(stop)
 	return stop
 }

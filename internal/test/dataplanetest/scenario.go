@@ -46,6 +46,7 @@ func (w *world) check(t *testing.T, table *servicemodel.Table, checks []scenario
 		probes = append(probes, slices.Repeat([]netnstest.Probe{p}, times)...)
 		wants = append(wants, slices.Repeat([]scenario.Want{c.Want}, times)...)
 	}
+
 	var complaints []string
 	for i, got := range netnstest.SendAll(t.Context(), probes) {
 		s := w.judge(probes[i], wants[i], got)
@@ -56,5 +57,6 @@ func (w *world) check(t *testing.T, table *servicemodel.Table, checks []scenario
 			complaints = append(complaints, s)
 		}
 	}
+
 	return complaints
 }

@@ -41,10 +41,12 @@ func set[T any](o options, kind string, x T, words []string) T {
 			decoder.DisallowUnknownFields()
 			err = decoder.Decode(&x)
 		}
+
 		if err != nil {
 			panic(fmt.Sprintf("scenarios.txt: option %s of a %s: %v", w, kind, err))
 		}
 	}
+
 	return x
 }
 
@@ -87,6 +89,7 @@ func Scenarios() (l []scenario.Scenario) {
 			defined[name] = "{" + fields
 			continue
 		}
+
 		words, after := cutWords(line)
 		if len(words) == 0 || line[0] == '#' {
 			continue
@@ -96,6 +99,7 @@ func Scenarios() (l []scenario.Scenario) {
 			l = append(l, scenario.Scenario{Name: name, Line: row})
 			continue
 		}
+
 		s := &l[len(l)-1]
 		step := len(s.Steps) - 1
 		switch isCheck := strings.HasPrefix(line, "    "); {
@@ -121,6 +125,7 @@ func Scenarios() (l []scenario.Scenario) {
 			panic("scenarios.txt: " + line)
 		}
 	}
+
 	return l
 }
 
@@ -141,6 +146,7 @@ func writtenEndpoints(defined options, words []string) (l []servicemodel.Endpoin
 			}
 		}
 	}
+
 	return l
 }
 
@@ -158,6 +164,7 @@ func writtenChecks(from, to string, want scenario.Want) (checks []scenario.Check
 		}
 		checks = append(checks, ask(from, t, want)...)
 	}
+
 	return slices.DeleteFunc(checks, func(c scenario.Check) bool {
 		is := []string{c.Proto.String(), servicemodel.FamilyOf(c.To.Addr()).String()}
 		return slices.ContainsFunc(part[1:], func(p string) bool {

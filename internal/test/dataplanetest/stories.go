@@ -33,6 +33,7 @@ func (w *world) shares(t *testing.T, y way, n int) map[string]int {
 		}
 		count[got.Server]++
 	}
+
 	return count
 }
 
@@ -61,6 +62,7 @@ func requireShares(t *testing.T, what string, count map[string]int, shares map[s
 		known += got
 		chi += (float64(got) - want) * (float64(got) - want) / want
 	}
+
 	if known != total {
 		t.Errorf("%s: not only endpoints answer: %v", what, count)
 	}
@@ -93,6 +95,7 @@ func eachRefused(t *testing.T, w *world) {
 		{"net/ipv6/icmp/ratemask", "0-1,3-127"}} {
 		must(t, w.Node.NS.SetSysctl(s[0], s[1]))
 	}
+
 	const each = 20
 	for _, answer := range []string{"", "reject"} {
 		node := thisNode()
@@ -106,6 +109,7 @@ func eachRefused(t *testing.T, w *world) {
 					refused++
 				}
 			}
+
 			if all := refused == each; all != (answer == "" || w.under.Proxy) {
 				t.Errorf("%s, answer %q: %d of %d are refused", y, answer, refused, each)
 			}
@@ -130,6 +134,7 @@ func clientStays(t *testing.T, w *world) {
 		w.shares(t, y, 6) // these may race with one another, and then the client has one endpoint
 	}
 	given := w.given(t, ways)
+
 	// A further endpoint moves no client.
 	w.apply(t, and(s, web(sticky(time.Hour)), eps("pod2", "pod3", "remote1", "remote2")))
 	w.requireGiven(t, given)
@@ -148,6 +153,7 @@ func (w *world) given(t *testing.T, ways []way) map[way]string {
 			given[y] = name
 		}
 	}
+
 	return given
 }
 
@@ -179,6 +185,7 @@ func clientMoves(t *testing.T, w *world) {
 
 func clientForgotten(t *testing.T, w *world) {
 	timeout := time.Second
+
 	// IPVS counts from the time when it forgets the client's last connection: 10 seconds after a
 	// reset
 	if w.under.OwnConnections {
@@ -195,6 +202,7 @@ func clientForgotten(t *testing.T, w *world) {
 		}
 		time.Sleep(timeout + 300*time.Millisecond)
 	}
+
 	t.Errorf("12 times after the timeout the same endpoint of four: %v", seen)
 }
 
@@ -218,6 +226,7 @@ func adopts(t *testing.T, w *world) {
 		t.Errorf("the same state: %d messages, drift %v, changes\n%s", r.Stats.Messages, r.Drift,
 			r.Changes)
 	}
+
 	w.engine = w.newEngine(nil)
 	r := w.apply(t, and(s, web(named("other", clusterIP2)), eps("pod1")))
 	if n := len(r.Changes.Frontends); n != 0 || len(r.Changes.Pools) == 0 {
@@ -254,6 +263,7 @@ func cleansUp(t *testing.T, w *world) {
 // times a second, and the service gains and loses endpoints that the connections do not use.
 func connectionsSurvive(t *testing.T, w *world) {
 	each, counted := 500, []string{"EstabResets", "OutRsts", "RetransSegs"}
+
 	// an emulated processor is too slow for so many; it would send segments again because of the
 	// delay
 	if os.Getenv("KERNLB_VM") != "" {
@@ -273,6 +283,7 @@ func connectionsSurvive(t *testing.T, w *world) {
 			t.Errorf("%s grew by %d", name, n)
 		}
 	}
+
 	t.Logf("%d changes beside %d connections", changes, each*len(trafficTargets()))
 }
 
@@ -290,9 +301,11 @@ func (w *world) churn(ctx context.Context, t *testing.T, s servicemodel.State) i
 			more := eps([]string{"pod1", "pod3", "remote2"}[:r.rng.IntN(4)]...)
 			s = and(s, web(), append(eps("pod2", "remote1"), more...))
 		}
+
 		w.apply(t, s)
 		time.Sleep(2 * time.Millisecond)
 	}
+
 	return n
 }
 
@@ -313,5 +326,6 @@ func (w *world) counters(t *testing.T) map[string]int {
 			sum[name] += n
 		}
 	}
+
 	return sum
 }

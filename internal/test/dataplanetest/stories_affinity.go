@@ -46,6 +46,7 @@ func (w *world) silence(t *testing.T, host string) {
 			}
 			t.Cleanup(func() { conn.Close() })
 		}
+
 		return nil
 	})
 	if err != nil {
@@ -79,6 +80,7 @@ func silentEndpointGoes(kept bool) func(t *testing.T, w *world) {
 				_ = w.hosts[y.from].NS.Do(func() error { return send(ctx, y.to.String()) })
 			})
 		}
+
 		time.Sleep(100 * time.Millisecond)
 		w.apply(t, and(s, web(sticky(time.Hour)), eps("pod3")))
 		sending.Wait()
@@ -111,6 +113,7 @@ func sendTo(ctx context.Context, to string) error {
 		conn.Write([]byte("a line\n")) //nolint:errcheck // it may be refused for a moment
 		time.Sleep(time.Millisecond)
 	}
+
 	return nil
 }
 
@@ -154,6 +157,7 @@ func neverBack(timeout time.Duration, apply func(ctx context.Context, t *testing
 				}
 			})
 		}
+
 		changes := 0
 		for end := time.Now().Add(turnover); time.Now().Before(end); changes++ {
 			set := sets[(changes+1)%len(sets)]
@@ -164,6 +168,7 @@ func neverBack(timeout time.Duration, apply func(ctx context.Context, t *testing
 			n := checked.Load() // a connection takes longer on a slow machine
 			await(t, "a connection", func() bool { return checked.Load() > n })
 		}
+
 		stop()
 		clientsDone.Wait()
 		t.Logf("%d changes, %d connections checked", changes, checked.Load())
@@ -200,12 +205,14 @@ func besideCommits(ctx context.Context, t *testing.T, w *world) func(servicemode
 		return w.engine.Set(w.under.expressible(now.WithService(other).WithEndpoints(other.Name,
 			[]servicemodel.Endpoint{e})))
 	}
+
 	var sweeps atomic.Int64
 	t.Cleanup(w.engine.Subscribe(func(_ context.Context, ev dataplane.Event) {
 		if _, ok := ev.(dataplane.Settled); ok {
 			sweeps.Add(1)
 		}
 	}))
+
 	var work sync.WaitGroup
 	begin := sync.OnceFunc(func() {
 		work.Go(func() { _ = w.engine.Run(ctx, nil) }) // the error is the context's

@@ -26,10 +26,12 @@ func (w *world) accepted(t *testing.T, s servicemodel.State, field, value string
 			t.Fatalf("%s %s: %v", field, value, p.Err)
 		}
 	}
+
 	if len(problems) > 0 {
 		t.Logf("refused: %v", problems[0].Err)
 		return false
 	}
+
 	w.apply(t, s)
 	return true
 }
@@ -56,6 +58,7 @@ func (w *world) together(t *testing.T, from []string, of func(y way) string, fir
 		}
 		return l
 	}
+
 	for _, y := range at(first) {
 		w.shares(t, y, 1)
 	}
@@ -71,6 +74,7 @@ func (w *world) together(t *testing.T, from []string, of func(y way) string, fir
 			}
 		}
 	}
+
 	return given
 }
 
@@ -98,12 +102,15 @@ func prefixStays(t *testing.T, w *world) {
 		"") {
 		return
 	}
+
 	ask := func() map[string][]string {
 		return w.together(t, outsideClients,
 			func(y way) string { return fmt.Sprint(y.proto, y.to) }, 0, 0)
 	}
+
 	first := ask()
 	requireTogether(t, first)
+
 	// Bits of all addresses of the network are not equal.
 	w.apply(t, with("pod3", "remote1"))
 	second := ask()
@@ -113,6 +120,7 @@ func prefixStays(t *testing.T, w *world) {
 			t.Errorf("%s: was given %s, which is still there, now %v", key, was, hosts)
 		}
 	}
+
 	w.apply(t, with("pod2"))
 	requireTogether(t, ask(), "pod2")
 }
@@ -124,6 +132,7 @@ func prefixInsideAndOutside(t *testing.T, w *world) {
 		return state(podCIDRs(thisNode()), web(sticky(time.Hour), prefixed(5, 16), externalLocal),
 			eps(hosts...))
 	}
+
 	if !w.accepted(t, with("remote1", "pod2"), backends.FieldAffinityBits, "") {
 		return
 	}
@@ -139,6 +148,7 @@ func prefixInsideAndOutside(t *testing.T, w *world) {
 			t.Errorf("%s: no endpoint is here, got %s", y, o)
 		}
 	}
+
 	w.apply(t, with("remote1", "pod2"))
 	for _, y := range w.ways([]string{"outside1"}, nodePorts) {
 		w.requireHost(t, y, 3, "pod2")
@@ -172,6 +182,7 @@ func wholeServiceStays(bits4, bits6 uint8) func(t *testing.T, w *world) {
 			return state(podCIDRs(thisNode()), web(portsTwice, sticky(time.Hour),
 				prefixed(bits4, bits6), wholeService), each(eps(hosts...), withPortB))
 		}
+
 		all := []string{"pod2", "pod3", "remote1", "remote2"}
 		if !w.accepted(t, with(all...), backends.FieldAffinityService, "") {
 			return
@@ -180,6 +191,7 @@ func wholeServiceStays(bits4, bits6 uint8) func(t *testing.T, w *world) {
 		if bits4 > 0 {
 			from, client = outsideClients, func(way) string { return "outside" }
 		}
+
 		// the node has several addresses
 		isNode := func(key string, _ []string) bool { return strings.HasPrefix(key, "node") }
 		first := w.together(t, from, client, 0, 0, 1)

@@ -27,6 +27,7 @@ func callsStay(t *testing.T, w *world) {
 		})
 		return state(podCIDRs(thisNode()), calls, each(eps(hosts...), keptPorts))
 	}
+
 	if !w.accepted(t, with("pod2", "pod3"), backends.FieldEndPort, "") {
 		return
 	}
@@ -68,16 +69,19 @@ func (w *world) listenForCalls(t *testing.T, hosts ...string) *heardCalls {
 				w.hosts[host].IPv4.String())
 			return err
 		}))
+
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			c.receive(host, conn)
 		}()
+
 		t.Cleanup(func() {
 			conn.Close()
 			<-done
 		})
 	}
+
 	return c
 }
 
@@ -114,6 +118,7 @@ func (c *heardCalls) ports(port uint16) (of map[string]int, heard bool) {
 		of[host] = len(ports)
 		heard = heard || ports[port]
 	}
+
 	return of, heard
 }
 
@@ -129,6 +134,7 @@ func (c *heardCalls) call(t *testing.T, w *world, client string) string {
 		conn, err = net.ListenUDP("udp4", nil)
 		return err
 	}))
+
 	defer conn.Close()
 	c.reach(t, conn, firstCall) // first packets of several connections may race with one another
 	var ports []uint16
@@ -138,12 +144,14 @@ func (c *heardCalls) call(t *testing.T, w *world, client string) string {
 			ports = nil
 		}
 	}
+
 	of, _ := c.ports(0)
 	for host, n := range of {
 		if len(of) == 1 && n == int(lastCall-firstCall)+1 {
 			return host
 		}
 	}
+
 	t.Fatalf("%s: ports at pods: %v", client, of)
 	return ""
 }
@@ -160,6 +168,7 @@ func (c *heardCalls) reach(t *testing.T, conn *net.UDPConn, ports ...uint16) {
 			_, err := conn.WriteToUDPAddrPort([]byte("rtp"), netip.AddrPortFrom(clusterIP[0], p))
 			must(t, err)
 		}
+
 		again := time.After(time.Second)
 		for waits := true; waits && len(ports) > 0; {
 			select {
@@ -167,6 +176,7 @@ func (c *heardCalls) reach(t *testing.T, conn *net.UDPConn, ports ...uint16) {
 			case <-again:
 				waits = false
 			}
+
 			ports = slices.DeleteFunc(ports, func(p uint16) bool {
 				_, heard := c.ports(p)
 				return heard

@@ -40,6 +40,7 @@ func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) *flows.
 		t.Cleanup(func() { kernel.Close() })
 		table = kernel
 	}
+
 	keeper := ok(flows.New(table, &flows.Config{Connections: p}))(t)
 	w.engine = w.newEngine(keeper)
 	return keeper
@@ -102,6 +103,7 @@ func (w *world) openStreams(t *testing.T) (all streams) {
 				netip.AddrPortFrom(c.addrs[f], port)))
 		}
 	}
+
 	return all
 }
 
@@ -114,6 +116,7 @@ func (w *world) flowsBegin(t *testing.T, hosts ...string) (all streams, stop fun
 			stop = s
 		}
 	}
+
 	w.apply(t, flowState(flowEndpoints(hosts[0])))
 	all = w.openStreams(t)
 	all.requireAll(t, serverName(hosts[0], flowTarget))
@@ -138,9 +141,11 @@ func (l streams) through(t *testing.T, change func()) (lost, sent int) {
 			t.Errorf("%s: %d lost, at most %d were on their way or sent while things changed: %s",
 				l[i].name, y.lost, allowed, y)
 		}
+
 		lost += y.lost
 		sent += y.sent
 	}
+
 	return lost, sent
 }
 
@@ -168,6 +173,7 @@ func endpointReplaced(t *testing.T, w *world) {
 		}
 		lost, sent = lost+y.lost, sent+y.sent
 	}
+
 	t.Logf("%d of %d datagrams lost, %+v", lost, sent, keeper.Totals())
 	for _, s := range all {
 		s.patience = streamPatience
@@ -214,6 +220,7 @@ func serviceComes(t *testing.T, w *world) {
 			virtual = append(virtual, s)
 		}
 	}
+
 	virtual.requireAll(t, netnstest.Net.Internet)
 	virtual.through(t, func() { w.apply(t, flowState(flowEndpoints("pod2"))) })
 	w.settle(t) // an answer may have been on its way when the flows were deleted
@@ -232,6 +239,7 @@ func nodePortMoves(t *testing.T, w *world) {
 		new = append(new, w.stream(t, "outside1", streamPort+1,
 			netip.AddrPortFrom(nodeIP[f], flowNodePort+1)))
 	}
+
 	old.requireAll(t, serverName("pod2", flowTarget))
 	old.start()
 	new.start()
@@ -285,6 +293,7 @@ func cleansAfterRestart(t *testing.T, w *world) {
 	w.engine = w.newEngine(nil) // like a process that is killed before it cleans up
 	w.apply(t, flowState(flowEndpoints("pod2")))
 	stale := len(all)
+
 	// IPVS moves a flow itself: the next datagram ends it and is lost, and the one after it begins
 	// another
 	if w.under.OwnConnections {
@@ -294,6 +303,7 @@ func cleansAfterRestart(t *testing.T, w *world) {
 	} else {
 		all.requireAll(t, serverName("pod3", flowTarget))
 	}
+
 	keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
 	if r := w.apply(t, flowState(flowEndpoints("pod2"))); !r.Changes.Empty() {
 		t.Errorf("nothing was to change:\n%s", r.Changes)

@@ -33,12 +33,14 @@ func connectionsOfEndpointThatGoes(t *testing.T, w *world) {
 			c := ok(netnstest.OpenConns(t.Context(), w.hosts[to.from], to.addr, count))(t)
 			all = append(all, c)
 		}
+
 		r := w.apply(t, flowState(flowEndpoints("pod3"), own))
 		if p.Mode == servicemodel.CutConnections {
 			requirePings(t, p, all, 0, count)
 		} else {
 			requirePings(t, p, all, count, 0)
 		}
+
 		if p == drained {
 			if r.Settle <= 0 || r.Settle > p.Drain {
 				t.Errorf("%s: to be settled in %s", p, r.Settle)
@@ -46,10 +48,12 @@ func connectionsOfEndpointThatGoes(t *testing.T, w *world) {
 			w.settleUntil(t, func() bool { return keeper.Totals().Reset >= len(all)*count })
 			requirePings(t, p, all, 0, count)
 		}
+
 		for _, c := range all {
 			c.Close() //nolint:errcheck // most are closed
 		}
 	}
+
 	if n := keeper.Totals().Reset; n != 6*count {
 		t.Errorf("%d connections were cut, not %d: %+v", n, 6*count, keeper.Totals())
 	}

@@ -50,6 +50,7 @@ func rolling(p servicemodel.ConnectionPolicy) func(t *testing.T, w *world) {
 			udp = append(udp, s)
 			r.calls.Go(func() { r.call(ctx, from, to) })
 		}
+
 		udp.start()
 		changes, applies := r.roll(ctx, keeper.Totals)
 		udp.stop()
@@ -137,9 +138,11 @@ func (r *roll) roll(ctx context.Context, cut func() conntrack.CleanResult) (chan
 			r.t.Errorf("%s: %v", ev.Doing, ev.Err)
 		}
 	})()
+
 	rolling := fromEnv(r.t, "KERNLB_TEST_ROLL", 3*time.Second, time.ParseDuration)
 	tick := time.NewTicker(rollInterval)
 	defer tick.Stop()
+
 	// Where the machine is starved, it takes longer until the first server has ended.
 	enough, end := time.Now().Add(rolling), time.Now().Add(rolling+time.Minute)
 	for now := range tick.C {
@@ -154,6 +157,7 @@ func (r *roll) roll(ctx context.Context, cut func() conntrack.CleanResult) (chan
 		r.engine.Set(r.state())
 		applies += r.end(applied)
 	}
+
 	if r.policy.Mode == servicemodel.DrainConnections {
 		time.Sleep(r.policy.Drain + 200*time.Millisecond) // the rest is cut meanwhile
 		for end := time.Now().Add(time.Minute); cut().Reset == 0 && time.Now().Before(end); {
@@ -161,6 +165,7 @@ func (r *roll) roll(ctx context.Context, cut func() conntrack.CleanResult) (chan
 			time.Sleep(100 * time.Millisecond)
 		}
 	}
+
 	if err := r.engine.Wait(ctx, r.engine.Status().Wanted); err != nil {
 		r.t.Error(err)
 	}
@@ -179,6 +184,7 @@ func (r *roll) end(applied <-chan *servicemodel.Table) (n int) {
 			in[s.Endpoint] = true
 		}
 	}
+
 	r.leaving = slices.DeleteFunc(r.leaving, func(m *member) bool {
 		if table == nil || in[netip.AddrPortFrom(hostAddrs(m.host)[0], m.port)] {
 			return false
@@ -186,6 +192,7 @@ func (r *roll) end(applied <-chan *servicemodel.Table) (n int) {
 		if m.left.IsZero() {
 			m.left, m.settled = time.Now(), r.settled.Load()
 		}
+
 		// The first of these two may have begun before the kernel was told.
 		moved := r.settled.Load() >= m.settled+2
 		stop := m.stop[servicemodel.UDP]
@@ -194,6 +201,7 @@ func (r *roll) end(applied <-chan *servicemodel.Table) (n int) {
 			delete(m.stop, servicemodel.UDP)
 			r.ended++
 		}
+
 		if time.Since(m.left) < time.Second || r.use(serverName(m.host, m.port), 0) > 0 {
 			return false // connections are still on their way to it, or there
 		}
@@ -236,6 +244,7 @@ func (r *roll) session(ctx context.Context, conns *netnstest.Conns, last *time.T
 		r.use(server, 1)
 		defer r.use(server, -1)
 	}
+
 	for p := (netnstest.ConnsReport{}); ctx.Err() == nil && p.Lost() == 0; {
 		pause := time.Since(*last)
 		*last = time.Now()
@@ -244,6 +253,7 @@ func (r *roll) session(ctx context.Context, conns *netnstest.Conns, last *time.T
 			c.worst = max(c.worst, pause)
 			addReport(&c.ConnsReport, p)
 		})
+
 		time.Sleep(5 * time.Millisecond)
 	}
 }
@@ -257,6 +267,7 @@ func (r *roll) report(udp streams, moved int) {
 		sent, lost, refused, stays = sent+y.sent, lost+y.lost, refused+y.refused,
 			stays+len(y.answers)
 	}
+
 	c := r.tcp
 	r.t.Logf(
 		"%s: UDP: %d datagrams, %d lost, %d refused, %d moved, %d stays at a server; TCP: %d "+
@@ -264,6 +275,7 @@ func (r *roll) report(udp streams, moved int) {
 			"pause %s",
 		r.policy, sent, lost, refused, moved, stays, c.connects, c.Answered, c.Reset, c.Closed,
 		c.Silent, c.refused, c.worst)
+
 	// The answer to a datagram on its way to the old endpoint does not find its way back. IPVS
 	// moves flows by itself, too, which costs a datagram each. The test cannot count those, but a
 	// client is moved once at most from each endpoint that answered it, because no endpoint comes

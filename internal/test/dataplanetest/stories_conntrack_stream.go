@@ -64,6 +64,7 @@ func (w *world) stream(t *testing.T, from string, port uint16, to netip.AddrPort
 		s.conn.Close() //nolint:errcheck // the stream is over
 		s.work.Wait()
 	})
+
 	return s
 }
 
@@ -86,6 +87,7 @@ func (s *stream) hear() {
 		default: // unreachable for a moment, perhaps
 			time.Sleep(time.Millisecond)
 		}
+
 		s.mu.Unlock()
 	}
 }
@@ -102,6 +104,7 @@ func (s *stream) start() {
 			s.send()
 		}
 	})
+
 	s.stop = func() {
 		cancel()
 		sending.Wait()
@@ -114,6 +117,7 @@ func (s *stream) send() {
 	if s.waiting && time.Since(s.last) < s.patience {
 		return
 	}
+
 	// If the kernel has noted an error of an earlier datagram, Write returns it and does not send
 	// this one.
 	if _, err := s.conn.Write([]byte("stream\n")); err == nil {
@@ -211,6 +215,7 @@ func (l streams) each(often int) {
 		y := s.tally()
 		return y.sent+y.refused < often
 	}
+
 	for end := time.Now().Add(streamBusy); slices.ContainsFunc(l, few) && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}

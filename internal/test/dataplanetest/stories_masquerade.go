@@ -33,6 +33,7 @@ func givesSource(t *testing.T, w *world) {
 		return and(s, web(named("ranges", ranges.addrs), portRange, given),
 			each(eps("pod3"), keptPorts))
 	}
+
 	if !w.accepted(t, with(given(givenSources[0])), backends.FieldMasqueradeIPs, "") {
 		return
 	}

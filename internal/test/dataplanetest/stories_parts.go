@@ -133,6 +133,7 @@ func programsAtOnce(t *testing.T, w *world) {
 					t.Error(err)
 					return
 				}
+
 				p := dataplane.NewParts(b, nil)
 				if last[i] = (servicemodel.State{}); rng.IntN(3) == 0 {
 					_, err = p.Remove(t.Context(), owner(i))
@@ -141,12 +142,14 @@ func programsAtOnce(t *testing.T, w *world) {
 					last[i] = part(owner(i), ips, []string{"pod1", "pod2", "remote1"}[rng.IntN(3)])
 					_, err = settled(p.Apply(t.Context(), owner(i), last[i]))
 				}
+
 				if err := errors.Join(err, b.Close()); err != nil {
 					t.Errorf("program %d: %v", i, err)
 				}
 			}
 		})
 	}
+
 	programs.Wait()
 	table := w.parts(t, func(*dataplane.Parts) error { return nil })
 	var want servicemodel.State

@@ -30,6 +30,7 @@ func rangeStays(t *testing.T, w *world) {
 		return state(podCIDRs(thisNode()), web(portRange, sticky(time.Hour)),
 			each(eps(hosts...), keptPorts))
 	}
+
 	all := []string{"pod2", "pod3", "remote1", "remote2"}
 	if !w.accepted(t, with(all...), backends.FieldEndPort, "") {
 		return
@@ -54,11 +55,13 @@ func rangeStays(t *testing.T, w *world) {
 					had[y] = host
 				}
 			}
+
 			if len(hosts) != 1 {
 				t.Errorf("%s: more than one endpoint: %v", y, hosts)
 			}
 		}
 	}
+
 	stays()
 	before := map[way]string{}
 	for y, host := range had {

@@ -72,6 +72,7 @@ func growsOn(t *testing.T, w *world) {
 		t.Errorf("a restart changes the weights, or lets nothing grow on: settle %v\n%v", r.Settle,
 			r.Changes)
 	}
+
 	w.requireGrown(t, .1)
 }
 
@@ -105,6 +106,7 @@ func hashedClientsStay(t *testing.T, w *world) {
 			string(by)) {
 			continue
 		}
+
 		given := w.given(t, w.ways(clients[:3], cluster))
 		if w.under.OwnConnections {
 			continue // IPVS moves more clients, and refuses those of an endpoint that drains
@@ -127,11 +129,13 @@ func schedulerChanges(t *testing.T, w *world) {
 	} else {
 		end = w.traffic(t)
 	}
+
 	for _, by := range append(slices.Repeat(shareSchedulers, 2), servicemodel.Maglev,
 		servicemodel.SourceHash, servicemodel.LeastConn) {
 		w.accepted(t, and(s, web(scheduler(by)), eps("pod2", "remote1")),
 			backends.FieldScheduler, string(by))
 	}
+
 	w.apply(t, s)
 	end()
 }

@@ -28,6 +28,7 @@ func Switched(t *testing.T, from, to Backend) {
 			// The new backend may drop a packet that is between its chains while they come.
 			begin = func(t *testing.T) func() { return w.newTraffic(t, 2) }
 		}
+
 		end := begin(t)
 		time.Sleep(time.Second)
 		w.switchTo(t, under)
@@ -90,6 +91,7 @@ func (w *world) watched(t *testing.T, each int, interval time.Duration) (
 		t.Cleanup(func() { conns.Close() })
 		go func() { reports <- conns.Watch(ctx, interval, deathPatience) }()
 	}
+
 	return func() (sum netnstest.ConnsReport) {
 		cancel()
 		for range targets {
@@ -121,6 +123,7 @@ func (w *world) newTraffic(t *testing.T, lost int) (end func()) {
 			asked <- bad
 		}()
 	}
+
 	return func() {
 		cancel()
 		var bad []string
@@ -146,6 +149,7 @@ func (w *world) ask(ctx context.Context, host string, to netip.AddrPort) (asked 
 			}
 		}
 	}
+
 	return asked, bad
 }
 

@@ -50,6 +50,7 @@ func witnessOf(t *testing.T, under Backend, command []string) (p backends.Progra
 		p, err = b.(backends.Blamer).Blame(ctx)
 		answer <- err
 	}()
+
 	run := func(command ...string) error {
 		return errOf(runIn(ctx, ns, nil, command...))
 	}
@@ -67,11 +68,13 @@ func witnessOf(t *testing.T, under Backend, command []string) (p backends.Progra
 			return p, err
 		default:
 		}
+
 		if err != nil {
 			cancel()
 			<-answer
 			return p, err
 		}
+
 		from, to = to, from
 	}
 }

@@ -35,6 +35,7 @@ func newWorld(t *testing.T, under Backend, o scenario.Options) *world {
 			w.serve(t, h.Name, proto, scenario.PortB)
 		}
 	}
+
 	w.backend = ok(under.Open(c.Node.NS.NetNS()))(t)
 	w.engine = w.newEngine(nil)
 	return w
@@ -56,6 +57,7 @@ func (w *world) serve(t *testing.T, host string, proto servicemodel.Protocol, po
 		s := ok(h.NS.Serve(serverName(host, port), proto, netip.AddrPortFrom(a, port)))(t)
 		all = append(all, s)
 	}
+
 	return func() {
 		for _, s := range all {
 			s.Close() //nolint:errcheck // it is to be gone
@@ -77,6 +79,7 @@ func (w *world) serverOf(ep netip.AddrPort) string {
 			return serverName(h.Name, ep.Port())
 		}
 	}
+
 	return ep.String()
 }
 
@@ -88,6 +91,7 @@ func (w *world) packet(p netnstest.Probe, src netip.AddrPort) servicemodel.Packe
 	} else {
 		pk.InInterface, pk.Link = p.From.NodeInterface, w.link(p.From)
 	}
+
 	return pk
 }
 
@@ -98,6 +102,7 @@ func (w *world) link(to *netnstest.Host) (l []netip.Prefix) {
 			l = append(l, netip.PrefixFrom(h.IPv4, 32), netip.PrefixFrom(h.IPv6, 128))
 		}
 	}
+
 	return l
 }
 
@@ -118,6 +123,7 @@ func newWorlds(t *testing.T, under Backend) *worlds {
 			}
 		}
 	})
+
 	return ws
 }
 
@@ -131,6 +137,7 @@ func (ws *worlds) take(t *testing.T, o scenario.Options) *world {
 		ws.mu.Unlock()
 		return w
 	}
+
 	ws.mu.Unlock()
 	return newWorld(t, ws.under, o)
 }

@@ -54,6 +54,7 @@ func WritersWithoutTurns(t *testing.T, under Backend, states []servicemodel.Stat
 		b, err := under.Open(ns)
 		return noTurns{b}, err
 	})
+
 	t.Logf("%d of %d applies gave up", w.conflicts.Load(), len(states))
 	if err := w.holdsOne(states); err != nil && !t.Failed() {
 		t.Error(err)
@@ -100,6 +101,7 @@ func (w *writing) run(open func(netns.Namespace) (backends.Backend, error)) []se
 				w.t.Error(err)
 				return
 			}
+
 			defer b.Close()
 			engine := dataplane.New(b, nil)
 			for i := writer; i < len(w.states); i += writers {
@@ -117,6 +119,7 @@ func (w *writing) run(open func(netns.Namespace) (backends.Backend, error)) []se
 			}
 		})
 	}
+
 	running.Wait()
 	return last
 }
@@ -129,6 +132,7 @@ func (w *writing) look(done <-chan struct{}) {
 		w.t.Error(err)
 		return
 	}
+
 	for looks := 0; ; {
 		select {
 		case <-done:
@@ -138,17 +142,20 @@ func (w *writing) look(done <-chan struct{}) {
 			return
 		case <-time.After(20 * time.Millisecond):
 		}
+
 		b, err := w.under.Open(w.ns.NetNS())
 		if err != nil {
 			w.t.Error(err)
 			return
 		}
+
 		unlock, err := b.(backends.Locker).Lock(w.ctx)
 		if err == nil {
 			looks++
 			err = holdsTable(w.ctx, w.under, w.ns, possible, w.harmless)
 			unlock()
 		}
+
 		b.Close()
 		if errors.Is(err, kernelerr.ErrConflict) {
 			continue // the turn did not come in time
@@ -185,6 +192,7 @@ func tablesOf(states []servicemodel.State) ([]*servicemodel.Table, error) {
 		}
 		tables = append(tables, t)
 	}
+
 	return tables, nil
 }
 
@@ -220,6 +228,7 @@ func holdsTable(ctx context.Context, under Backend, ns *netnstest.NS, tables []*
 			nearest = text
 		}
 	}
+
 	return fmt.Errorf("the kernel holds none of the states; drift %v; to come to the nearest:\n%s",
 		drift, nearest)
 }

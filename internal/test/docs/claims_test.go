@@ -32,6 +32,7 @@ func TestNamesHaveTheLengthThatTheDocumentationNames(t *testing.T) {
 				Ports: []servicemodel.ServicePort{{Name: port, Protocol: servicemodel.TCP,
 					Port: 80}}}).Validate()
 		}
+
 		require.NoError(t, valid(limit), "with %d bytes", limit)
 		require.Error(t, valid(limit+1), "with %d bytes", limit+1)
 	}

@@ -39,6 +39,7 @@ func onError(ctx context.Context, engine *dataplane.Engine, state servicemodel.S
 	case errors.As(err, &refused):
 		log.Print(refused.Op, refused.Object, refused.Errno, refused.ExtAck)
 	}
+
 	return nil
 }
 
@@ -57,6 +58,7 @@ func exportedErrors(t *testing.T) map[string]string {
 			}
 			return err
 		}
+
 		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return nil
 		}
@@ -68,6 +70,7 @@ func exportedErrors(t *testing.T) map[string]string {
 				found[filepath.Base(dir)+"."+m[1]+m[2]] = dir
 			}
 		}
+
 		return err
 	})
 	require.NoError(t, err)
@@ -130,6 +133,7 @@ func refuses(err error) func(t *testing.T) error {
 		} else {
 			m.Refuse(func(*servicemodel.ChangeSet) error { return err })
 		}
+
 		_, err := dataplane.New(m, &dataplane.Config{Strict: true}).Apply(t.Context(), state)
 		return err
 	}
@@ -154,6 +158,7 @@ func runsTwice(t *testing.T) (err error) {
 		err = e.Run(ctx, nil)
 		cancel()
 	})()
+
 	e.Set(web("a"))
 	require.ErrorIs(t, e.Run(ctx, nil), context.Canceled)
 	return err
@@ -203,6 +208,7 @@ func TestTheTableOfErrors(t *testing.T) {
 			require.True(t, found[name] != "" || name == "errors.ErrUnsupported", name)
 		}
 	}
+
 	for name, dir := range found {
 		require.True(t, rows[name], "%s has no row", name)
 		_, id, _ := strings.Cut(name, ".")
@@ -212,8 +218,10 @@ func TestTheTableOfErrors(t *testing.T) {
 				require.Error(t, err, name)
 				require.True(t, p.matches(err), "%s: %v", name, err)
 			})
+
 			continue
 		}
+
 		require.True(t, testedIn(t, dir, id) || testedIn(t, filepath.Dir(dir), id),
 			"no test of %s provokes it", name)
 	}
@@ -230,5 +238,6 @@ func testedIn(t *testing.T, dir, id string) bool {
 			return true
 		}
 	}
+
 	return false
 }

@@ -41,6 +41,7 @@ func TestFieldsOfJSONAreDocumented(t *testing.T) {
 			walk(f.Type)
 		}
 	}
+
 	for _, v := range []any{servicemodel.Node{}, servicemodel.Service{}, servicemodel.Endpoint{},
 		servicemodel.Rules{}, servicemodel.Frontend{}, servicemodel.Pool{},
 		servicemodel.HealthCheck{}, servicemodel.Conflict{},
@@ -49,5 +50,6 @@ func TestFieldsOfJSONAreDocumented(t *testing.T) {
 		livetrace.Trace{}, diagnose.Report{}, counters.Values{}} {
 		walk(reflect.TypeOf(v))
 	}
+
 	require.Greater(t, fields, 80)
 }

@@ -35,6 +35,7 @@ func (r records) Handle(_ context.Context, rec slog.Record) error {
 		keys = append(keys, "`"+a.Key+"`")
 		return true
 	})
+
 	if rec.Level == slog.LevelDebug && rec.Message == "applied" {
 		keys = []string{"the same, for an apply that found nothing to do"}
 	}
@@ -143,12 +144,14 @@ func TestKeysOfLogsAreInTheDocument(t *testing.T) {
 		-1) {
 		keys = append(keys, m[2])
 	}
+
 	_, table, _ := strings.Cut(source(t, "../../../docs/logs.md"), "\n## Keys\n")
 	for _, row := range keyRow.FindAllStringSubmatch(table, -1) {
 		for _, m := range keySpan.FindAllStringSubmatch(row[1], -1) {
 			documented = append(documented, m[1])
 		}
 	}
+
 	require.ElementsMatch(t, keys, documented)
 	for _, dir := range []string{"dataplane", "nftables", "iptables", "ipvs", "conntrack",
 		"servicemodel", "internal/rawnl"} {

@@ -25,6 +25,7 @@ func sharingRows(t *testing.T, whose, word string) string {
 			rows = append(rows, line)
 		}
 	}
+
 	require.NotEmpty(t, rows, "%s: %s", whose, word)
 	return strings.Join(rows, "")
 }
@@ -48,6 +49,7 @@ func TestSharingSaysWhatIsOurs(t *testing.T) {
 	} {
 		require.Contains(t, sharingRows(t, c.whose, c.word), c.want)
 	}
+
 	require.Contains(t, sharingRows(t, "ipvs", "rule of priority"), "0x6b000000")
 	golden := source(t, "../../../ipvs/testdata/01-first.plan")
 	mark := regexp.MustCompile(`& 0xfff00000 == (0x[0-9a-f]{8})`).FindStringSubmatch(golden)
@@ -78,6 +80,7 @@ func priorities(t *testing.T, pattern string) []int {
 			all += " " + m[1]
 		}
 	}
+
 	return numbers(t, all)
 }
 
@@ -88,6 +91,7 @@ func numbers(t *testing.T, text string) (l []int) {
 		n := must.OK(strconv.Atoi(s))(t)
 		l = append(l, n)
 	}
+
 	slices.Sort(l)
 	return slices.Compact(l)
 }

@@ -96,6 +96,7 @@ func balance(ctx context.Context, backend backends.Backend, asks *checks.Config,
 		endpoints = append(endpoints, servicemodel.Endpoint{Addr: addr,
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
+
 	state := servicemodel.State{}.WithService(service).WithEndpoints(name, endpoints)
 
 	engine := dataplane.New(backend, nil)
@@ -122,15 +123,18 @@ func TestTaskBalanceAnAddress(t *testing.T) {
 		ended <- balance(ctx, c.backend, &checks.Config{NetNS: c.Node.NS.NetNS()},
 			[]netip.Addr{c.Pods[0].IPv4, dead, c.Pods[1].IPv4})
 	}()
+
 	seen := map[string]bool{}
 	require.Eventually(t, func() bool {
 		seen[c.ask(t, "203.0.113.1:80").Server] = true
 		return seen["pod1"] && seen["pod2"]
 	}, time.Minute, time.Millisecond)
+
 	for range 20 {
 		got := c.ask(t, "203.0.113.1:80")
 		require.Equal(t, netnstest.Answered, got.Kind, got)
 	}
+
 	stop()
 	require.ErrorIs(t, <-ended, context.Canceled)
 }

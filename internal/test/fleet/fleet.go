@@ -38,14 +38,17 @@ func (f Fleet) Add(s servicemodel.State, first, n int) servicemodel.State {
 			svc.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: Addr(203, 0, i)}}
 			svc.LoadBalancerSourceRanges = ranges
 		}
+
 		eps := make([]servicemodel.Endpoint, f.Endpoints)
 		for j := range eps {
 			k := i*f.Endpoints + j
 			eps[j] = servicemodel.Endpoint{Addr: Addr(11, 0, k), Ports: ports,
 				Node: fmt.Sprintf("node-%d", k%1000)}
 		}
+
 		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
+
 	return s
 }
 

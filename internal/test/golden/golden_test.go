@@ -17,6 +17,7 @@ func TestDifferencesAreShown(t *testing.T) {
 	} {
 		require.Equal(t, tt.diff, difference(tt.want, tt.got))
 	}
+
 	long := difference("", strings.Repeat("y\n", 3000))
 	require.Contains(t, long, "@@ line 1: 0 lines, and 3000 instead\n+y\n+y\n")
 	require.Less(t, strings.Count(long, "\n"), 100)

@@ -43,6 +43,7 @@ func Linear[T any](tb testing.TB, largest int, input func(size int) T, run func(
 				quarter = quarter.lesser(best(input(size/4), run))
 				took = took.lesser(best(input(size), run))
 			}
+
 			if took.grewMore(quarter) {
 				tb.Errorf("%d items take %v and %d bytes, %d take %v and %d bytes: "+
 					"more than linear", size/4, quarter.time, quarter.bytes, size, took.time,
@@ -50,6 +51,7 @@ func Linear[T any](tb testing.TB, largest int, input func(size int) T, run func(
 				return
 			}
 		}
+
 		if took.time >= enough {
 			return
 		}
@@ -69,6 +71,7 @@ func Texts(t *testing.T, largest int, texts map[string]string, run func(text str
 					b.WriteString(strings.NewReplacer("%d", strconv.Itoa(i+1),
 						"%x", strconv.FormatInt(int64(i+1), 16)).Replace(part))
 				}
+
 				return before + b.String() + after
 			}, run)
 		})

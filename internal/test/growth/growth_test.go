@@ -43,6 +43,7 @@ func TestOnlyWhatIsMoreThanLinearFails(t *testing.T) {
 					}
 				}
 			}
+
 			sink = sink[:min(found, len(sink))]
 		}, "more than linear"},
 		"quadratic memory": {func(l []string) {

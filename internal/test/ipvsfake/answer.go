@@ -48,6 +48,7 @@ func (k *Kernel) Answer(request []rawnltest.Message) (queue []any) {
 		default:
 			body, errno = k.do(cmd, attrs)
 		}
+
 		if body != nil {
 			queue = append(queue, rawnltest.Reply(m.Type, 0, m.Seq, body))
 		}
@@ -55,6 +56,7 @@ func (k *Kernel) Answer(request []rawnltest.Message) (queue []any) {
 			queue = append(queue, rawnltest.Error(m, errno, "", 0))
 		}
 	}
+
 	return queue
 }
 
@@ -78,6 +80,7 @@ func (k *Kernel) control(cmd uint8, attrs []byte) ([]byte, syscall.Errno) {
 			}), 0
 		}
 	}
+
 	return nil, syscall.ENOENT
 }
 
@@ -126,6 +129,7 @@ func (k *Kernel) list(cmd ipvsnl.Command, attrs []byte) (bodies [][]byte) {
 		}
 		return bodies
 	}
+
 	w, _ := ipvsnl.Parse(attrs)
 	key, _ := w.Service.Key()
 	if s := k.services[key]; s != nil {
@@ -133,6 +137,7 @@ func (k *Kernel) list(cmd ipvsnl.Command, attrs []byte) (bodies [][]byte) {
 			bodies = append(bodies, DestinationBody(*d))
 		}
 	}
+
 	return bodies
 }
 
@@ -143,6 +148,7 @@ func (k *Kernel) dump(m rawnltest.Message, bodies [][]byte) (parts []any) {
 		k.interrupt--
 		flags |= rawnl.FlagIntr
 	}
+
 	var part []byte
 	for _, body := range bodies {
 		r := rawnltest.Reply(m.Type, flags, m.Seq, body)
@@ -150,8 +156,10 @@ func (k *Kernel) dump(m rawnltest.Message, bodies [][]byte) (parts []any) {
 			parts = append(parts, part)
 			part = nil
 		}
+
 		part = append(part, r...)
 	}
+
 	if len(part) > 0 {
 		parts = append(parts, part)
 	}

@@ -140,6 +140,7 @@ func (k *Kernel) do(cmd ipvsnl.Command, attrs []byte) (body []byte, errno syscal
 			TCPFin: cmp.Or(t.TCPFin, old.TCPFin), UDP: cmp.Or(t.UDP, old.UDP)}
 		return nil, 0
 	}
+
 	w, err := ipvsnl.Parse(attrs)
 	if err != nil {
 		return nil, syscall.EINVAL
@@ -163,6 +164,7 @@ func (k *Kernel) do(cmd ipvsnl.Command, attrs []byte) (body []byte, errno syscal
 		k.logf("%v %v", cmd, key)
 		return nil, 0
 	}
+
 	return nil, k.aboutDestination(cmd, found, w.Destination)
 }
 
@@ -184,6 +186,7 @@ func (k *Kernel) putService(cmd ipvsnl.Command, found *service,
 		k.services[o.ServiceKey] = found
 		k.order = slices.Insert(k.order, 0, found)
 	}
+
 	found.Service = o.Service
 	k.logf("%v %v: %s", cmd, o.ServiceKey, o.Scheduler)
 	return 0
@@ -204,6 +207,7 @@ func (k *Kernel) aboutDestination(cmd ipvsnl.Command, of *service,
 	case !add && i < 0:
 		return syscall.ENOENT
 	}
+
 	switch cmd {
 	case ipvsnl.CommandNewDestination:
 		of.destinations = slices.Insert(of.destinations, 0,
@@ -215,6 +219,7 @@ func (k *Kernel) aboutDestination(cmd ipvsnl.Command, of *service,
 		k.logf("%v %v of %v", cmd, key, of.ServiceKey)
 		return 0
 	}
+
 	k.logf("%v %v of %v: weight %d %v", cmd, key, of.ServiceKey, o.Weight, o.Forward)
 	return 0
 }
@@ -256,6 +261,7 @@ func (k *Kernel) Sockopt(option int, b []byte) error {
 			}
 		}
 	}
+
 	if len(b) < start || len(b) != start+size*int(binary.NativeEndian.Uint32(b[at:])) {
 		return syscall.EINVAL
 	}

@@ -32,6 +32,7 @@ func states() randstate.Config {
 			IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i+1)),
 			Node: []string{"node-0", "node-1", ""}[i%3], Zone: "z" + fmt.Sprint(i%2)})
 	}
+
 	return c
 }
 
@@ -42,6 +43,7 @@ func refuse(c *servicemodel.ChangeSet) error {
 		errs = append(errs, &backends.UnsupportedError{Backend: "law", Service: of.Name,
 			Object: "service " + of.String(), Field: field, Value: value})
 	}
+
 	for _, p := range c.Pools {
 		if p.New != nil && p.New.Scheduler == servicemodel.LeastConn {
 			refuse(p.New.ID.Service, backends.FieldScheduler, "lc")
@@ -58,6 +60,7 @@ func refuse(c *servicemodel.ChangeSet) error {
 			refuse(p.New.ID.Service, backends.FieldWeights, fmt.Sprint(sum))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -77,6 +80,7 @@ func (m *Machine) vary(g *randstate.Source, s servicemodel.State) servicemodel.S
 		m.Node(&n)
 		s = s.WithNode(n)
 	}
+
 	return s
 }
 
@@ -122,6 +126,7 @@ func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 		}
 		b.told = *b.foreign
 	}
+
 	return i, err
 }
 
@@ -176,6 +181,7 @@ func whole(t *servicemodel.Table) *servicemodel.Table {
 		}
 		c.Pools = append(c.Pools, &own)
 	}
+
 	same, err := servicemodel.NewTable(c)
 	if err != nil {
 		panic(err)

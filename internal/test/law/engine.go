@@ -123,6 +123,7 @@ func (l *engines) applied(s servicemodel.State, r *dataplane.Result) {
 		l.problem = fmt.Sprintf("after a restart differs: %v\n%v", r.Refused,
 			servicemodel.Diff(l.expects, again.Arrange(l.expects)))
 	}
+
 	sameNode := reflect.DeepEqual(before.Node(), s.Node()) // another one needs other pools
 	for _, f := range r.Refused {
 		if sameNode && l.cfg.KeepRefused && before.Service(f.Service) != nil && served[f.Service] &&
@@ -169,10 +170,12 @@ func (l *engines) step(r *rand.Rand) string {
 	case 11:
 		return l.settle(ctx, r)
 	}
+
 	if l.engine.Status().Running {
 		l.stop()
 		return "end of Run"
 	}
+
 	l.run()
 	return "run"
 }
@@ -205,6 +208,7 @@ func (l *engines) apply(ctx context.Context, r *rand.Rand) string {
 			name = "apply, and " + name
 		}
 	}
+
 	res, err := l.engine.Apply(ctx, s)
 	end()
 	unknown := !l.denied && !(l.backend.fails && !l.backend.lost)
@@ -216,6 +220,7 @@ func (l *engines) apply(ctx context.Context, r *rand.Rand) string {
 	} else {
 		l.wants, l.unknown = &s, l.unknown || unknown
 	}
+
 	return name
 }
 
@@ -227,6 +232,7 @@ func (l *engines) rest(s servicemodel.State) {
 			last = a.Result
 		}
 	})()
+
 	l.engine.Set(s)
 	time.Sleep(time.Minute)
 	synctest.Wait()
@@ -234,6 +240,7 @@ func (l *engines) rest(s servicemodel.State) {
 		l.problem = fmt.Sprint("Run does not hold the state: ", l.engine.Status().Err)
 		return
 	}
+
 	l.applied(s, last)
 }
 
@@ -243,6 +250,7 @@ func (l *engines) set() string {
 		l.rest(s)
 		return "set, and Run"
 	}
+
 	l.engine.Set(s)
 	l.wants = &s
 	return "set"
@@ -261,6 +269,7 @@ func (l *engines) changes(ctx context.Context, r *rand.Rand) string {
 		l.problem = "plan: " + err.Error()
 		return "plan"
 	}
+
 	changes := &servicemodel.ChangeSet{}
 	must.OK(0, json.Unmarshal(must.OK(json.Marshal(p.Changes))(l.t), changes))(l.t)
 	l.expect(s, dataplane.Config{})
@@ -274,6 +283,7 @@ func (l *engines) changes(ctx context.Context, r *rand.Rand) string {
 		name += "another engine"
 		_, err = l.other(nil).ApplyChanges(ctx, changes)
 	}
+
 	if err != nil {
 		l.problem = "apply changes: " + err.Error()
 	}
@@ -324,6 +334,7 @@ func (l *engines) harm(ctx context.Context, r *rand.Rand) string {
 			}
 		}
 	}
+
 	name := "another engine applies a state"
 	if i := r.IntN(len(harms) + 1); i < len(harms) {
 		name = harms[i].Name
@@ -336,6 +347,7 @@ func (l *engines) harm(ctx context.Context, r *rand.Rand) string {
 		l.expect(s, cfg)
 		l.growing = true // the other engine has begun the slow starts, and takes no further step
 	}
+
 	if l.wants == nil {
 		return name
 	}
@@ -346,6 +358,7 @@ func (l *engines) harm(ctx context.Context, r *rand.Rand) string {
 		l.expect(s, l.knowing())
 		return name + ", and Run"
 	}
+
 	if strings.HasSuffix(how, "apply") {
 		l.engine.Resync()
 	} else { // a suspicion is enough, as soon as the ration allows a reading
@@ -354,11 +367,13 @@ func (l *engines) harm(ctx context.Context, r *rand.Rand) string {
 		}
 		time.Sleep(time.Hour)
 	}
+
 	res, err := l.engine.Apply(ctx, s)
 	if err != nil {
 		l.problem = err.Error()
 		return name + how
 	}
+
 	l.applied(s, res)
 	return name + how
 }
@@ -373,6 +388,7 @@ func (l *engines) run() {
 		<-ended
 		l.stop = func() {}
 	}
+
 	synctest.Wait()
 	if l.wants != nil {
 		l.rest(*l.wants)
@@ -442,5 +458,6 @@ func (l *engines) lost() string {
 			served[f] = served[f] && has[f]
 		}
 	}
+
 	return l.Users.Lost(l.at, served)
 }

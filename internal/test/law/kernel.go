@@ -64,6 +64,7 @@ func (k *Kernel) Machine(r *rand.Rand, m Machine) *Machine {
 		k.faults.Arm(fault, n)
 		return fmt.Sprintf("in call %d %s", n, fault.Name), func() { k.faults.Disarm() }
 	}
+
 	return &m
 }
 
@@ -119,6 +120,7 @@ func (k *Kernel) FlushOne(at int, r *rand.Rand) {
 			commands = append(commands, fmt.Sprintf("flush %s %s %s", m[1], table, m[2]))
 		}
 	}
+
 	if len(commands) > 0 {
 		k.Run(commands[r.IntN(len(commands))], "nft", "-f", "-")
 	}
@@ -136,6 +138,7 @@ func (k *Kernel) list(at int) string {
 			own.WriteString(line)
 		}
 	}
+
 	return own.String()
 }
 
@@ -177,6 +180,7 @@ func (k *Kernel) add(at int, found string) {
 		script += "add rule " + r.chain + " " + r.text + "\n"
 		k.rules = append(k.rules, r)
 	}
+
 	if script != "" {
 		k.Run(script, "nft", "-f", "-")
 	}

@@ -129,6 +129,7 @@ func (l *trial) run() {
 			delete(skip, i)
 		}
 	}
+
 	wrong, names := l.without(skip)
 	l.t.Fatalf("KERNLB_TEST_SEED=%d: after\n%s\n%s", l.seed, strings.Join(names, "\n"), wrong)
 }
@@ -149,5 +150,6 @@ func (l *trial) without(skip map[int]bool) (wrong string, names []string) {
 			}
 		}
 	})
+
 	return wrong, names
 }

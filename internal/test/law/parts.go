@@ -62,6 +62,7 @@ func (l *parts) part(owner string) servicemodel.State {
 			s = s.WithService(svc).WithEndpoints(svc.Name, l.state.Endpoints(svc.Name))
 		}
 	}
+
 	return s
 }
 
@@ -92,6 +93,7 @@ func (l *parts) step(r *rand.Rand) string {
 		_, err := l.parts.Keep(ctx, func(o string) bool { return o != owner })
 		return l.removed("keep all but "+owner, owner, err)
 	}
+
 	_, err := l.parts.Remove(ctx, owner)
 	return l.removed("remove "+owner, owner, err)
 }
@@ -121,17 +123,20 @@ func (l *parts) apply(ctx context.Context, owner string, r *rand.Rand) string {
 	case r.IntN(3) == 0:
 		name += l.fail(ctx, owner, s, r)
 	}
+
 	res, err := l.applied(ctx, owner, s)
 	refused := errors.Is(err, dataplane.ErrRefused)
 	if planned && (refused != errors.Is(planErr, dataplane.ErrRefused) ||
 		err == nil && own(res.Changes) != own(plan.Changes)) {
 		l.problem = fmt.Sprintf("planned %v: %v, and applied %v: %v", plan, planErr, res, err)
 	}
+
 	if refused {
 		return name + ", which is refused"
 	} else if err != nil {
 		l.problem = err.Error()
 	}
+
 	return name
 }
 
@@ -152,6 +157,7 @@ func (l *parts) fail(ctx context.Context, owner string, s servicemodel.State,
 	} else {
 		l.backend.fails, l.backend.lost = true, r.IntN(2) == 0
 	}
+
 	_, _ = l.parts.Apply(ctx, owner, s)
 	end()
 	l.backend.fails, l.backend.lost = false, false
@@ -176,6 +182,7 @@ func (l *parts) applied(ctx context.Context, owner string, s servicemodel.State)
 		l.fresh()
 		return r, nil
 	}
+
 	l.holds[owner] = s
 	delete(l.excluded, owner)
 	return r, nil
@@ -200,6 +207,7 @@ func (l *parts) configure(ctx context.Context, r *rand.Rand) string {
 		l.state = l.vary(l.states, l.state)
 		n = l.state.Node()
 	}
+
 	n.Name, n.Zone, n.MasqueradeAll = "", "", false
 	none := l.empty()
 	_, err := l.parts.Configure(ctx, n)
@@ -208,6 +216,7 @@ func (l *parts) configure(ctx context.Context, r *rand.Rand) string {
 	} else if err != nil {
 		l.problem = err.Error()
 	}
+
 	if none {
 		return "configure nothing"
 	}
@@ -231,6 +240,7 @@ func (l *parts) harm(ctx context.Context, r *rand.Rand) string {
 		l.fresh()
 		return h.Name + ", remove all"
 	}
+
 	for _, i := range r.Perm(len(owners)) {
 		s, holds := l.holds[owners[i]]
 		if !holds {
@@ -242,10 +252,12 @@ func (l *parts) harm(ctx context.Context, r *rand.Rand) string {
 			_, err = l.parts.Remove(ctx, owners[i])
 			l.removed("", owners[i], nil)
 		}
+
 		if err != nil {
 			l.problem = fmt.Sprintf("%s, apply %s: %v", h.Name, owners[i], err)
 		}
 	}
+
 	return h.Name + ", apply"
 }
 
@@ -268,13 +280,16 @@ func (l *parts) wrong() string {
 					kept = append(kept, f)
 				}
 			}
+
 			c.Frontends, c.Pools, c.ClusterIPs, c.Hairpins = kept, nil, nil, nil
 		}
+
 		c.Hairpins = nil // others may need them, too
 		if !c.Empty() {
 			return owner + " lacks:\n" + c.String()
 		}
 	}
+
 	if l.Users != nil {
 		return l.Users.Lost(0, nil)
 	}

@@ -16,12 +16,14 @@ func OK[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
 		require.NoError(t, err)
+
 		// Package dataplane imports packages whose tests import this one.
 		if r := reflect.Indirect(reflect.ValueOf(v)); r.Kind() == reflect.Struct {
 			if u := r.FieldByName("Unsettled"); u.IsValid() {
 				require.Nil(t, u.Interface(), "later work")
 			}
 		}
+
 		return v
 	}
 }

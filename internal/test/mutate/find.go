@@ -76,6 +76,7 @@ func load(dir string) (*unit, error) {
 		fields = strings.Split(strings.TrimSpace(line), "|")
 		exports[fields[0]] = fields[2]
 	}
+
 	u.path, u.dir = fields[0], fields[1]
 	u.imports = importer.ForCompiler(u.set, "gc", func(path string) (io.ReadCloser, error) {
 		return os.Open(exports[path])
@@ -90,6 +91,7 @@ func load(dir string) (*unit, error) {
 			return nil, err
 		}
 	}
+
 	if err := u.check("", nil, &u.info); err != nil {
 		return nil, err
 	}
@@ -107,6 +109,7 @@ func load(dir string) (*unit, error) {
 			}
 		}
 	}
+
 	return u, nil
 }
 
@@ -119,6 +122,7 @@ func (u *unit) check(changed string, with *ast.File, info *types.Info) error {
 		}
 		files = append(files, f)
 	}
+
 	_, err := (&types.Config{Importer: u.imports}).Check(u.path, u.set, files, info)
 	return err
 }
@@ -158,6 +162,7 @@ func (u *unit) visitExpression(n ast.Node) bool {
 		})
 		u.add(e, fmt.Sprintf(expression, name), text, u.text(e)+" → "+text)
 	}
+
 	switch n := n.(type) {
 	case *ast.CallExpr:
 		return !u.isText(n)
@@ -190,6 +195,7 @@ func (u *unit) visitExpression(n ast.Node) bool {
 			replace(n.Cond, "!"+u.text(n.Cond))
 		}
 	}
+
 	return true
 }
 
@@ -245,6 +251,7 @@ func (u *unit) isText(c *ast.CallExpr) bool {
 		_, isMap := u.info.TypeOf(c).(*types.Map)
 		return id.Name == "panic" || id.Name == "make" && (isMap || len(c.Args) == 3)
 	}
+
 	switch path := o.Pkg().Path(); path {
 	case "log/slog", "errors", "sync":
 		return true

@@ -78,6 +78,7 @@ func mutate(n int, seed uint64, only string, verbose bool, args []string) (survi
 			all[m.key], read[name] = m, true
 		}
 	}
+
 	for line := range strings.Lines(equivalent) {
 		key := strings.TrimSuffix(line, "\n")
 		if name, _, _ := strings.Cut(key, " "); all[key] != nil {
@@ -86,6 +87,7 @@ func mutate(n int, seed uint64, only string, verbose bool, args []string) (survi
 			return 0, fmt.Errorf("equivalent.txt names a mutant that does not exist: %s", key)
 		}
 	}
+
 	drawn := draw(n, rand.New(rand.NewPCG(seed, 0)), units)
 	tests, err := newSuites(units, drawn)
 	if err != nil {
@@ -117,6 +119,7 @@ func mutate(n int, seed uint64, only string, verbose bool, args []string) (survi
 		fmt.Printf("%s: %d of %d mutants killed in %v\n", u.path, killed, len(drawn[i]),
 			time.Since(began).Round(time.Second))
 	}
+
 	return survivors, nil
 }
 
@@ -128,6 +131,7 @@ func draw(n int, r *rand.Rand, units []*unit) [][]*mutant {
 			order = append(order, [2]int{i, j})
 		}
 	}
+
 	r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 	drawn, number := make([][]*mutant, len(units)), 0
 	for _, o := range order {
@@ -141,5 +145,6 @@ func draw(n int, r *rand.Rand, units []*unit) [][]*mutant {
 			drawn[o[0]] = append(drawn[o[0]], m)
 		}
 	}
+
 	return drawn
 }

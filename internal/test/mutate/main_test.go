@@ -17,6 +17,7 @@ func TestSurvivorsAreWhatNoTestSees(t *testing.T) {
 	u, err := load("testdata/sample")
 	require.NoError(t, err)
 	survivors, killed := []string{}, []string{}
+
 	// Mutants that overlap need draws of their own.
 	for rest := u.mutants; len(rest) > 0; rest = u.mutants {
 		drawn := draw(len(rest), rand.New(rand.NewPCG(1, 1)), []*unit{u})[0]
@@ -33,8 +34,10 @@ func TestSurvivorsAreWhatNoTestSees(t *testing.T) {
 					killed = append(killed, m.key)
 				}
 			}))
+
 		require.NoError(t, os.RemoveAll(tests.tmp))
 	}
+
 	const file = "testdata/sample/sample.go "
 	require.ElementsMatch(t, []string{
 		file + "greater: a > b → a >= b",

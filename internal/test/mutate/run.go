@@ -56,6 +56,7 @@ func (u *unit) schema(file string, mutants []*mutant) (out []byte) {
 			at = m.to
 		}
 	}
+
 	return append(out, source[at:]...)
 }
 
@@ -77,17 +78,21 @@ func newSuites(units []*unit, drawn [][]*mutant) (*suites, error) {
 		overlay[file] = filepath.Join(tmp, strconv.Itoa(len(overlay))+".go")
 		err = cmp.Or(err, os.WriteFile(overlay[file], content, 0o600))
 	}
+
 	for i, u := range units {
 		name := ""
 		for file, f := range u.files {
 			name = f.Name.Name
 			write(file, u.schema(file, drawn[i]))
 		}
+
 		write(filepath.Join(u.dir, "kernlb_mutant.go"), fmt.Appendf(nil, selected, name, n))
 	}
+
 	list, _ := json.Marshal(map[string]any{"Replace": overlay})
 	replaced := filepath.Join(tmp, "overlay.json")
 	err = cmp.Or(err, os.WriteFile(replaced, list, 0o600))
+
 	// Programs that the tests compile have the mutants, too.
 	return &suites{tmp: tmp, of: map[string][]*test{}, env: append(os.Environ(),
 		"GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+replaced)}, err
@@ -145,6 +150,7 @@ func (t *test) measure(tmp string, limit time.Duration) (ended bool, err error) 
 		t.longer = limit
 		return false, nil
 	}
+
 	if err != nil {
 		return false, fmt.Errorf("%s: %s without a mutant: %w\n%s", t.dir, t.names, err, out)
 	}
@@ -154,6 +160,7 @@ func (t *test) measure(tmp string, limit time.Duration) (ended bool, err error) 
 		n, _ := strconv.Atoi(number)
 		t.reached[n] = true
 	}
+
 	return true, err
 }
 
@@ -171,10 +178,12 @@ func reaching(m *mutant, tests []*test) (out []*test) {
 			first.took += t.took
 			continue
 		}
+
 		t := *t
 		together[t.dir] = &t
 		out = append(out, &t)
 	}
+
 	return out
 }
 
@@ -189,6 +198,7 @@ func (s *suites) try(mutants []*mutant, dirs []string, report func(*mutant, stri
 		}
 		tests = append(tests, more...)
 	}
+
 	for limit := first; len(tests) > 0 && len(mutants) > 0; limit *= 8 {
 		var ended, later []*test
 		for _, t := range tests {
@@ -200,6 +210,7 @@ func (s *suites) try(mutants []*mutant, dirs []string, report func(*mutant, stri
 				later = append(later, t)
 			}
 		}
+
 		tests, mutants = later, slices.DeleteFunc(slices.Clone(mutants), func(m *mutant) bool {
 			killer := m.killer(ended)
 			if killer != "" {
@@ -208,6 +219,7 @@ func (s *suites) try(mutants []*mutant, dirs []string, report func(*mutant, stri
 			return killer != ""
 		})
 	}
+
 	for _, m := range mutants {
 		report(m, "")
 	}
@@ -224,6 +236,7 @@ func (m *mutant) killer(tests []*test) string {
 			return cmp.Or(name, t.names+": "+err.Error())
 		}
 	}
+
 	return ""
 }
 

@@ -54,6 +54,7 @@ func Exec(tb testing.TB, ns *netnstest.NS, input string, words ...string) string
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
 		return cmd.Run()
 	}), "%s: %s%s", strings.Join(words, " "), &stdout, &stderr)
+
 	return stdout.String()
 }
 

@@ -52,8 +52,10 @@ func compareCommand(ctx context.Context, args []string, out io.Writer) error {
 				return err
 			}
 		}
+
 		unexplained += c.print(out, *verbose)
 	}
+
 	if unexplained > 0 {
 		return fmt.Errorf("%d kinds of differences are not documented", unexplained)
 	}
@@ -90,6 +92,7 @@ func newSide(ctx context.Context, name string, told bool) (*side, error) {
 			}
 		}
 	}
+
 	if s.peer, err = startPeer(ctx, name, c.Node.NS, settings(c, told), os.Stderr); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -122,6 +125,7 @@ func (c *comparison) run(ctx context.Context, told bool) (err error) {
 			}
 		}()
 	}
+
 	for _, sc := range scenarios(sides[0].cluster) {
 		if sc.told != told || !c.only.MatchString(sc.name) {
 			continue
@@ -134,6 +138,7 @@ func (c *comparison) run(ctx context.Context, told bool) (err error) {
 			return fmt.Errorf("%s: %w", sc.name, err)
 		}
 	}
+
 	return nil
 }
 
@@ -145,6 +150,7 @@ func (c *comparison) scenario(ctx context.Context, sides [2]*side, sc *scenario)
 		}
 		seen[i] = s.ask(ctx, sc, sc.checks, firstTries)
 	}
+
 	var again []check
 	for k, ch := range sc.checks {
 		c.checks++
@@ -152,6 +158,7 @@ func (c *comparison) scenario(ctx context.Context, sides [2]*side, sc *scenario)
 			again = append(again, ch)
 		}
 	}
+
 	for i, s := range sides {
 		seen[i] = s.ask(ctx, sc, again, moreTries)
 	}
@@ -167,6 +174,7 @@ func (c *comparison) scenario(ctx context.Context, sides [2]*side, sc *scenario)
 				sc.name, ch.proto, ch.from, ch.to, b, a))
 		}
 	}
+
 	return nil
 }
 
@@ -185,6 +193,7 @@ func (o outcomes) kind() string {
 			kinds[k] = true
 			continue
 		}
+
 		where := "elsewhere"
 		if strings.HasPrefix(server, "an ") {
 			where = "somewhere"
@@ -197,6 +206,7 @@ func (o outcomes) kind() string {
 		}
 		kinds["served "+where+" seeing "+rest] = true
 	}
+
 	return strings.Join(slices.Sorted(maps.Keys(kinds)), " or ")
 }
 
@@ -209,6 +219,7 @@ func (s *side) ask(ctx context.Context, sc *scenario, checks []check, tries int)
 				To: ch.to})
 		}
 	}
+
 	seen := make([]outcomes, len(checks))
 	for i, o := range netnstest.SendAll(ctx, probes) {
 		k := i / tries
@@ -217,6 +228,7 @@ func (s *side) ask(ctx context.Context, sc *scenario, checks []check, tries int)
 		}
 		seen[k][s.describe(o, sc.sticky)] = true
 	}
+
 	return seen
 }
 
@@ -232,6 +244,7 @@ func (s *side) describe(o netnstest.Outcome, sticky bool) string {
 	case s.cluster.IsNodeAddr(o.Source.Addr()):
 		source = "the node"
 	}
+
 	if sticky && o.Server != netnstest.Net.Internet {
 		return "an endpoint seeing " + source
 	}
@@ -253,6 +266,7 @@ func (c *comparison) print(out io.Writer, verbose bool) int {
 			why = "NOT DOCUMENTED"
 			without++
 		}
+
 		fmt.Fprintf(out, "%5d  %s\n       %s\n", len(c.kinds[k]), k, why)
 		shown := c.kinds[k]
 		if !verbose {
@@ -262,5 +276,6 @@ func (c *comparison) print(out io.Writer, verbose bool) int {
 			fmt.Fprintf(out, "         %s\n", line)
 		}
 	}
+
 	return without
 }

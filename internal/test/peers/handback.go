@@ -26,9 +26,11 @@ func handBackAll(ctx context.Context, names []string, out io.Writer) error {
 				errs = append(errs, fmt.Errorf("%s to %s: %w", from, to, err))
 				continue
 			}
+
 			fmt.Fprintf(out, "%s to %s: %s\n", from, to, outcome)
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -51,6 +53,7 @@ func handBack(ctx context.Context, from, to string) (outcome string, err error) 
 			return "", err
 		}
 	}
+
 	if err := s.peer.stop(); err != nil {
 		return "", err
 	}
@@ -58,6 +61,7 @@ func handBack(ctx context.Context, from, to string) (outcome string, err error) 
 		os.Stderr); err != nil {
 		return "", err
 	}
+
 	if _, err := s.peer.sync(sc.change); err != nil {
 		return "", err
 	}
@@ -68,8 +72,10 @@ func handBack(ctx context.Context, from, to string) (outcome string, err error) 
 				n++
 			}
 		}
+
 		return n
 	}
+
 	began := differ()
 	if err := cleanUp(ctx, from, s.cluster.Node.NS.NetNS()); err != nil {
 		return "", err

@@ -41,10 +41,12 @@ func handoverCommand(ctx context.Context, args []string, out io.Writer) error {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			continue
 		}
+
 		fmt.Fprintf(out, "%s: deleted %d rules, %d chains, %d tables, %d virtual servers, %d IP "+
 			"sets, device %q; %d left\n", name, len(plan.Rules), len(plan.Chains),
 			len(plan.Tables), len(plan.VirtualServers), len(plan.Sets), plan.Device, len(plan.Left))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -66,6 +68,7 @@ func handOver(ctx context.Context, name string) (*kubeproxy.Plan, error) {
 	if err := runPeer(ctx, name, c); err != nil {
 		return nil, err
 	}
+
 	// kube-proxy deletes virtual servers that it does not know
 	if err := n.serveOthers(ctx); err != nil {
 		return nil, err
@@ -76,6 +79,7 @@ func handOver(ctx context.Context, name string) (*kubeproxy.Plan, error) {
 	} else if err != nil && !legacy {
 		return nil, err
 	}
+
 	after, err := n.objects(ctx)
 	if err != nil {
 		return nil, err
@@ -97,6 +101,7 @@ func runPeer(ctx context.Context, name string, c *netnstest.Cluster) error {
 			return errors.Join(fmt.Errorf("%s: %w", sc.name, err), p.stop())
 		}
 	}
+
 	return p.stop()
 }
 
@@ -109,6 +114,7 @@ func firstDifference(before, after string) error {
 			return fmt.Errorf("line %d was %q, and is %q", i+1, a[i], b[i])
 		}
 	}
+
 	return nil
 }
 
@@ -141,6 +147,7 @@ func (n *node) makeOthers(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return n.serveOthers(ctx)
 }
 
@@ -181,5 +188,6 @@ func (n *node) objects(ctx context.Context) (string, error) {
 		fmt.Fprintf(&all, "%s\n%s", command,
 			packetCounts.ReplaceAllString(strings.Join(lines, ""), "counted"))
 	}
+
 	return all.String(), nil
 }

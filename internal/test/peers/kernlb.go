@@ -29,6 +29,7 @@ func backend(name string, ns netns.Namespace) (backends.Backend, error) {
 	case iptables.Name:
 		return iptables.New(&iptables.Config{NetNS: ns})
 	}
+
 	return ipvs.New(&ipvs.Config{NetNS: ns})
 }
 
@@ -68,5 +69,6 @@ func (k *kernlb) Sync(ctx context.Context, c *serve.Change) error {
 			err = errors.Join(err, p)
 		}
 	}
+
 	return err
 }

@@ -82,6 +82,7 @@ func useIPTables(variant string) error {
 			}
 		}
 	}
+
 	// Legacy programs of all namespaces would wait for one another otherwise.
 	if err := os.Setenv("XTABLES_LOCKFILE", filepath.Join(dir, "lock")); err != nil {
 		return err

@@ -31,6 +31,7 @@ func run(ctx context.Context, args []string) int {
 				"package's documentation")
 		return 2
 	}
+
 	err := commands[args[0]](ctx, args[1:], os.Stdout)
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):

@@ -90,6 +90,7 @@ func measureCommand(ctx context.Context, args []string, out io.Writer) error {
 			return fmt.Errorf("%s: %w", *into, err)
 		}
 	}
+
 	m.figures.Kernel, m.figures.CPUs = kernelRelease(), runtime.NumCPU()
 	if m.figures.Mix, m.figures.Load = mixText, load(); m.endpoints > 0 {
 		m.figures.Mix = fmt.Sprintf("services of %d endpoints", m.endpoints)
@@ -104,6 +105,7 @@ func measureCommand(ctx context.Context, args []string, out io.Writer) error {
 			return err
 		}
 	}
+
 	m.figures.Load += ", " + load()
 	m.figures.tables(out)
 	text, err := json.MarshalIndent(&m.figures, "", "\t")
@@ -122,6 +124,7 @@ func numbers(s string) (l []int, err error) {
 		}
 		l = append(l, n)
 	}
+
 	return l, nil
 }
 
@@ -163,6 +166,7 @@ func (m *measurement) costs(ctx context.Context) error {
 			m.figures.Costs = append(m.figures.Costs, c)
 		}
 	}
+
 	return nil
 }
 
@@ -194,14 +198,17 @@ func (m *measurement) cost(ctx context.Context, name string, load *mix) (c cost,
 				times, spent = append(times, a.Took), append(spent, a.CPU)
 			}
 		}
+
 		slices.Sort(times)
 		slices.Sort(spent)
 		return milli(times[len(times)/2]), milli(spent[len(spent)/2]), nil
 	}
+
 	if c.EndpointMs, c.EndpointCPUMs, err = median(load.oneEndpoint, 1); err == nil {
 		// every second round removes the service again, and does not count
 		c.ServiceMs, _, err = median(load.oneService, 2)
 	}
+
 	return c, err
 }
 

@@ -40,6 +40,7 @@ func TestMetricsAreThoseOfKubeProxy(t *testing.T) {
 			require.Equal(t, buckets(f), buckets(ours[name]), name)
 		}
 	}
+
 	require.NotEmpty(t, served)
 	source := sourceNames(t)
 	for _, name := range source {
@@ -47,6 +48,7 @@ func TestMetricsAreThoseOfKubeProxy(t *testing.T) {
 			require.Contains(t, missing, name, "docs/metrics.md says nothing of it")
 		}
 	}
+
 	for name, row := range missing {
 		require.NotContains(t, served, name)
 		require.Contains(t, source, name, "kube-proxy has none of that name")
@@ -69,6 +71,7 @@ func rows(t *testing.T, table string) map[string][]string {
 			all[strings.TrimSuffix(name, "`")] = cells[1:]
 		}
 	}
+
 	return all
 }
 
@@ -115,17 +118,20 @@ func proxyFamilies(t *testing.T) map[string]*dto.MetricFamily {
 		r.MustRegister(v)
 		v.WithLabelValues("IPv4").Observe(1)
 	}
+
 	for _, v := range []*k8smetrics.CounterVec{kubeproxy.IPTablesRestoreFailuresTotal,
 		kubeproxy.NFTablesSyncFailuresTotal, kubeproxy.NFTablesCleanupFailuresTotal,
 		kubeproxy.ProxyHealthzTotal, kubeproxy.ProxyLivezTotal} {
 		r.MustRegister(v)
 		v.WithLabelValues("1").Inc()
 	}
+
 	for _, v := range []*k8smetrics.GaugeVec{kubeproxy.SyncProxyRulesLastTimestamp,
 		kubeproxy.SyncProxyRulesLastQueuedTimestamp} {
 		r.MustRegister(v)
 		v.WithLabelValues("IPv4").Set(1)
 	}
+
 	r.MustRegister(kubeproxy.SyncProxyRulesNoLocalEndpointsTotal, kubeproxy.EndpointChangesPending,
 		kubeproxy.EndpointChangesTotal, kubeproxy.ServiceChangesPending,
 		kubeproxy.ServiceChangesTotal)
@@ -163,6 +169,7 @@ func ownFamilies(t *testing.T) map[string]*dto.MetricFamily {
 			Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}})
 		must.OK(engine.Apply(t.Context(), s))(t)
 	}
+
 	c.Triggered(engine.Status().Wanted, time.Now())
 	r := prometheus.NewRegistry()
 	r.MustRegister(c)

@@ -42,8 +42,10 @@ func newMix(n int) *mix {
 		case i%10 >= 6:
 			from, to = 4, 20
 		}
+
 		m.sizes = append(m.sizes, from+r.IntN(to-from+1))
 	}
+
 	return m
 }
 
@@ -91,6 +93,7 @@ func (m *mix) put(c *serve.Change, i int) {
 		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
 			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
 	}
+
 	c.Services = append(c.Services, s)
 	m.putSlice(c, i, 0)
 }
@@ -107,6 +110,7 @@ func (m *mix) putSlice(c *serve.Change, i, shift int) {
 		}
 		eps = append(eps, e)
 	}
+
 	c.Slices = append(c.Slices, newSlice(m.name(i), true, ports(corev1.ProtocolTCP), eps))
 }
 
@@ -124,6 +128,7 @@ func (m *mix) oneService(round int) *serve.Change {
 		m.put(c, m.services)
 		return c
 	}
+
 	n := types.NamespacedName{Namespace: namespace, Name: m.name(m.services)}
 	c.GoneServices = append(c.GoneServices, n)
 	n.Name += "-4"
@@ -145,6 +150,7 @@ func (m *mix) probed(c *serve.Change, size int) {
 			}
 			eps = append(eps, e)
 		}
+
 		c.Slices = append(c.Slices, newSlice(name, is4, p, eps))
 	}
 }

@@ -28,6 +28,7 @@ func ports(protocols ...corev1.Protocol) []corev1.ServicePort {
 		l = append(l, corev1.ServicePort{Name: strings.ToLower(string(p)), Protocol: p,
 			Port: servicePort, TargetPort: intstr.FromInt32(targetPort)})
 	}
+
 	return l
 }
 
@@ -40,6 +41,7 @@ func newService(name string, clusterIPs []netip.Addr, ports []corev1.ServicePort
 		s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, a.String())
 		s.Spec.IPFamilies = append(s.Spec.IPFamilies, serve.Family(a.Is4()))
 	}
+
 	s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
 	policy := corev1.ServiceInternalTrafficPolicyCluster
 	s.Spec.InternalTrafficPolicy = &policy
@@ -69,6 +71,7 @@ func newSlice(service string, is4 bool, ports []corev1.ServicePort,
 		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &port.Name,
 			Protocol: &port.Protocol, Port: &target})
 	}
+
 	for _, e := range endpoints {
 		if e.addr.Is4() == is4 {
 			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
@@ -78,5 +81,6 @@ func newSlice(service string, is4 bool, ports []corev1.ServicePort,
 			})
 		}
 	}
+
 	return s
 }

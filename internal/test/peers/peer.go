@@ -66,11 +66,13 @@ func choosePeers(args []string) ([]string, error) {
 			return err != nil || strings.HasSuffix(n, "-ipvs") && !haveIPVS()
 		}), nil
 	}
+
 	for _, a := range args {
 		if !slices.Contains(peerNames(), a) {
 			return nil, fmt.Errorf("no peer %q: there are %s", a, strings.Join(peerNames(), ", "))
 		}
 	}
+
 	return args, nil
 }
 
@@ -123,6 +125,7 @@ func startPeer(ctx context.Context, name string, ns *netnstest.NS, s serve.Setti
 		r.Close()
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
+
 	p := &peer{name: name, cmd: cmd, in: json.NewEncoder(stdin), out: json.NewDecoder(r)}
 	p.stop = func() error { return errors.Join(stdin.Close(), r.Close(), cmd.Wait()) }
 	if _, err := p.answer(); err != nil {

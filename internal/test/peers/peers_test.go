@@ -19,6 +19,7 @@ func TestChangesOfTheWorkload(t *testing.T) {
 		require.NotEqual(t, w.oneEndpoint(round + 100).Slices[0].Endpoints[0].Addresses,
 			c.Slices[0].Endpoints[0].Addresses)
 	}
+
 	require.Len(t, w.oneService(0).Services, 1)
 	gone := w.oneService(1)
 	require.Equal(t, w.oneService(0).Services[0].Name, gone.GoneServices[0].Name)
@@ -42,6 +43,7 @@ func TestTheMixIsWhatItIsSaidToBe(t *testing.T) {
 			kinds[3]++
 		}
 	}
+
 	require.Equal(t, [4]int{600, 300, 90, 10}, kinds)
 	c, sticky := m.all(), 0
 	for _, s := range c.Services {
@@ -49,6 +51,7 @@ func TestTheMixIsWhatItIsSaidToBe(t *testing.T) {
 			sticky++
 		}
 	}
+
 	require.Equal(t, 100, sticky)
 	require.Equal(t, m.sizes, newMix(1000).sizes, "it is the same each time")
 	require.Len(t, m.oneEndpoint(3).Slices, 1)

@@ -47,6 +47,7 @@ func title(peer string) string {
 	case "kernlb-nftables":
 		return "kernlb"
 	}
+
 	return peer
 }
 
@@ -58,6 +59,7 @@ func (f *figureFile) costChart() *chart {
 		c.add(title(row.Peer), false, x, row.FullMs)
 		c.add(title(row.Peer), true, x, row.EndpointMs)
 	}
+
 	return c
 }
 
@@ -77,12 +79,14 @@ func (f *figureFile) firstChart() *chart {
 		}
 		worst[key] = max(worst[key], row.P50Us)
 	}
+
 	for _, key := range order {
 		var sizes float64
 		if _, err := fmt.Sscan(key[1], &sizes); err == nil {
 			c.add(title(key[0]), false, sizes, worst[key])
 		}
 	}
+
 	return c
 }
 
@@ -97,6 +101,7 @@ func (f *figureFile) tables(out io.Writer) {
 			r.Endpoints, short(r.FullMs), short(r.FullCPUMs), short(r.EndpointMs),
 			short(r.EndpointCPUMs))
 	}
+
 	loads := map[string]bool{}
 	for _, r := range f.First {
 		if !loads[r.Load] {
@@ -104,6 +109,7 @@ func (f *figureFile) tables(out io.Writer) {
 			f.firstTable(out, r.Load)
 		}
 	}
+
 	fmt.Fprint(out, "\n| | path | ns a datagram |\n|---|---|---:|\n")
 	for _, r := range f.Established {
 		fmt.Fprintf(out, "| %s | %s | %.0f |\n", title(r.Peer), r.Path, r.Ns)
@@ -127,6 +133,7 @@ func (f *figureFile) firstTable(out io.Writer, load string) {
 		}
 		cells[fmt.Sprint(who, r.Size)] = fmt.Sprintf("%.1f, %.0f", r.P50Us, r.P99Us)
 	}
+
 	slices.Sort(peers)
 	fmt.Fprintf(out, "\n| %s: p50, p99 in µs |", load)
 	for _, s := range sizes {
@@ -150,6 +157,7 @@ func short(ms float64) string {
 	case ms >= 10:
 		return fmt.Sprintf("%.0f ms", ms)
 	}
+
 	return fmt.Sprintf("%.2f ms", ms)
 }
 
@@ -178,6 +186,7 @@ func (c *chart) add(name string, dashed bool, x, y float64) {
 		i = len(c.lines)
 		c.lines = append(c.lines, line{name: name, dashed: dashed})
 	}
+
 	c.lines[i].points = append(c.lines[i].points, [2]float64{x, y})
 }
 
@@ -234,6 +243,7 @@ func mark(v float64, unit string) string {
 	case unit == "ms" && v < 1:
 		v, unit = v*1000, "µs"
 	}
+
 	return fmt.Sprintf("%.10g %s", v, unit)
 }
 
@@ -246,6 +256,7 @@ func (c *chart) svg() string {
 			}
 		}
 	}
+
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img">
 <title>%s</title>
@@ -259,6 +270,7 @@ text { font: 13px sans-serif; fill: #57606a }
 		fmt.Fprintf(&b, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n", x, y, anchor,
 			html.EscapeString(s))
 	}
+
 	text(left, top-22, "start", c.title)
 	if len(c.lines) == 0 {
 		return b.String() + "</svg>\n"
@@ -268,10 +280,12 @@ text { font: 13px sans-serif; fill: #57606a }
 		fmt.Fprintf(&b, "<path class=\"grid\" d=\"M%.1f %d V%d\"/>\n", x.at(v), top, bottom)
 		text(x.at(v), bottom+18, "middle", fmt.Sprintf("%.10g", v))
 	}
+
 	for _, v := range y.values {
 		fmt.Fprintf(&b, "<path class=\"grid\" d=\"M%d %.1f H%d\"/>\n", left, y.at(v), right)
 		text(left-8, y.at(v)+4, "end", mark(v, c.y))
 	}
+
 	text((left+right)/2, bottom+42, "middle", c.x)
 	for _, l := range c.lines {
 		colour, dash := palette[slices.Index(c.names, l.name)%len(palette)], ""
@@ -284,14 +298,17 @@ text { font: 13px sans-serif; fill: #57606a }
 			fmt.Fprintf(&b, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", x.at(p[0]),
 				y.at(p[1]), colour)
 		}
+
 		fmt.Fprintf(&b, "<path d=\"%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\"%s/>\n",
 			strings.TrimSpace(path.String()), colour, dash)
 	}
+
 	for i, name := range c.names {
 		at := float64(top + 10 + 22*i)
 		fmt.Fprintf(&b, "<path d=\"M%d %.1f h18\" stroke=\"%s\" stroke-width=\"2\"/>\n", right+12,
 			at-4, palette[i%len(palette)])
 		text(right+36, at, "start", name)
 	}
+
 	return b.String() + "</svg>\n"
 }

@@ -91,6 +91,7 @@ func startStand(ctx context.Context, name string, load *serve.Change) (n *stand,
 	if n.ns, err = netnstest.NewNS("first"); err != nil {
 		return nil, err
 	}
+
 	// Either device drops what is sent. Few kernels lack both.
 	_, err = runIn(ctx, n.ns, `ip link add name sink0 type dummy || ip link add name sink0 type ifb
 		ip link set lo up
@@ -109,6 +110,7 @@ func startStand(ctx context.Context, name string, load *serve.Change) (n *stand,
 			_, err = n.peer.sync(load)
 		}
 	}
+
 	if err != nil {
 		return nil, errors.Join(err, n.close())
 	}
@@ -131,6 +133,7 @@ func stands(ctx context.Context, names []string, load *serve.Change) (l []*stand
 		}
 		l = append(l, n)
 	}
+
 	return l, nil
 }
 
@@ -150,6 +153,7 @@ func (m *measurement) first(ctx context.Context) error {
 		l := fmt.Sprintf("%d sizes", n)
 		mixes[l], loads = newSizes(n), append(loads, l)
 	}
+
 	if m.endpoints > 0 {
 		loads = nil
 		for _, n := range m.services {
@@ -157,6 +161,7 @@ func (m *measurement) first(ctx context.Context) error {
 			mixes[l], loads = m.load(n), append(loads, l)
 		}
 	}
+
 	for _, l := range loads {
 		fmt.Fprintf(m.log, "first packets, %s\n", l)
 		change := mixes[l].all()
@@ -171,6 +176,7 @@ func (m *measurement) first(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -207,11 +213,13 @@ func (m *measurement) firstBeside(ctx context.Context, load string, sizes []int,
 			}
 		}
 	}
+
 	for _, key := range order {
 		t := best[key]
 		key.P50Us, key.P99Us = micro(t[len(t)/2]), micro(t[len(t)*99/100])
 		m.figures.First = append(m.figures.First, key)
 	}
+
 	return nil
 }
 
@@ -233,11 +241,13 @@ func (n *stand) probe(to netip.AddrPort, count int) (times []time.Duration, err 
 				_, err = syscall.Write(fd, payload)
 				times = append(times, time.Since(start))
 			}
+
 			syscall.Close(fd)
 			if err != nil {
 				return fmt.Errorf("send to %s: %w", to, err)
 			}
 		}
+
 		return nil
 	})
 	slices.Sort(times)
@@ -290,6 +300,7 @@ func (m *measurement) established(ctx context.Context) (err error) {
 			}
 		}
 	}
+
 	slices.SortStableFunc(order, func(a, b established) int {
 		return strings.Compare(a.Path, b.Path)
 	})
@@ -297,6 +308,7 @@ func (m *measurement) established(ctx context.Context) (err error) {
 		key.Ns = float64(best[key].Nanoseconds()) / float64(20*m.probes)
 		m.figures.Established = append(m.figures.Established, key)
 	}
+
 	return nil
 }
 
@@ -316,8 +328,10 @@ func (n *stand) exchange(to netip.AddrPort, count int) (took time.Duration, err 
 				&limit); err != nil {
 				return os.NewSyscallError("setsockopt", err)
 			}
+
 			fds[i] = fd
 		}
+
 		client, server := fds[0], fds[1]
 		_, at := sockaddr(netip.AddrPortFrom(localEndpoint, targetPort))
 		_, service := sockaddr(to)
@@ -340,6 +354,7 @@ func (n *stand) exchange(to netip.AddrPort, count int) (took time.Duration, err 
 				_, err = syscall.Read(server, payload)
 			}
 		}
+
 		took = time.Since(start)
 		return err
 	})

@@ -60,6 +60,7 @@ func reason(peer, kind string, lines []string) string {
 			return d.why
 		}
 	}
+
 	return ""
 }
 
@@ -74,5 +75,6 @@ func (d *difference) covers(lines []string) bool {
 			return false
 		}
 	}
+
 	return true
 }

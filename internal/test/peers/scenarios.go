@@ -124,6 +124,7 @@ func scenarios(c *netnstest.Cluster) []scenario {
 			}
 		}
 	}
+
 	return l
 }
 
@@ -143,6 +144,7 @@ func newScenario(c *netnstest.Cluster, told bool, p policy, where layout) scenar
 		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
 			corev1.LoadBalancerIngress{IP: lbIPs[i].String()})
 	}
+
 	p.edit(&s.Spec)
 	var eps []endpoint
 	for _, h := range c.Hosts() {
@@ -160,6 +162,7 @@ func newScenario(c *netnstest.Cluster, told bool, p policy, where layout) scenar
 			eps = append(eps, e)
 		}
 	}
+
 	sc := scenario{name: fmt.Sprintf("%s, %s, %s", p.name, where.name, pods), told: told,
 		sticky: s.Spec.SessionAffinity != corev1.ServiceAffinityNone,
 		change: &serve.Change{Services: []*corev1.Service{s}}}
@@ -205,5 +208,6 @@ func checks() []check {
 			}
 		}
 	}
+
 	return l
 }

@@ -42,6 +42,7 @@ func Check(t testing.TB, root, program, text string) {
 			}
 		}
 	}
+
 	slices.Sort(want)
 	want = slices.Compact(want)
 	require.Greater(t, len(want), 40, "the queries of alerts and the dashboard")
@@ -57,11 +58,13 @@ func Check(t testing.TB, root, program, text string) {
 			want = slices.DeleteFunc(want, func(name string) bool { return name == m[1] })
 		}
 	}
+
 	for _, m := range family.FindAllStringSubmatch(text, -1) {
 		if slices.Contains(all, m[1]) {
 			got = append(got, m[1])
 		}
 	}
+
 	slices.Sort(got)
 	require.Equal(t, want, got, "docs/metrics.md and %s", program)
 }

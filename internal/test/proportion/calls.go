@@ -19,6 +19,7 @@ func Many(n int, edit func(*servicemodel.Service)) servicemodel.State {
 		eps[i].Ports = slices.Clone(eps[i].Ports)
 		eps[i].Ports[0].Protocol = svc.Ports[0].Protocol
 	}
+
 	return s.WithEndpoints(web, eps)
 }
 
@@ -43,6 +44,7 @@ func Calls(t *testing.T, each Cost, prepare func(n int) (call func())) {
 		}
 		return least
 	}
+
 	a, b := cost(few), cost(many)
 	needed := each == Cost{}
 	for _, p := range parts {
@@ -54,6 +56,7 @@ func Calls(t *testing.T, each Cost, prepare func(n int) (call func())) {
 				p.of(b), most)
 		}
 	}
+
 	if !needed {
 		t.Errorf("the call costs the same, so it needs no limit for each object: %+v", each)
 	}

@@ -22,6 +22,7 @@ func Configs[C any](t *testing.T, values C, without ...string) iter.Seq2[string,
 				t.Errorf("no value for the field %s of %T", name, values)
 				continue
 			}
+
 			var c C
 			reflect.ValueOf(&c).Elem().Field(i).Set(all.Field(i))
 			if !yield(name, c) {

@@ -99,6 +99,7 @@ func (l *Law) holds(t *testing.T, only string) {
 			}
 			t.Run(fmt.Sprintf("%s/policy%s", field, external), func(t *testing.T) {
 				ran++
+
 				// others do not have fields of endpoints, and the rest is there with one policy
 				wide := strings.HasPrefix(field, asItIs) ||
 					external == servicemodel.PolicyCluster && !strings.HasPrefix(field, "endpoint.")
@@ -108,6 +109,7 @@ func (l *Law) holds(t *testing.T, only string) {
 			})
 		}
 	}
+
 	if ran == 0 && only != "" {
 		t.Error("no state")
 	}
@@ -119,6 +121,7 @@ func (l *Law) holds(t *testing.T, only string) {
 			t.Errorf("no case needs the exception %v %q: %s", e.Fields, e.Change, e.Because)
 		}
 	}
+
 	if expressed < 50 {
 		t.Errorf("only %d fields could be expressed", expressed)
 	}
@@ -137,6 +140,7 @@ func (l *Law) sizes() (sizes []size) {
 			sizes = append(sizes, size{n, 1, 2})
 		}
 	}
+
 	for _, n := range endpoints {
 		for _, f := range []int{4, 12} {
 			if f == 4 || n == endpoints[0] || len(endpoints) > 2 {
@@ -144,6 +148,7 @@ func (l *Law) sizes() (sizes []size) {
 			}
 		}
 	}
+
 	for _, n := range others {
 		sizes = append(sizes, size{8, 1, n})
 	}
@@ -197,13 +202,16 @@ func (r *run) compare(t *testing.T, field string, wide bool, grow grower) bool {
 					again, _ := measure(r.Hold(t, state), warm, c.make(state))
 					cost = cost.lesser(again)
 				}
+
 				if why := r.grows(field, c.name, p.size, at, p.cost, cost); why != "" {
 					t.Errorf("%s: from %v to %v: %s", c.name, p.size, at, why)
 				}
 			}
+
 			points[c.name] = append(points[c.name], point{at, cost})
 		}
 	}
+
 	return len(points) > 0
 }
 
@@ -217,6 +225,7 @@ func (r *run) grows(field, change string, small, large size, before, after Cost)
 		more && (e+o > 0 || small.frontends == 1) {
 		return ""
 	}
+
 	for _, p := range parts {
 		got := float64(p.of(after))
 		if got <= r.limit(p.of, small, large, before, nil) {
@@ -229,11 +238,13 @@ func (r *run) grows(field, change string, small, large size, before, after Cost)
 				r.needed[i], exceptions = true, append(exceptions, x)
 			}
 		}
+
 		if most := r.limit(p.of, small, large, before, exceptions); got > most {
 			why += fmt.Sprintf("%d and then %.0f %s (limit %.0f); ", p.of(before), got, p.what,
 				most)
 		}
 	}
+
 	return strings.TrimSuffix(why, "; ")
 }
 

@@ -59,6 +59,7 @@ func endpoint(i int) servicemodel.Endpoint {
 	} else if i%8 > 3 {
 		e.Condition = servicemodel.NotReady
 	}
+
 	return e
 }
 
@@ -81,6 +82,7 @@ func variants(external servicemodel.TrafficPolicy) iter.Seq2[string, grower] {
 					strings.HasPrefix(v.Name, "endpoint.")) {
 				continue // these fields were there with the other policy
 			}
+
 			grow := func(s size) servicemodel.State { return grown(base, v.State, s) }
 			if !yield(fmt.Sprintf("%s#%d", v.Name, had[v.Name]), grow) {
 				return
@@ -102,6 +104,7 @@ func grown(base, v servicemodel.State, s size) servicemodel.State {
 			differ(&eps[i], base.Endpoints(web)[0], like[0])
 		}
 	}
+
 	v = others(v, svc, s.others)
 	if s.frontends == 1 {
 		svc.LoadBalancerIPs, svc.ExternalIPs = nil, nil
@@ -110,6 +113,7 @@ func grown(base, v servicemodel.State, s size) servicemodel.State {
 			svc.Ports[i].NodePort = 0
 		}
 	}
+
 	for i := range s.frontends - 4 {
 		svc.ExternalIPs = append(slices.Clip(svc.ExternalIPs), addr("203.0.113.100", i))
 	}
@@ -134,6 +138,7 @@ func others(s servicemodel.State, svc servicemodel.Service, n int) servicemodel.
 		s = s.WithService(other).WithEndpoints(other.Name,
 			[]servicemodel.Endpoint{otherEndpoint(i)})
 	}
+
 	return s
 }
 
@@ -188,6 +193,7 @@ func changing(s servicemodel.State) *servicemodel.Service {
 			return svc
 		}
 	}
+
 	return nil
 }
 

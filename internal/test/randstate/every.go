@@ -13,10 +13,12 @@ func (g *Source) rest(svc *servicemodel.Service, i int) {
 		svc.HostIPs = []netip.Addr{pick(g, netip.MustParseAddr("127.0.0.1"), VIPv4(1, i+64),
 			VIPv6(1, i+64))}
 	}
+
 	if g.chance(0.2) {
 		svc.MasqueradeIPs = []netip.Addr{pick(g, netip.IPv4Unspecified(), VIPv4(1, i+64)),
 			pick(g, netip.IPv6Unspecified(), VIPv6(1, i+64))}[:1+g.rng.IntN(2)]
 	}
+
 	if g.chance(0.1) {
 		svc.ClusterIPs = nil
 	}
@@ -28,6 +30,7 @@ func (g *Source) rest(svc *servicemodel.Service, i int) {
 			servicemodel.ConnectionPolicy{Mode: servicemodel.DrainConnections,
 				Drain: 30 * time.Second})
 	}
+
 	if g.chance(0.4) {
 		svc.SlowStart = pick(g, 5*time.Second, 20*time.Second)
 	}
@@ -51,20 +54,24 @@ func (g *Source) node() servicemodel.Node {
 		n.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.10"),
 			netip.MustParseAddr("2001:db8::10")}
 	}
+
 	ranges := func(l ...string) (out []netip.Prefix) {
 		for _, s := range l {
 			if g.chance(0.5) {
 				out = append(out, netip.MustParsePrefix(s))
 			}
 		}
+
 		return out
 	}
+
 	switch g.rng.IntN(4) {
 	case 0:
 		n.NodePortAddresses.Primary = true
 	case 1:
 		n.NodePortAddresses.CIDRs = ranges("192.0.2.0/24", "127.0.0.0/8", "2001:db8::/64")
 	}
+
 	switch g.rng.IntN(4) {
 	case 0:
 		n.LocalPods.CIDRs = ranges("10.244.0.0/16", "fd00:10:244::/56")
@@ -73,6 +80,7 @@ func (g *Source) node() servicemodel.Node {
 	case 2:
 		n.LocalPods.InterfacePrefix = "veth"
 	}
+
 	n.ServiceCIDRs = ranges("10.96.0.0/16", "fd00:10:96::/112")
 	return n
 }

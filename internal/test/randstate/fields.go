@@ -25,18 +25,21 @@ func Variants(base servicemodel.State, name servicemodel.Name) []Variant {
 			list = append(list, Variant{field, s})
 		}
 	}
+
 	svc := reflect.ValueOf(base.Service(name)).Elem()
 	each("service", svc, func(field string, v reflect.Value) {
 		changed := v.Interface().(servicemodel.Service)
 		add(field, base.WithoutService(name).WithService(&changed).WithEndpoints(changed.Name,
 			base.Endpoints(name)))
 	})
+
 	eps := base.Endpoints(name)
 	each("endpoint", reflect.ValueOf(&eps[0]).Elem(), func(field string, v reflect.Value) {
 		changed := slices.Clone(eps)
 		changed[0] = v.Interface().(servicemodel.Endpoint)
 		add(field, base.WithEndpoints(name, changed))
 	})
+
 	node := base.Node()
 	each("node", reflect.ValueOf(&node).Elem(), func(field string, v reflect.Value) {
 		add(field, base.WithNode(v.Interface().(servicemodel.Node)))
@@ -83,6 +86,7 @@ func each(path string, v reflect.Value, f func(field string, v reflect.Value)) {
 		}
 		return
 	}
+
 	switch v.Kind() {
 	case reflect.Bool:
 		to(path, !v.Bool())
@@ -122,11 +126,13 @@ func eachOfSlice(path string, v reflect.Value, f func(field string, v reflect.Va
 		l = reflect.AppendSlice(l, v.Slice(0, n))
 		return reflect.Append(l, last)
 	}
+
 	like := reflect.New(v.Type().Elem()).Elem()
 	if n := v.Len(); n > 0 {
 		f(path+" shorter", v.Slice(0, n-1))
 		like.Set(v.Index(n - 1))
 		each(path+"[last]", like, func(field string, x reflect.Value) { f(field, with(n-1, x)) })
 	}
+
 	each(path+"[new]", like, func(field string, x reflect.Value) { f(field, with(v.Len(), x)) })
 }

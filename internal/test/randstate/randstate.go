@@ -71,6 +71,7 @@ func (g *Source) State() servicemodel.State {
 			s = g.withEndpoints(s, i)
 		}
 	}
+
 	return s
 }
 
@@ -92,6 +93,7 @@ func (g *Source) Change(s servicemodel.State) servicemodel.State {
 	case r == 8 && len(g.c.Nodes) > 0:
 		return s.WithNode(g.c.Nodes[g.rng.IntN(len(g.c.Nodes))])
 	}
+
 	eps := s.Endpoints(n)
 	switch {
 	case len(eps) == 0 || g.chance(0.3):
@@ -102,6 +104,7 @@ func (g *Source) Change(s servicemodel.State) servicemodel.State {
 	default:
 		eps[g.rng.IntN(len(eps))] = g.endpoint(i)
 	}
+
 	return s.WithEndpoints(n, unique(eps))
 }
 
@@ -155,6 +158,7 @@ func (g *Source) addrs(kind, i int) []netip.Addr {
 	case 1:
 		return []netip.Addr{VIPv6(kind, i)}
 	}
+
 	return []netip.Addr{VIPv4(kind, i), VIPv6(kind, i)}
 }
 
@@ -172,17 +176,21 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 			p.Port, p.NodePort = pick[uint16](g, 1, 79, 8000, 8079, 8080), 0
 			p.EndPort = pick[uint16](g, 8081, 8083, 9000, 30003, 65535)
 		}
+
 		svc.Ports = append(svc.Ports, p)
 	}
+
 	if g.chance(0.4) {
 		for _, a := range g.addrs(1, i) {
 			svc.LoadBalancerIPs = append(svc.LoadBalancerIPs, servicemodel.LoadBalancerIP{Addr: a,
 				Proxy: g.rng.IntN(8) == 7})
 		}
+
 		if g.chance(0.4) {
 			svc.LoadBalancerSourceRanges = g.ranges()
 		}
 	}
+
 	if g.chance(0.3) {
 		svc.ExternalIPs = g.addrs(2, i)
 	}
@@ -190,6 +198,7 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 		svc.ExternalTrafficPolicy = servicemodel.PolicyLocal
 		svc.HealthCheckNodePort = uint16(32000 + i)
 	}
+
 	if g.chance(0.2) {
 		svc.InternalTrafficPolicy = servicemodel.PolicyLocal
 	}
@@ -199,9 +208,11 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 				servicemodel.MasqueradeNotPods, servicemodel.MasqueradeHost,
 				servicemodel.MasqueradeNever)
 		}
+
 		svc.Masquerade = servicemodel.Masquerade{ClusterIPs: policy(), LoadBalancerIPs: policy(),
 			ExternalIPs: policy(), HostIPs: policy(), NodePorts: policy()}
 	}
+
 	g.masqueradeIPs(svc)
 	if !g.c.NoAffinity && g.chance(0.3) {
 		svc.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true,
@@ -209,6 +220,7 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 			Bits4:   pick[uint8](g, 0, 0, 24, 31), Bits6: pick[uint8](g, 0, 0, 64, 127),
 			WholeService: g.chance(0.3)}
 	}
+
 	if len(g.c.Schedulers) > 0 {
 		svc.Scheduler = pick(g, g.c.Schedulers...)
 	}
@@ -218,6 +230,7 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 			svc.Prefer = ""
 		}
 	}
+
 	if g.c.Every {
 		g.rest(svc, i)
 	}
@@ -249,6 +262,7 @@ func (g *Source) ranges() []netip.Prefix {
 			l = append(l, p)
 		}
 	}
+
 	return l
 }
 
@@ -268,6 +282,7 @@ func unique(eps []servicemodel.Endpoint) []servicemodel.Endpoint {
 			l = append(l, e)
 		}
 	}
+
 	return l
 }
 
@@ -287,6 +302,7 @@ func (g *Source) endpoint(i int) servicemodel.Endpoint {
 				Protocol: proto, Port: port})
 		}
 	}
+
 	switch g.rng.IntN(8) {
 	case 0:
 		e.Condition = servicemodel.Serving
@@ -295,6 +311,7 @@ func (g *Source) endpoint(i int) servicemodel.Endpoint {
 	case 2:
 		e.Condition = servicemodel.Terminating
 	}
+
 	if g.chance(0.1) {
 		e.Condition = servicemodel.Quiesced
 	}

@@ -22,6 +22,7 @@ func TestEveryFieldVaries(t *testing.T) {
 			IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i)),
 			Node: fmt.Sprint("node-", i), Zone: fmt.Sprint("z", i%2)})
 	}
+
 	seen := map[string]map[string]bool{}
 	var walk func(path string, v reflect.Value)
 	walk = func(path string, v reflect.Value) {
@@ -40,11 +41,13 @@ func TestEveryFieldVaries(t *testing.T) {
 			}
 			return
 		}
+
 		if seen[path] == nil {
 			seen[path] = map[string]bool{}
 		}
 		seen[path][text] = true
 	}
+
 	g := New(c, rand.New(rand.NewPCG(1, 1)))
 	s := g.State()
 	for range 3000 {
@@ -58,6 +61,7 @@ func TestEveryFieldVaries(t *testing.T) {
 			}
 		}
 	}
+
 	require.Greater(t, len(seen), 50)
 	for path, values := range seen {
 		require.Greater(t, len(values), 1, path)

@@ -40,6 +40,7 @@ func Error(m Message, errno syscall.Errno, text string, offset uint32) []byte {
 		body = appendAttr(body, ackOffset, native.AppendUint32(nil, offset))
 		body = appendAttr(body, ackOther, make([]byte, 4))
 	}
+
 	return Reply(typeError, flags, m.Seq, body)
 }
 

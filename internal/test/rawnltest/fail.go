@@ -21,6 +21,7 @@ func FailEach(t testing.TB, what string, do func(context.Context) error) {
 			}
 			continue
 		}
+
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -67,10 +68,12 @@ func (c *failing) Err() error {
 			c.begun = false
 			return nil
 		}
+
 		if c.asked++; c.asked != c.n {
 			return nil
 		}
 	}
+
 	c.told = true
 	return context.Canceled
 }

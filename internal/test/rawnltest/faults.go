@@ -59,6 +59,7 @@ func Calls(interrupted error) (all []Fault) {
 			return err
 		}
 	}
+
 	for _, e := range append(pressure, named{"EPERM", syscall.EPERM}) {
 		all = append(all,
 			Fault{Name: "a request is answered with " + e.name, Errno: e.Errno,
@@ -66,6 +67,7 @@ func Calls(interrupted error) (all []Fault) {
 			Fault{Name: "a request succeeds, and the socket says " + e.name, Errno: e.Errno,
 				call: instead(e.Errno)})
 	}
+
 	return append(all,
 		Fault{Name: "somebody else has just done the same", call: func(do func() error) error {
 			_ = do()
@@ -90,12 +92,14 @@ func All() (all []Fault) {
 				send: func(*wrapped, []byte) error { return e.Errno }},
 			Fault{Name: "the kernel answers " + e.name, Errno: e.Errno,
 				send: func(w *wrapped, p []byte) error { return w.refuse(p, e.Errno) }})
+
 		// an answer is lost with ENOBUFS; EAGAIN is Stall
 		if e.Errno != syscall.ENOBUFS && e.Errno != syscall.EAGAIN {
 			all = append(all, Fault{Name: "receiving fails with " + e.name, Errno: e.Errno,
 				fails: true})
 		}
 	}
+
 	return append(all, Stall,
 		Fault{Name: "a request is refused, and the answer lost",
 			send: func(*wrapped, []byte) error { return nil }},
@@ -216,6 +220,7 @@ func (w *wrapped) Receive(p []byte, sizes []int) (int, error) {
 		w.answers = w.answers[1:]
 		return 1, nil
 	}
+
 	fault, ok := w.faults.hit(func(f Fault) bool { return !f.Dump && (f.fails || f.damage != nil) })
 	if ok && fault.fails {
 		return 0, fault.Errno
@@ -267,6 +272,7 @@ func tear(p []byte, sizes []int) {
 		}
 		at += (int(native.Uint32(p[at:])) + 3) &^ 3
 	}
+
 	interrupt(p, sizes)
 }
 

@@ -43,6 +43,7 @@ func Split(datagram []byte) (request []Message, err error) {
 		})
 		datagram = datagram[min((n+3)&^3, len(datagram)):]
 	}
+
 	return request, nil
 }
 
@@ -99,6 +100,7 @@ func (k *Kernel) Receive(p []byte, sizes []int) (int, error) {
 		copy(p[i*room:(i+1)*room], data)
 		sizes[i] = len(data)
 	}
+
 	return len(sizes), nil
 }
 

@@ -28,6 +28,7 @@ func FailEachOpen(t *testing.T, open func() (io.Closer, error)) {
 		}
 		return
 	}
+
 	_, err := descriptorsOf(t, math.MaxUint64, open) // with what the runtime opens once
 	must(t, err)
 	wanted, err := descriptorsOf(t, math.MaxUint64, open)
@@ -68,6 +69,7 @@ func descriptorsOf(t *testing.T, limit uint64, open func() (io.Closer, error)) (
 		must(t, c.Close())
 		n.left = descriptors(t) - before
 	}
+
 	return n, failure
 }
 

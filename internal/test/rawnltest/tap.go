@@ -51,6 +51,7 @@ func (t *Tap) Receive(p []byte, sizes []int) (int, error) {
 			t.Answer(m)
 		}
 	}
+
 	return n, err
 }
 
@@ -69,6 +70,7 @@ func GarbleEach(t testing.TB, what string, tap *Tap, do func() error, but ...uin
 				asked[m.Seq] = m.Type
 			}
 		}
+
 		tap.Answer = func(m Message) {
 			const object, header = 0x10, 4 // NLMSG_MIN_TYPE; nfgenmsg, genlmsghdr
 			typ, ours := asked[m.Seq]      // an earlier failure can have left answers
@@ -80,6 +82,7 @@ func GarbleEach(t testing.TB, what string, tap *Tap, do func() error, but ...uin
 				native.PutUint16(m.Body[header:], 1) // too short for an attribute
 			}
 		}
+
 		err := do()
 		if seen < n {
 			if err != nil || n == 1 {
@@ -87,6 +90,7 @@ func GarbleEach(t testing.TB, what string, tap *Tap, do func() error, but ...uin
 			}
 			return
 		}
+
 		if err == nil {
 			t.Fatalf("%s: object %d was garbled, the answer to %#x, and nobody said so", what, n,
 				garbled)

@@ -24,7 +24,9 @@ func (w *without) Send(p []byte) error {
 			unknown := bytes.Repeat([]byte("-"), len(w.name))
 			copy(m, bytes.ReplaceAll(m[:n], []byte(w.name+"\x00"), append(unknown, 0)))
 		}
+
 		m = m[n:]
 	}
+
 	return w.Socket.Send(p)
 }

@@ -43,6 +43,7 @@ func TestModulesAreFetchedWithoutAClone(t *testing.T) {
 		serve(t, proxy, dir, version)
 		get = append(get, module(dir)+"@"+version)
 	}
+
 	code := regexp.MustCompile("(?s)```go\n(.*?)```").FindStringSubmatch(
 		read(t, filepath.Join(root, "README.md")))
 	require.NotNil(t, code, "the README has a program")
@@ -108,6 +109,7 @@ func serve(t *testing.T, proxy, dir, version string) {
 		entry := must.OK(archive.Create(module(dir) + "@" + version + "/" + name))(t)
 		must.OK(io.WriteString(entry, read(t, filepath.Join(root, dir, name))))(t)
 	}
+
 	require.NoError(t, archive.Close())
 	require.NoError(t, file.Close())
 }
@@ -123,6 +125,7 @@ func contents(t *testing.T, dir string) []string {
 			below = append(below, nested+"/")
 		}
 	}
+
 next:
 	for _, name := range names {
 		for _, nested := range below {
@@ -130,6 +133,7 @@ next:
 				continue next
 			}
 		}
+
 		if _, err := os.Stat(filepath.Join(root, dir, name)); err == nil { // not deleted
 			out = append(out, name)
 		}

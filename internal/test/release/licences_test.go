@@ -65,6 +65,7 @@ builds some of these modules, and none but these.
 		text += fmt.Sprintf("| %s | %s | %s |\n",
 			path, found[path], strings.Join(users[path], ", "))
 	}
+
 	golden.File(t, filepath.Join(root, "docs/licences.md"), text)
 }
 
@@ -77,6 +78,7 @@ func licence(t *testing.T, dir string) string {
 			text += read(t, file) + "\n"
 		}
 	}
+
 	text = strings.Join(strings.Fields(text), " ")
 	var ids []string
 	for _, l := range licences {
@@ -84,6 +86,7 @@ func licence(t *testing.T, dir string) string {
 			ids = append(ids, l.id)
 		}
 	}
+
 	require.NotEmpty(t, ids, "the licence of %s", dir)
 	return strings.Join(ids, ", ")
 }

@@ -25,10 +25,12 @@ func TestBuildsAreReproducible(t *testing.T) {
 				write(t, filepath.Join(tree, name), string(text))
 			}
 		}
+
 		run(t, filepath.Join(tree, program), append(env, "CGO_ENABLED=0", "GOWORK=off"),
 			"go", "build", "-trimpath", "-buildvcs=false", "-o", "built", ".")
 		return read(t, filepath.Join(tree, program, "built"))
 	}
+
 	first, second := built(), built("GOCACHE="+t.TempDir())
 	require.Greater(t, len(first), 1<<20)
 	require.True(t, first == second, "the two programs differ")

@@ -64,6 +64,7 @@ func main() {
 			strings.Join(names, ", "))
 		os.Exit(2)
 	}
+
 	good, err := execute(os.Args[1], os.Args[2:])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "report:", err)
@@ -131,8 +132,10 @@ func (r *report) read(in io.Reader, out io.Writer) error {
 			fmt.Fprintln(out, sc.Text())
 			continue
 		}
+
 		r.event(out, e)
 	}
+
 	return sc.Err()
 }
 
@@ -142,6 +145,7 @@ func (r *report) event(out io.Writer, e event) {
 		r.tell(out, fmt.Sprintf("running %s, %d tests passed", strings.Join(slices.Sorted(
 			maps.Keys(r.running)), " "), r.passed))
 	}
+
 	switch e.Action {
 	case "start":
 		r.running[strings.TrimPrefix(e.Package, module)] = true
@@ -156,12 +160,14 @@ func (r *report) event(out io.Writer, e event) {
 	default:
 		return
 	}
+
 	lines := r.output[key]
 	delete(r.output, key)
 	if e.Test == "" {
 		r.packageDone(out, e, lines)
 		return
 	}
+
 	test := strings.TrimPrefix(e.Package, module) + "." + e.Test
 	switch e.Action {
 	case "pass":
@@ -189,6 +195,7 @@ func (r *report) packageDone(out io.Writer, e event, lines []string) {
 		if r.failed == 0 {
 			r.failed++ // it did not build, or died outside of a test
 		}
+
 		// Tests that did not end show why, if the process died or took too long.
 		for _, key := range slices.Sorted(maps.Keys(r.output)) {
 			if test, found := strings.CutPrefix(key, e.Package+" "); found {
@@ -197,6 +204,7 @@ func (r *report) packageDone(out io.Writer, e event, lines []string) {
 				delete(r.output, key)
 			}
 		}
+
 		fmt.Fprint(out, strings.Join(lines, ""))
 	}
 }
@@ -222,6 +230,7 @@ func reason(lines []string) string {
 		}
 		return l
 	}
+
 	return "no reason given"
 }
 
@@ -236,11 +245,13 @@ func (r *report) missing(names []string) (l []string) {
 					l = append(l, fmt.Sprintf("%s: %s skipped: %s", part, sk.test, sk.reason))
 				}
 			}
+
 			if !known && !r.passes[test] {
 				l = append(l, fmt.Sprintf("%s: %s did not pass", part, test))
 			}
 		}
 	}
+
 	return l
 }
 
@@ -263,17 +274,20 @@ func (r *report) unlisted(run string, list []allowed) (l []string) {
 				}
 			}
 		}
+
 		if !exists {
 			l = append(l, a.tests+" may be skipped, and is no test")
 		} else if !skipped && a.unless == "" {
 			l = append(l, a.tests+" may be skipped ("+a.reason+"), and is not")
 		}
 	}
+
 	for i, sk := range r.skips {
 		if !found[i] {
 			l = append(l, sk.test+" may not be skipped: "+sk.reason)
 		}
 	}
+
 	return l
 }
 

@@ -42,6 +42,7 @@ func Walk(t *testing.T, open func() backends.Backend) {
 		require.NoError(t, err)
 		require.Equal(t, want, r.Counts)
 	}
+
 	apply(servicemodel.Counts{Added: 5})
 	if last == Prepared {
 		return
@@ -73,5 +74,6 @@ func service(s servicemodel.State, i, first int) servicemodel.State {
 			Addr:  netip.AddrFrom4([4]byte{10, 244, byte(i), byte(last)}),
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 	}
+
 	return s.WithEndpoints(name, eps)
 }

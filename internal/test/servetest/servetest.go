@@ -118,10 +118,12 @@ func Hostile(t *testing.T, path string, limit int, start func(net.Listener) (sto
 			conns[name] = c
 			acting.Go(func() { act(c, path) })
 		}
+
 		for range Patience / (10 * time.Second) {
 			requireServed(t, l, path)
 			time.Sleep(10 * time.Second)
 		}
+
 		for name, c := range conns {
 			require.False(t, isOpen(c), "a client that %s is still connected", name)
 		}

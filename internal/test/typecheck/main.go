@@ -29,6 +29,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: typecheck OS/ARCH[,OS/ARCH...] DIR...")
 		os.Exit(2)
 	}
+
 	failed := false
 	for target := range strings.SplitSeq(os.Args[1], ",") {
 		for _, dir := range os.Args[2:] {
@@ -38,6 +39,7 @@ func main() {
 			}
 		}
 	}
+
 	if failed {
 		os.Exit(1)
 	}
@@ -73,6 +75,7 @@ func check(target, dir string) []error {
 		} else if err != nil {
 			return append(errs, fmt.Errorf("go list: %w", err))
 		}
+
 		if p.ImportPath == "unsafe" || strings.HasSuffix(p.ImportPath, ".test") {
 			continue // without source, or made by go test
 		}
@@ -99,8 +102,10 @@ func (p *listed) check(imported map[string]*types.Package, bodies bool, sizes ty
 			errs = append(errs, err)
 			continue
 		}
+
 		files = append(files, f)
 	}
+
 	cfg := types.Config{
 		Importer: importer(func(path string) (*types.Package, error) {
 			if mapped, ok := p.ImportMap[path]; ok {

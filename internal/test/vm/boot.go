@@ -24,6 +24,7 @@ func (o Options) bootAgain(ctx context.Context, p prepared, initrd string) (Resu
 			"reason", err)
 		result, err = o.boot(ctx, p, initrd)
 	}
+
 	return result, err
 }
 
@@ -39,12 +40,14 @@ func inconclusive(r *Result, err error) bool {
 	case errors.Is(err, ErrPanic):
 		return r.Boot == 0 || strings.Contains(r.KernelLog, "Oops: int3:")
 	}
+
 	return false
 }
 
 // boot runs the VM and judges how it went.
 func (o Options) boot(ctx context.Context, p prepared, initrd string) (Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
+
 	// Each phase of the VM's life has a limit, which replaces the limit of the one before.
 	var running atomic.Pointer[time.Timer]
 	phase := func(limit time.Duration, err error) {
@@ -52,6 +55,7 @@ func (o Options) boot(ctx context.Context, p prepared, initrd string) (Result, e
 			last.Stop()
 		}
 	}
+
 	log := &console{onPanic: func() { phase(haltTimeout, ErrPanic) }}
 	s := &session{
 		output: o.Output, started: time.Now(),
@@ -95,12 +99,14 @@ func judge(limit, ended error, log *console, s *session) error {
 		return fmt.Errorf("%w: it stopped after %d of %d programs%s",
 			ErrNoVerdict, len(s.programs), len(s.names), tail(log.text(), 20))
 	}
+
 	var failed []string
 	for _, p := range s.programs {
 		if p.ExitCode != 0 {
 			failed = append(failed, fmt.Sprintf("%s (exit code %d)", p.Name, p.ExitCode))
 		}
 	}
+
 	if len(failed) > 0 {
 		return fmt.Errorf("%w: %v", ErrTestsFailed, failed)
 	}

@@ -50,12 +50,14 @@ func Build(ctx context.Context, o BuildOptions) ([]Program, error) {
 			p.ImportPath); err != nil {
 			return nil, fmt.Errorf("build the tests of %s: %w", p.ImportPath, err)
 		}
+
 		program, err := p.program(file)
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, program)
 	}
+
 	return out, nil
 }
 
@@ -96,6 +98,7 @@ func (p goPackage) program(file string) (Program, error) {
 	}
 	dir := path.Join(guestSource, filepath.ToSlash(rel))
 	program := Program{Name: p.ImportPath, Path: file, Dir: dir, Files: map[string]string{}}
+
 	// A test may read the files beside it, such as documentation that it compares with the code.
 	for _, f := range p.GoFiles {
 		program.Files[path.Join(dir, f)] = filepath.Join(p.Dir, f)
@@ -106,6 +109,7 @@ func (p goPackage) program(file string) (Program, error) {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return Program{}, fmt.Errorf("look for testdata of %s: %w", p.ImportPath, err)
 	}
+
 	return program, nil
 }
 
@@ -126,6 +130,7 @@ func goCommand(ctx context.Context, dir string, args ...string) (string, error) 
 		}
 		return "", fmt.Errorf("go %s: %w%s", args[0], err, indent(stderr.String()))
 	}
+
 	return stdout.String(), nil
 }
 

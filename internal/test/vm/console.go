@@ -33,6 +33,7 @@ func (c *console) Write(p []byte) (int, error) {
 		c.panicked = true
 		c.onPanic()
 	}
+
 	if len(c.log) > 2*maxKernelLog {
 		c.log = bytes.Clone(c.log[len(c.log)-maxKernelLog:])
 	}
@@ -63,5 +64,6 @@ func tail(log string, lines int) string {
 			break
 		}
 	}
+
 	return indent(strings.Join(all[from:min(len(all), from+lines)], "\n"))
 }

@@ -99,8 +99,10 @@ func TestVerdicts(t *testing.T) {
 			s.names = append(s.names, "p")
 			s.programs = append(s.programs, ProgramResult{Name: "p", ExitCode: c})
 		}
+
 		return s
 	}
+
 	for name, c := range map[string]struct {
 		limit, ended error
 		log          *console
@@ -146,11 +148,13 @@ func TestConsoleKeepsTheEnd(t *testing.T) {
 		_, err := c.Write([]byte("0123456789\r\n"))
 		require.NoError(t, err)
 	}
+
 	require.False(t, c.sawPanic())
 	for range 2 {
 		_, err := c.Write([]byte(panicText + "\r\n"))
 		require.NoError(t, err)
 	}
+
 	require.Equal(t, 1, panics)
 	require.Len(t, c.text(), maxKernelLog)
 	require.True(t, strings.HasSuffix(c.text(), "9\n"+panicText+"\n"+panicText+"\n"))

@@ -89,6 +89,7 @@ func (p *progress) Write(b []byte) (int, error) {
 		p.last = strings.TrimSpace(line)
 		p.log.Info(p.last)
 	}
+
 	return len(b), nil
 }
 

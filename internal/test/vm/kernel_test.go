@@ -122,6 +122,7 @@ func TestReleases(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "bullseye", r.Suite)
 	}
+
 	_, err := FindRelease("4.19")
 	require.ErrorIs(t, err, ErrUnknownKernel)
 	require.ErrorContains(t, err, "5.10, bullseye")

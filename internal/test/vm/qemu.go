@@ -69,6 +69,7 @@ func (m machine) start(ctx context.Context, log io.Writer, follow func(io.Reader
 		logW.Close()
 		return fmt.Errorf("start %s: %w", qemuProgram, err)
 	}
+
 	defer messagesR.Close()
 
 	ctx, stop := context.WithCancel(ctx)
@@ -86,9 +87,11 @@ func (m machine) start(ctx context.Context, log io.Writer, follow func(io.Reader
 		if followErr = follow(messagesR); followErr != nil {
 			stop()
 		}
+
 		// QEMU must not stay blocked on a full pipe.
 		_, _ = io.Copy(io.Discard, messagesR)
 	})
+
 	err = runToEnd(cmd, logW, messagesW)
 	readers.Wait()
 	if followErr != nil {
@@ -117,5 +120,6 @@ func runToEnd(cmd *exec.Cmd, given ...*os.File) error {
 		}
 		result <- err
 	}()
+
 	return <-result
 }

@@ -38,6 +38,7 @@ func FindRelease(name string) (Release, error) {
 		}
 		known = append(known, r.Name, r.Suite)
 	}
+
 	return Release{}, fmt.Errorf("%w %q: known are %s", ErrUnknownKernel, name,
 		strings.Join(known, ", "))
 }

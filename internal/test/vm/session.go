@@ -65,5 +65,6 @@ func (s *session) handle(m guest.Message) error {
 			return fmt.Errorf("pass on the guest's output: %w", err)
 		}
 	}
+
 	return nil
 }

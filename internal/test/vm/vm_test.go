@@ -91,6 +91,7 @@ func kernels() []string {
 			out = append(out, r.Name)
 		}
 	}
+
 	return out
 }
 
@@ -104,8 +105,10 @@ func TestGuestIsWhatProgramsArePromised(t *testing.T) {
 			t.Logf("not tried in the guest: %v", err)
 			continue
 		}
+
 		tools, commands = append(tools, tool), append(commands, line)
 	}
+
 	slices.Sort(commands)
 	p.Env = []string{"GUESTTEST_TOOLS=" + strings.Join(commands, "\n")}
 	for _, kernel := range kernels() {
@@ -141,6 +144,7 @@ func TestEachProgramHasItsOwnVerdict(t *testing.T) {
 		codes = append(codes, r.ExitCode)
 		t.Logf("%s took %v in the guest", r.Name, r.Duration)
 	}
+
 	require.Equal(t, []int{1, 137, 0, 0}, codes)
 	require.Equal(t, []string{"TestFail"}, result.Programs[0].Tests.Failed)
 	require.Contains(t, output.String(), "this test fails on purpose")
@@ -160,6 +164,7 @@ func TestAKernelPanicIsAnError(t *testing.T) {
 
 func TestAHungProgramIsATimeout(t *testing.T) {
 	needVM(t)
+
 	// The program stops itself, so its own limit cannot end it.
 	_, err := run(t, Options{Kernel: "6.1", Programs: []Program{misbehave(t, "TestHang")},
 		Timeout: time.Second})

@@ -114,6 +114,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	}
 	o = o.withDefaults()
 	o.Kernel = r.Name
+
 	// A missing program is reported at once, not after a download.
 	if _, err := findProgram(qemuProgram, qemuPackage); err != nil {
 		return Result{}, err
@@ -159,10 +160,12 @@ func findInit(path string) (string, error) {
 		}
 		path = filepath.Join(filepath.Dir(self), "guestinit")
 	}
+
 	if _, err := os.Stat(path); err != nil {
 		return "", fmt.Errorf("%w: the guest's init program, built from cmd/guestinit: %w",
 			ErrMissing, err)
 	}
+
 	return path, nil
 }
 
@@ -192,6 +195,7 @@ func (o Options) writeInitrd(ctx context.Context, p prepared, modules []string,
 		cmd.Stdout = f
 		err = errors.Join(cmd.Run(), f.Close())
 	}
+
 	if err != nil {
 		return "", fmt.Errorf("write the initramfs: %w%s", err, indent(stderr.String()))
 	}
@@ -203,6 +207,7 @@ func (o Options) writeInitrd(ctx context.Context, p prepared, modules []string,
 		return "", fmt.Errorf("an initramfs of %d MiB needs more memory than %d MiB: "+
 			"give the VM at least %d", size, o.Memory, (size+1)*initrdShare)
 	}
+
 	return initrd, nil
 }
 
@@ -238,14 +243,17 @@ func (o Options) addPrograms(tree string) (guest.Plan, error) {
 			default:
 				err = copyFile(tree, to, from, info.Mode())
 			}
+
 			if err != nil && !errors.Is(err, fs.ErrExist) { // another program brought it
 				return plan, err
 			}
 		}
+
 		env := append([]string{"KERNLB_VM=1", "KERNLB_KERNEL=" + o.Kernel}, p.Env...)
 		plan.Programs = append(plan.Programs, guest.Program{Path: at, Args: slices.Clone(p.Args),
 			Dir: dir, Env: env})
 	}
+
 	return plan, nil
 }
 

@@ -65,6 +65,7 @@ func (s service) find(match func(*kernelspace.Endpoint) bool) (*hcn.HostComputeE
 			return as[hcn.HostComputeEndpoint](l[i], nil)
 		}
 	}
+
 	return nil, fmt.Errorf("endpoint: %w", hcn.EndpointNotFoundError{})
 }
 
@@ -112,6 +113,7 @@ func (s service) GetLoadBalancerByID(id string) (*hcn.HostComputeLoadBalancer, e
 			return as[hcn.HostComputeLoadBalancer](l[i], nil)
 		}
 	}
+
 	return nil, hcn.LoadBalancerNotFoundError{LoadBalancerId: id}
 }
 

@@ -25,6 +25,7 @@ func main() {
 			out[all[i].Name], err = run(&all[i])
 		}
 	}
+
 	if err == nil {
 		err = json.NewEncoder(os.Stdout).Encode(out)
 	}
@@ -61,6 +62,7 @@ func run(s *scenario) ([]outcome, error) {
 		p.OnServiceSynced()
 		proxiers = append(proxiers, p)
 	}
+
 	var out []outcome
 	var before objects
 	for _, step := range s.Steps {
@@ -71,12 +73,14 @@ func run(s *scenario) ([]outcome, error) {
 				return nil, fmt.Errorf("%s: %w", s.Name, err)
 			}
 		}
+
 		o, err := observe(h, s)
 		if err != nil {
 			return nil, err
 		}
 		out, before = append(out, o), step
 	}
+
 	return out, nil
 }
 
@@ -98,6 +102,7 @@ func tellOf[T any, O interface {
 		o := O(&before[i])
 		known[o.GetName()] = o
 	}
+
 	for i := range after {
 		o := O(&after[i])
 		if was := known[o.GetName()]; was == nil {
@@ -105,8 +110,10 @@ func tellOf[T any, O interface {
 		} else if !equality.Semantic.DeepEqual(was, o) {
 			update(was, o)
 		}
+
 		delete(known, o.GetName())
 	}
+
 	for _, o := range known {
 		gone(o)
 	}

@@ -18,6 +18,7 @@ func machine(s *scenario) (*hnsfake.Service, error) {
 			return nil, err
 		}
 	}
+
 	h.Calls()
 	return h, nil
 }
@@ -52,6 +53,7 @@ func observe(h *hnsfake.Service, s *scenario) (o outcome, err error) {
 			o.Endpoints[a] = text(e)
 		}
 	}
+
 	lbs, err := h.LoadBalancers()
 	if err != nil {
 		return o, err
@@ -65,12 +67,14 @@ func observe(h *hnsfake.Service, s *scenario) (o outcome, err error) {
 		slices.Sort(lb.HostComputeEndpoints)
 		o.LoadBalancers[k.String()] = text(lb)
 	}
+
 	for _, c := range h.Calls() {
 		if before, _, found := strings.Cut(c, "ABCDEF00"); found {
 			c = strings.TrimSpace(before)
 		}
 		o.Calls = append(o.Calls, c)
 	}
+
 	slices.Sort(o.Calls) // winkernel walks a map
 	return o, nil
 }

@@ -30,6 +30,7 @@ func build(dir string) (string, error) {
 		replace[filepath.Join(here, "winkernel", f)] =
 			filepath.Join(theirs, "pkg/proxy/winkernel", f)
 	}
+
 	replace[filepath.Join(here, "winkernel/stub_windows.go")] =
 		filepath.Join(here, "winkernel/overlay.go.txt")
 	for file, words := range map[string][]string{
@@ -49,8 +50,10 @@ func build(dir string) (string, error) {
 			Replace(string(text))), 0o600); err != nil {
 			return "", err
 		}
+
 		replace[filepath.Join(root, file)] = changed
 	}
+
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		return "", err

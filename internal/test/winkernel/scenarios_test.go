@@ -152,6 +152,7 @@ func failing(dsr config, cluster, nodePort, local corev1.Service) (l []scenario)
 				append(c.steps[:len(c.steps)-1:len(c.steps)-1], fails, last)...))
 		}
 	}
+
 	return l
 }
 
@@ -172,8 +173,10 @@ next:
 				byClient(&l[j])
 				services++
 			}
+
 			s.Steps[i].Services = l
 		}
+
 		if services > 0 {
 			sticky = append(sticky, s)
 		}
@@ -197,12 +200,14 @@ func on(network, of string, c config, steps ...objects) scenario {
 			`{"DestinationPrefix":"` + pods + `","IsolationId":4096,"ProviderAddress":"` + node +
 				`","DistributedRouterMacAddress":"00-11-22-33-44-55"}`)}
 	}
+
 	subnets := []kernelspace.Subnet{{IPAddressPrefix: "192.168.4.0/23"},
 		{IPAddressPrefix: "192:168::/64"}}
 	endpoint := func(name, addr string) kernelspace.Endpoint {
 		return kernelspace.Endpoint{Name: name, MacAddress: hostMAC,
 			IPConfigurations: []kernelspace.IPConfig{{IPAddress: addr}}}
 	}
+
 	return scenario{Case: of, Features: hnsfake.AllFeatures, Config: c, Steps: steps,
 		Network: kernelspace.Network{ID: networkID, Name: "TestNetwork", Type: network,
 			Ipams:    []kernelspace.Ipam{{Subnets: subnets}},
@@ -289,6 +294,7 @@ func step(endpoints string, services ...corev1.Service) (o objects) {
 					text = a
 					_, _ = fmt.Sscan(p, &port)
 				}
+
 				yes, ready := true, !gone
 				e := discovery.Endpoint{Addresses: []string{text}, Conditions: discovery.
 					EndpointConditions{Ready: &ready, Serving: &yes, Terminating: &gone}}
@@ -297,11 +303,13 @@ func step(endpoints string, services ...corev1.Service) (o objects) {
 				}
 				s.Endpoints = append(s.Endpoints, e)
 			}
+
 			s.Ports = []discovery.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}}
 			if len(s.Endpoints) > 0 {
 				o.Slices = append(o.Slices, s)
 			}
 		}
 	}
+
 	return o
 }

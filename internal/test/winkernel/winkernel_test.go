@@ -67,6 +67,7 @@ func TestSameLoadBalancers(t *testing.T) {
 			}
 		}
 	}
+
 	fmt.Fprintf(&out, "%d of %d steps have the same load balancers\n", same, steps)
 	if *update {
 		require.NoError(t, os.WriteFile(differences, []byte(out.String()), 0o644))
@@ -87,6 +88,7 @@ func compare(object string, theirs, ours map[string]string) string {
 				cmp.Or(a, "none"), cmp.Or(b, "none"))
 		}
 	}
+
 	return out.String()
 }
 
@@ -100,6 +102,7 @@ func compareCalls(theirs, ours []string) string {
 			b = append(b, c)
 		}
 	}
+
 	var out string
 	for _, c := range a {
 		out += "\twinkernel alone calls: " + c + "\n"
@@ -144,12 +147,14 @@ func ourOutcomes(t *testing.T, s *scenario) (out []outcome, err error) {
 		} else if err != nil {
 			require.ErrorIs(t, err, hnsfake.ErrFault, s.Case)
 		}
+
 		o, err := observe(h, s)
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, o)
 	}
+
 	return out, nil
 }
 
@@ -160,6 +165,7 @@ func wine() string {
 			return found
 		}
 	}
+
 	return ""
 }
 
@@ -173,6 +179,7 @@ func TestTheRecordIsWinkernels(t *testing.T) {
 	case testing.Short():
 		t.Skip("builds kube-proxy's proxier, which takes minutes the first time")
 	}
+
 	dir := t.TempDir()
 	program, err := build(dir)
 	require.NoError(t, err)

@@ -30,6 +30,7 @@ func (a Affinity) Compare(o Affinity) int {
 		}
 		return 0
 	}
+
 	return cmp.Or(cmp.Compare(whole(a), whole(o)), cmp.Compare(a.Bits, o.Bits),
 		cmp.Compare(a.Seconds, o.Seconds))
 }
@@ -127,6 +128,7 @@ func ClientsOf(fe *servicemodel.Frontend) servicemodel.FrontendKey {
 		f := nft.Families[nft.FamilyIndex(fe.Key.Addr)]
 		return servicemodel.FrontendKey{Addr: ServiceID(fe.Service.Name, f)}
 	}
+
 	return fe.Key
 }
 
@@ -144,5 +146,6 @@ func ClientEntry(f *nft.Family, group string, e nft.Elem) (key servicemodel.Fron
 	default:
 		key, ep = r.Frontend(f.Any, false), d.Endpoint(f.AddrLen)
 	}
+
 	return key, ep, r.Done() && d.Done()
 }

@@ -47,6 +47,7 @@ func (w *Writer) Frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to S
 		member(SetSplit, -1)
 		w.verdict(fe, true, external, to)
 	}
+
 	switch fe.Masquerade {
 	case servicemodel.FromAnywhere:
 		member(setMasqAll, -1)
@@ -55,10 +56,12 @@ func (w *Writer) Frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to S
 	case servicemodel.FromHost:
 		member(setMasqHost, -1)
 	}
+
 	if fe.MasqueradeIP.IsValid() {
 		w.data = nft.AppendAddr(w.data[:0], fe.MasqueradeIP)
 		to(w.names.get(k.Prefix, SetMasqIPs, -1), nft.Elem{Key: w.key, Data: w.data})
 	}
+
 	if fe.Affinity > 0 {
 		w.affinity(fe, to)
 	}
@@ -95,6 +98,7 @@ func (w *Writer) verdict(fe *servicemodel.Frontend, outside bool, p *servicemode
 			w.scheduled(fe, outside, p, to)
 			return
 		}
+
 		class := ClassOf(SlotCount(p))
 		for than := range class {
 			if isOver(class, than) {
@@ -135,6 +139,7 @@ func (w *Writer) slots(fe *servicemodel.Frontend, outside bool, old, new *servic
 		w.slots(fe, outside, old, nil, del, add)
 		old = nil
 	}
+
 	k := KindOf(fe.Key)
 	name := k.SlotMap(outside, way)
 	w.key = nft.AppendFrontend(w.key[:0], fe.Key)
@@ -146,8 +151,10 @@ func (w *Writer) slots(fe *servicemodel.Frontend, outside bool, old, new *servic
 			w.ud = nft.AppendComment(w.ud[:0], en.comment(named, p))
 			e.UserData = w.ud
 		}
+
 		to(name, e)
 	}
+
 	renamed := old != nil && new != nil && old.Scheduler != new.Scheduler
 	a, b := w.entriesOf(old), w.entriesOf(new)
 	for at := 0; ; at++ {

@@ -15,6 +15,7 @@ func (w *Writer) affinity(fe *servicemodel.Frontend, to Sink) {
 		w.data = nft.AppendAddr(w.data[:0], ServiceID(fe.Service.Name, f))
 		e.Data = w.data
 	}
+
 	to(w.names.get(KindOf(fe.Key).Prefix, SetAffinity+affinityOf(fe).name(), -1), e)
 }
 
@@ -33,6 +34,7 @@ func (w *Writer) ByAddress(fe *servicemodel.Frontend, outside bool, old, new *se
 			to(name, nft.Elem{Key: nft.AppendAddr(w.key, ep.Addr()), Data: w.data})
 		}
 	}
+
 	for _, c := range w.PoolChange(old, new).byAddress() {
 		write(del, c.old)
 		write(add, c.new)

@@ -19,6 +19,7 @@ func (w *Writer) Blocks(t *servicemodel.Table, fe *servicemodel.Frontend, to Sin
 			to(BlockMap(b.Bits), nft.Elem{Key: w.key, Data: w.data})
 		}
 	}
+
 	if first := t.FirstRange(k.Addr); first != nil && first.Key == k {
 		w.key = nft.AppendAddr(w.key[:0], k.Addr)
 		to(SetRangeAddresses, nft.Elem{Key: w.key})
@@ -33,5 +34,6 @@ func firstWith(t *servicemodel.Table, k servicemodel.FrontendKey,
 			return r.Key
 		}
 	}
+
 	return k
 }

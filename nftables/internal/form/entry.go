@@ -51,17 +51,20 @@ func ParseEntry(ep netip.AddrPort, comment string) (e Entry, s servicemodel.Sche
 				s = parsed
 			}
 		}
+
 		if v, ok := strings.CutPrefix(word, slotWord); ok {
 			n, err := strconv.ParseUint(v, 10, 16)
 			if e.Slot = int32(n); err != nil {
 				e.Slot = -1
 			}
 		}
+
 		if v, ok := strings.CutPrefix(word, weightWord); ok {
 			n, _ := strconv.ParseUint(v, 10, 16)
 			e.weight = uint16(n)
 		}
 	}
+
 	return e, s
 }
 
@@ -87,10 +90,12 @@ func unitsFrom(p *servicemodel.Pool, l []Entry) *servicemodel.Pool {
 			p.Units = append(p.Units, at)
 		}
 	}
+
 	if _, err := servicemodel.NewTable(servicemodel.Contents{
 		Pools: []*servicemodel.Pool{p}}); err != nil {
 		return nil
 	}
+
 	return p
 }
 
@@ -120,6 +125,7 @@ func PoolFrom(id servicemodel.PoolID, s servicemodel.Scheduler, l []Entry,
 			p.Slots = append(p.Slots, slot)
 		}
 	}
+
 	if in == ByMaglev && p.MaglevSize() != len(l) {
 		return nil
 	}
@@ -158,6 +164,7 @@ func (l *entries) next() bool {
 	case l.seen != nil:
 		i, l.table = int(l.table[0]), l.table[1:]
 	}
+
 	s := &l.slots[i]
 	l.now = Entry{Endpoint: s.Endpoint, Slot: -1}
 	switch {
@@ -172,6 +179,7 @@ func (l *entries) next() bool {
 			l.slots, l.taken = l.slots[1:], 0
 		}
 	}
+
 	return true
 }
 

@@ -71,6 +71,7 @@ func newKind(prefix, noEndpoints string) *Kind {
 		k.slotMaps[w] = k.Prefix + name + SetEndpoints
 		k.outsideSlotMaps[w] = k.outside + name + SetEndpoints
 	}
+
 	return k
 }
 
@@ -90,6 +91,7 @@ func KindOf(k servicemodel.FrontendKey) *Kind {
 	case k.EndPort != 0:
 		return KindRange
 	}
+
 	return KindService
 }
 

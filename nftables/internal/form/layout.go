@@ -38,6 +38,7 @@ func SetsOf(f *nft.Family, s *Shape) []*nft.Set {
 				Flags:   nft.SetInterval | nft.SetConcat,
 				Comment: "who may connect to the restricted"})
 	}
+
 	return append(l, &nft.Set{Name: SetSettings, Key: []nft.Field{nft.FieldMark},
 		Comment: "what the rules were made for"})
 }
@@ -61,6 +62,7 @@ func (k *Kind) EndpointMaps(f *nft.Family, s *Shape) (l []*nft.Set) {
 				Typeof: true, Comment: comment})
 		}
 	}
+
 	return l
 }
 
@@ -79,6 +81,7 @@ func (k *Kind) Memberships(f *nft.Family, s *Shape) []*nft.Set {
 		last := l[len(l)-1]
 		last.Data, last.Flags = []nft.Field{f.Addr}, nft.SetMap
 	}
+
 	add(k.Prefix+setReject, "no endpoint anywhere")
 	add(k.Prefix+setDrop, "no endpoint for this traffic here")
 	for class := range s.classes() - 1 {
@@ -91,6 +94,7 @@ func (k *Kind) Memberships(f *nft.Family, s *Shape) []*nft.Set {
 			add(k.Prefix+OverName(SetExternalOver, class), "")
 		}
 	}
+
 	whole := false
 	for _, a := range s.affinityOf(k) {
 		add(affinityName(k, a), "")
@@ -100,6 +104,7 @@ func (k *Kind) Memberships(f *nft.Family, s *Shape) []*nft.Set {
 			last.Data, last.Flags, last.Comment = []nft.Field{f.Addr}, nft.SetMap, "their services"
 		}
 	}
+
 	for _, outside := range []bool{false, true} {
 		if whole && (s.Has(SplitPools) || !outside) {
 			l = append(l, &nft.Set{Name: PrefixOf(k, outside) + setByAddress,
@@ -107,6 +112,7 @@ func (k *Kind) Memberships(f *nft.Family, s *Shape) []*nft.Set {
 				Comment: "endpoints of whole services, by address"})
 		}
 	}
+
 	for _, outside := range []bool{false, true} {
 		if s.Has(Ways) && (s.Has(SplitPools) || !outside) {
 			add(PrefixOf(k, outside)+SetScheduled, "how to choose, unless at random")
@@ -114,6 +120,7 @@ func (k *Kind) Memberships(f *nft.Family, s *Shape) []*nft.Set {
 			last.Data, last.Flags = []nft.Field{nft.FieldVerdict}, nft.SetMap
 		}
 	}
+
 	return l
 }
 
@@ -131,11 +138,13 @@ func AffinityMapsOf(f *nft.Family, s *Shape) (l []*nft.Set) {
 				key = slices.Delete(key, 2, 3)
 			}
 		}
+
 		for i := range AffinityMaps {
 			l = append(l, &nft.Set{Name: AffinityMap(group, i), Key: key, Data: data,
 				Size: AffinitySize, Flags: nft.SetMap | nft.SetTimeout | nft.SetEval,
 				Comment: "what clients were given"})
 		}
 	}
+
 	return l
 }

@@ -39,6 +39,7 @@ func leafOf(k *Kind, outside bool, p *servicemodel.Pool) Leaf {
 	case ByHash:
 		l.Slots = 1 << bits.Len(uint(l.Slots-1))
 	}
+
 	return l
 }
 
@@ -85,6 +86,7 @@ func ParseLeaf(chain string) (l Leaf, ok bool) {
 			}
 		}
 	}
+
 	return Leaf{}, false
 }
 

@@ -48,10 +48,12 @@ func (w *walker) chain(name string, share float64) (back float64) {
 					return w.chain(w.leaf.chain(), share)
 				}
 			}
+
 			if strings.HasSuffix(r.Text(), "0 return") { // of a hash of two
 				share /= 2
 				back += share
 			}
+
 			if r.Text() == "ct status dnat return" && w.matches(r.Text(), 0) {
 				return back + share
 			}
@@ -64,6 +66,7 @@ func (w *walker) chain(name string, share float64) (back float64) {
 			}
 		}
 	}
+
 	return back + share
 }
 
@@ -81,12 +84,14 @@ func (w *walker) rule(text string, share float64) float64 {
 		case m[1] == "jhash": // after a hash of two, a draw in the upper half
 			from = n / 2
 		}
+
 		hit := share * max(0, float64(min(n, w.slots)-from)/float64(n-from))
 		if n < w.slots && m[1] != "jhash" {
 			w.left += hit
 		}
 		return share - hit
 	}
+
 	if !w.matches(text, share) {
 		return share
 	}
@@ -97,6 +102,7 @@ func (w *walker) rule(text string, share float64) float64 {
 	case m[1] == "jump":
 		return w.chain(m[2], share)
 	}
+
 	return 0
 }
 
@@ -116,12 +122,14 @@ func (w *walker) matches(text string, share float64) bool {
 			end = min(end, i)
 		}
 	}
+
 	for _, m := range askedFor.FindAllStringSubmatch(text[:end], -1) {
 		w.lookups += share
 		if w.in[m[2]] == (m[1] != "") {
 			return false
 		}
 	}
+
 	return end == len(text)
 }
 
@@ -148,6 +156,7 @@ func walkerIn(sh *Shape, slots int) *walker {
 			w.in[KindService.Prefix+OverName(SetOver, than)] = isOver(ClassOf(slots), than)
 		}
 	}
+
 	return w
 }
 
@@ -201,11 +210,14 @@ func TestLookupsAreDocumented(t *testing.T) {
 				!strings.HasPrefix(hook, "nat") {
 				w.chain(hook, 1)
 			}
+
 			counts += fmt.Sprintf(" %.1f |", w.lookups)
 		}
+
 		line := "| " + what + " |" + counts + "\n"
 		assert.True(t, strings.Contains(string(text), line), line)
 	}
+
 	for _, slots := range []int{1, 2, 3, 10, 100} {
 		row(fmt.Sprintf("first packet, a pool of %d", slots), slots, false)
 	}
@@ -224,6 +236,7 @@ func TestLookupsAreDocumented(t *testing.T) {
 		scheduled.Uses, scheduled.Leaves = scheduled.Uses|Ways, append(scheduled.Leaves,
 			l.chain())
 	}
+
 	row("first packet, a pool of 10 beside services with schedulers", 10, false)
 	for i, name := range []string{"`rr`", "`sh`", "`mh`"} {
 		by = all[i]

@@ -115,6 +115,7 @@ func (o *Ownership) Parts(f *nft.Family, owners []string, t *servicemodel.Table)
 				o.Frontends[owner] = append(o.Frontends[owner], fe.Key)
 			}
 		}
+
 		o.Hairpins[owner] = map[netip.Addr]bool{}
 		for a := range part.Hairpins() {
 			if own(a) {
@@ -122,6 +123,7 @@ func (o *Ownership) Parts(f *nft.Family, owners []string, t *servicemodel.Table)
 				o.Users[SetHairpins][a]++
 			}
 		}
+
 		for a := range part.ClusterIPs() {
 			if own(a) {
 				o.Users[SetClusterIPs][a]++

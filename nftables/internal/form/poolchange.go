@@ -29,6 +29,7 @@ func (c *poolChange) byAddress() []addressChange {
 			at[ep.Addr()] = len(at)
 		}
 	}
+
 	l := make([]addressChange, len(at))
 	least := func(p *servicemodel.Pool, of func(*addressChange) *netip.AddrPort) {
 		if p == nil || len(at) == 0 {
@@ -43,6 +44,7 @@ func (c *poolChange) byAddress() []addressChange {
 			}
 		}
 	}
+
 	least(c.old, func(a *addressChange) *netip.AddrPort { return &a.old })
 	least(c.new, func(a *addressChange) *netip.AddrPort { return &a.new })
 	c.addresses = slices.DeleteFunc(l, func(a addressChange) bool { return a.old == a.new })
@@ -61,6 +63,7 @@ func without(old, new *servicemodel.Pool) []netip.AddrPort {
 		kept[s.New.Endpoint] = true
 		gone = append(gone, s.Old.Endpoint)
 	}
+
 	return slices.DeleteFunc(gone, func(ep netip.AddrPort) bool {
 		return kept[ep] || !ep.IsValid()
 	})

@@ -13,6 +13,7 @@ func (h *Hooks) Program(f *nft.Family, r servicemodel.Rules, s *Shape) nft.Progr
 		b.balances(k)
 		b.frontends(k)
 	}
+
 	b.leaves(s.Leaves)
 	b.dispatch()
 	b.ranges()
@@ -35,5 +36,6 @@ func (b *builder) dispatch() {
 		c.Add(b.frontend(KindNodePort).In(KindNodePort.Registry), b.nodeAddress(p),
 			nft.Goto(KindNodePort.chain))
 	}
+
 	b.toRanges(c, nft.Goto(chainDispatchRanges))
 }

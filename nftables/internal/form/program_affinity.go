@@ -85,6 +85,7 @@ func (b *builder) given(k *Kind, a Affinity) string {
 			nft.Goto(b.byAddress(k, false)))
 		c.Add(b.f.ResetDaddr())
 	}
+
 	return name
 }
 
@@ -104,6 +105,7 @@ func (b *builder) byAddress(k *Kind, outside bool) string {
 		c.Add(frontend.In(k.Prefix+SetSplit), b.f.NotFromPods(b.rules.LocalPods),
 			nft.FIBSaddrNotLocal, nft.Goto(b.byAddress(k, true)))
 	}
+
 	c.Add(b.f.DNAT(frontend.With(b.f.Daddr).Map(name)))
 	c.Add(b.f.ResetDaddr())
 	return name
@@ -128,16 +130,19 @@ func (b *builder) learn() {
 			inService = b.f.SetSaddr(service.Map(affinityName(KindService, a)))
 			inNodePort = b.f.SetSaddr(nodePort.Map(affinityName(KindNodePort, a)))
 		}
+
 		rules = append(rules, nft.Join(withPorts, inService, put))
 		if b.shape.Has(StickyNodePorts) {
 			rules = append(rules, nft.Join(withPorts, service.NotIn(KindService.Registry),
 				inNodePort, put))
 		}
 	}
+
 	if len(b.shape.affinityOf(KindRange)) > 0 {
 		rules = append([]nft.Rule{nft.Join(withPorts, service.NotIn(KindService.Registry),
 			b.f.CTDaddr.In(SetRangeAddresses), nft.Jump(chainLearnRanges))}, rules...)
 	}
+
 	b.Chain(ChainLearn).Rules = rules
 }
 
@@ -167,5 +172,6 @@ func (b *builder) learnIn(c *nft.ProgramChain, a Affinity, i int) {
 		c.Add(withPorts, service.NotIn(KindService.Registry),
 			nodePort.In(KindNodePort.Prefix+SetSplit), outside)
 	}
+
 	c.Add(withPorts, update(GroupClients, service, endpoint))
 }

@@ -13,9 +13,11 @@ func (b *builder) newPackets() {
 		c := b.Chain(k.noEndpoints)
 		c.Add(b.in(k, setDrop), nft.Drop)
 		c.Add(b.in(k, setReject), b.asItWas(k), b.answer(b.rules.NoEndpoints))
+
 		// A commit came while the packet was in the chains of type nat. Its client sends again.
 		c.Add(nft.Drop)
 	}
+
 	translated := func(c *nft.ProgramChain) {
 		if b.affinity() {
 			// Only the first packet of a flow is remembered, because only then was an endpoint just
@@ -23,8 +25,10 @@ func (b *builder) newPackets() {
 			// again, when the endpoint is long gone.
 			c.Add(nft.CTStatusDNAT, nft.CTUnconfirmed, nft.Goto(ChainLearn))
 		}
+
 		c.Add(nft.CTStatusDNAT, nft.Return)
 	}
+
 	in := b.Chain(chainNewInput)
 	translated(in)
 	in.Add(b.frontend(KindService).In(KindService.Registry), nft.Goto(KindService.noEndpoints))
@@ -32,6 +36,7 @@ func (b *builder) newPackets() {
 		in.Add(b.frontend(KindNodePort).In(KindNodePort.Registry), at,
 			nft.Goto(KindNodePort.noEndpoints))
 	}
+
 	b.toRanges(in, nft.Jump(chainNewRanges))
 	c := b.Chain(chainNew)
 	translated(c)
@@ -68,6 +73,7 @@ func (b *builder) answer(answer string) nft.Rule {
 	case answerReset:
 		return nft.Goto(chainReset)
 	}
+
 	return b.f.Reject()
 }
 

@@ -29,6 +29,7 @@ func (b *builder) balances(k *Kind) {
 	if !b.shape.Has(SplitPools) {
 		return
 	}
+
 	// A commit may have come after the lookup in the set. The frontend's outside clients may now
 	// have the same endpoints as others.
 	outside := k.outside
@@ -66,10 +67,12 @@ func (b *builder) balance(k *Kind, prefix, over string, none nft.Rule) {
 				c.Add(b.frontend(k).In(to), nft.Goto(to))
 			}
 		}
+
 		if class == 0 {
 			b.smallest(c, k, prefix, none)
 			continue
 		}
+
 		for range draws {
 			c.Add(nft.Jump(drawName(prefix, MostSlots(class))))
 		}
@@ -86,6 +89,7 @@ func (b *builder) smallest(c *nft.ProgramChain, k *Kind, prefix string, none nft
 		c.Add(b.frontend(k).VMap(prefix + SetScheduled))
 		c.Add(nft.Jump(drawName(prefix, 1)))
 	}
+
 	c.Add(none)
 }
 
@@ -99,6 +103,7 @@ func (b *builder) draw(k *Kind, prefix string) {
 		b.Chain(drawName(prefix, n)).Add(b.dnat(k, prefix, AtRandom, nft.NumgenRandom(n)))
 		last.Add(nft.Jump(drawName(prefix, n)))
 	}
+
 	for _, w := range []Feature{InTurn, ByHash, ByMaglev} {
 		if b.shape.Has(w) {
 			last.Add(b.dnat(k, prefix, w, nft.NumgenRandom(1)))
@@ -118,6 +123,7 @@ func (b *builder) frontends(k *Kind) {
 		// The frontend may be newer than the check in the chains before DNAT.
 		c.Add(b.forbidden(k), nft.Drop)
 	}
+
 	c.Add(b.in(k, setMasqAll), mark)
 	if b.shape.Has(NotFromPods) {
 		c.Add(notPods, b.in(k, SetMasqNotPods), mark)

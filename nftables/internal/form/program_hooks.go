@@ -26,6 +26,7 @@ func (b *builder) baseChains() {
 		b.sources(b.Filter("sources-prerouting", nft.HookPrerouting, prioSources))
 		b.sources(b.Filter("sources-output", nft.HookOutput, prioSources))
 	}
+
 	b.destinations()
 	if b.rules.MasqueradeNeighbours {
 		b.neighbours(b.Filter("neighbours-prerouting", nft.HookPrerouting, prioLearn))
@@ -37,6 +38,7 @@ func (b *builder) baseChains() {
 			nft.CTNotDNAT, nft.Drop)
 		input.Add(nft.Jump(ChainGuard))
 	}
+
 	// A packet of an established connection meets this one rule in each hook.
 	input.Add(nft.CTStateNew, nft.Goto(chainNewInput))
 	b.Filter(FilterChains[1], nft.HookForward, filter).Add(nft.CTStateNew, nft.Goto(chainNew))

@@ -59,6 +59,7 @@ func (b *builder) level(l *Leaf, half int, client nft.Concat) string {
 		c.Add(nft.JHash(client, 2, seed).IsZero(), nft.Return)
 		c.Add(b.slot(l, nft.JHash(client, 2*half, seed)))
 	}
+
 	return name
 }
 

@@ -12,6 +12,7 @@ func (b *builder) masquerade() {
 		b.masqueradeAs(c, clear)
 		return
 	}
+
 	for _, ours := range b.ours() {
 		c.Add(withPorts, ours, clear, nft.Masquerade)
 	}
@@ -37,6 +38,7 @@ func (b *builder) masqueradeAs(c *nft.ProgramChain, clear nft.Rule) {
 		c.Add(b.f.SNATAddr(key.Map(k.Prefix + SetMasqIPs)))
 		c.Add(nft.Masquerade)
 	}
+
 	if b.shape.Has(Ranges) {
 		b.masqueradeRangeAs(to)
 	}
@@ -62,6 +64,7 @@ func (b *builder) masqueradeRangeAs(to func(*Kind) nft.Rule) {
 		key := nft.Concat{nft.PortPrefix(nft.DPort, bits), b.f.CTDaddr, nft.L4Proto}
 		c.Add(b.f.SetSaddr(key.Map(BlockMap(bits))), nft.Goto(chainMasqRange))
 	}
+
 	c.Add(nft.Masquerade)
 
 	c = b.Chain(chainMasqRange)

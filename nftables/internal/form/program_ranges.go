@@ -24,6 +24,7 @@ func (b *builder) ranges() {
 		c.Add(b.forbidden(KindRange), b.f.ResetDaddr(), b.forbid())
 		c.Add(b.f.ResetDaddr())
 	}
+
 	if len(b.shape.affinityOf(KindRange)) > 0 {
 		b.learnRanges()
 	}
@@ -49,6 +50,7 @@ func (b *builder) learnRanges() {
 		key := nft.Concat{nft.PortPrefix(nft.DPort, bits), b.f.CTDaddr, nft.L4Proto}
 		c.Add(withPorts, b.f.SetSaddr(key.Map(BlockMap(bits))), nft.Goto(chainLearnRange))
 	}
+
 	c = b.Chain(chainLearnRange)
 	frontend, client := nft.Concat{b.f.CTDaddr, nft.L4Proto, b.f.Saddr},
 		b.rangeClient(b.f.CTSaddr, b.f.Saddr)
@@ -62,5 +64,6 @@ func (b *builder) learnRanges() {
 			last.Add(b.f.ResetSaddr(), nft.Accept)
 		}
 	}
+
 	c.Add(b.f.ResetSaddr(), nft.Accept)
 }

@@ -29,6 +29,7 @@ func (s *Shape) blockBits() (l []uint8) {
 			l = append(l, uint8(bits))
 		}
 	}
+
 	return l
 }
 
@@ -39,10 +40,12 @@ func rangeSets(f *nft.Family, s *Shape) (l []*nft.Set) {
 			Key: []nft.Field{nft.FieldPort, f.Addr, nft.FieldProto}, Data: []nft.Field{f.Addr},
 			Flags: nft.SetMap, Comment: "blocks of ports, and their ranges"})
 	}
+
 	if l != nil {
 		l = append(l, &nft.Set{Name: SetRangeAddresses, Key: []nft.Field{f.Addr},
 			Comment: "addresses with ranges of ports"})
 	}
+
 	return l
 }
 

@@ -47,6 +47,7 @@ func ParseSettings(m map[string]*nft.Elem) (rules servicemodel.Rules, records ma
 			lines = append(lines, line)
 		}
 	}
+
 	rules, err = rendering.ParseSettings(LayoutNumber, lines)
 	return rules, records, err
 }

@@ -42,6 +42,7 @@ func (s *Shape) AddFrontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
 			s.Uses |= StickyNodePorts
 		}
 	}
+
 	if fe.Sources != nil {
 		s.Uses |= SourceRanges
 	}
@@ -55,6 +56,7 @@ func (s *Shape) AddFrontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
 	case servicemodel.FromHost:
 		s.Uses |= SplitPools
 	}
+
 	if fe.External != fe.Internal {
 		s.Uses |= SplitPools
 	}
@@ -89,6 +91,7 @@ func (s *Shape) affinityOf(k *Kind) []Affinity {
 			return a.Whole || a.Bits > 0
 		})
 	}
+
 	return s.Affinity
 }
 
@@ -100,6 +103,7 @@ func (s *Shape) AffinityGroups() (l []string) {
 			l = Insert(l, groupOutside, strings.Compare)
 		}
 	}
+
 	if len(s.affinityOf(KindRange)) > 0 {
 		l = Insert(l, groupRanges, strings.Compare)
 	}

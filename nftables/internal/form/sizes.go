@@ -44,6 +44,7 @@ func compared(class int) []int {
 	case class%2 == 1:
 		return []int{class + 1, class}
 	}
+
 	return nil
 }
 

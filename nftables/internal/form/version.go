@@ -100,6 +100,7 @@ func (v Version) Next(anew bool, home *nft.Family, first func() uint32, unswept,
 	case anew, v.Number == EpochLength:
 		n.Home, n.Epoch, n.Number = home, v.Epoch+1, 1
 	}
+
 	return n
 }
 
@@ -142,5 +143,6 @@ func VersionOf(home *nft.Family, epoch uint32, elems []nft.Elem) (Version, bool)
 			v.Unfinished = slices.Contains(notes, commentNotYet)
 		}
 	}
+
 	return v, v.Number > 0 && v.Number <= EpochLength
 }

@@ -19,14 +19,17 @@ func TestVersionsAreReadBack(t *testing.T) {
 			}
 			v.Elem(n).Each(func(e nft.Elem) { l = append(l, e) })
 		}
+
 		return l
 	}
+
 	for _, want := range []Version{{Epoch: 5, Number: 3}, {Epoch: 5, Number: 3, Unswept: true},
 		{Epoch: 5, Number: 3, Owners: true}, {Epoch: 5, Number: 3, Unswept: true, Owners: true}} {
 		got, ok := VersionOf(nil, 5, elems(want, 2, 3, 1))
 		require.True(t, ok)
 		require.Equal(t, want, got)
 	}
+
 	for name, l := range map[string][]nft.Elem{
 		"empty":       nil,
 		"a gap":       elems(Version{}, 1, 3),
@@ -38,6 +41,7 @@ func TestVersionsAreReadBack(t *testing.T) {
 		_, ok := VersionOf(nil, 5, l)
 		require.False(t, ok, name)
 	}
+
 	epoch, ok := EpochOf("version-0000002a", VersionSet(42).Spec())
 	require.True(t, ok)
 	require.Equal(t, uint32(42), epoch)
@@ -46,6 +50,7 @@ func TestVersionsAreReadBack(t *testing.T) {
 		_, ok := EpochOf(name, VersionSet(42).Spec())
 		require.False(t, ok, name)
 	}
+
 	_, ok = EpochOf("version-0000002a", nft.SetSpec{})
 	require.False(t, ok)
 }

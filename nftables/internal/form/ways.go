@@ -40,6 +40,7 @@ func EntryCount(p *servicemodel.Pool) int {
 	case p.Units != nil:
 		return len(p.Units)
 	}
+
 	return SlotCount(p)
 }
 

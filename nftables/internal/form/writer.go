@@ -33,6 +33,7 @@ func (c names) get(prefix, rest string, n int) string {
 		}
 		c[k] = s
 	}
+
 	return s
 }
 
@@ -82,6 +83,7 @@ func (w *Writer) PoolChange(old, new *servicemodel.Pool) *poolChange {
 			return c
 		}
 	}
+
 	c := &poolChange{old: old, new: new, Lost: without(old, new)}
 	copy(w.Changes[1:], w.Changes[:])
 	w.Changes[0] = c
@@ -99,6 +101,7 @@ func (w *Writer) entriesOf(p *servicemodel.Pool) entries {
 	case l.units != nil:
 		l.seen = make([]bool, len(p.Slots))
 	}
+
 	return l
 }
 
@@ -110,6 +113,7 @@ func (w *Writer) maglev(p *servicemodel.Pool) []uint16 {
 			return w.tables[i].table
 		}
 	}
+
 	w.tables[0], w.tables[1] = w.tables[1], maglevTable{p, p.Maglev()}
 	return w.tables[1].table
 }

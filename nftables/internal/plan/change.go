@@ -29,6 +29,7 @@ func (pl *Planner) planChange(p *Plan, t *TablePlan) {
 			pl.changed(p, t, old, new)
 		}
 	})
+
 	pl.planBlocks(p.Changes, t)
 	addresses := [][]servicemodel.AddrChange{p.Changes.ClusterIPs, p.Changes.Hairpins}
 	if pl.Owning != nil {
@@ -45,10 +46,12 @@ func (pl *Planner) planChange(p *Plan, t *TablePlan) {
 			}
 		}
 	}
+
 	if r := p.Changes.Rules; r != nil {
 		pl.Writer.Settings(*r.Old, pl.Sysctls.Records, t.del)
 		pl.Writer.Settings(*r.New, p.Sysctls.Records, t.add)
 	}
+
 	leaves := t.Have.Shape.Leaves
 	if t.leads != nil || t.Have.Shape.Has(form.Ways) {
 		leaves = pl.planLeaves(p, t)
@@ -89,8 +92,10 @@ func (pl *Planner) poolsChanged(p *Plan, t *TablePlan, fe *servicemodel.Frontend
 			t.differ(func(to form.Sink) { pl.Writer.PoolVerdict(fe, outside, old, to) },
 				func(to form.Sink) { pl.Writer.PoolVerdict(fe, outside, new, to) })
 		}
+
 		pl.Writer.Pool(fe, fe, outside, old, new, t.del, t.add)
 	}
+
 	change(false, oldInternal, newInternal)
 	change(true, oldExternal, newExternal)
 }

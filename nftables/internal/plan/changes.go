@@ -17,6 +17,7 @@ func changes(c *servicemodel.ChangeSet, f *nft.Family, fn func(old, new *service
 			fn(fc.Old, fc.New)
 		}
 	}
+
 	var last servicemodel.PortName
 	for _, pc := range c.Pools {
 		if pc.Old == nil || pc.New == nil || pc.New.ID.Family != f.Model {

@@ -46,6 +46,7 @@ func (pl *Planner) Plan(c *servicemodel.ChangeSet) *Plan {
 			home = t.Family
 		}
 	}
+
 	unswept := pl.Version.Unswept || p.leavesClients || p.spares()
 	p.Next = pl.Version.Next(p.anew, home, pl.FirstEpoch, unswept, pl.Owning != nil)
 	return p
@@ -67,6 +68,7 @@ func (pl *Planner) PlanAhead(c *servicemodel.ChangeSet) (p *Plan) {
 		t.ahead |= form.WayOf(pc.New)
 		needed = needed || t.Exists && !t.Broken && t.ahead&^t.Shape.Uses != 0
 	}
+
 	if needed {
 		p = pl.Plan(servicemodel.Diff(c.Old, c.Old))
 	}

@@ -48,6 +48,7 @@ func (f *Forget) Note(done, now time.Time, sure bool) bool {
 	case !done.Before(f.Since):
 		f.clean++
 	}
+
 	return f.clean == 2 || f.clean == 1 && sure
 }
 

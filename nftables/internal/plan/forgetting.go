@@ -30,6 +30,7 @@ func (pl *Planner) planForgetting(p *Plan) {
 					gone.Lost = [2][]netip.AddrPort{form.EndpointsOf(internal),
 						form.EndpointsOf(external)}
 				}
+
 				p.Forget = append(p.Forget, gone)
 			default: // the endpoints that the frontend no longer has for an origin
 				oldInternal, oldExternal := usable(p.Changes.Old, old)
@@ -42,6 +43,7 @@ func (pl *Planner) planForgetting(p *Plan) {
 			}
 		})
 	}
+
 	p.forgetMoved()
 	p.leavesClients = slices.ContainsFunc(p.Forget, func(f Forget) bool {
 		t := p.Tables[nft.FamilyIndex(f.Frontend.Key.Addr)]

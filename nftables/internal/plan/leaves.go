@@ -23,6 +23,7 @@ func (pl *Planner) planLeaves(p *Plan, t *TablePlan) []string {
 			})
 		}
 	}
+
 	if len(t.leads) == 0 {
 		return have
 	}
@@ -32,6 +33,7 @@ func (pl *Planner) planLeaves(p *Plan, t *TablePlan) []string {
 			leaves = form.Insert(leaves, name, strings.Compare)
 		}
 	}
+
 	leaves = slices.DeleteFunc(leaves, func(name string) bool {
 		if pl.Owning != nil || t.leadsTo(name) {
 			return false
@@ -51,6 +53,7 @@ func (pl *Planner) planLeaves(p *Plan, t *TablePlan) []string {
 			t.goneChains = append(t.goneChains, name)
 		}
 	}
+
 	t.Program, t.next.Shape.Leaves = form.LeafChains(t.Family, &t.Have.Shape, added), leaves
 	return leaves
 }

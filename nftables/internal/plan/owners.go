@@ -21,6 +21,7 @@ func (pl *Planner) planOwners(p *Plan) {
 			t.flushed = form.OwnerSets(t.Family)
 		}
 	}
+
 	p.Mark = pl.Owning != nil && pl.Owning.Whole
 }
 
@@ -43,10 +44,12 @@ func (pl *Planner) indexOwners(p *Plan, t *TablePlan) {
 			}
 		}
 	}
+
 	for _, owner := range owners {
 		t.differ(func(to form.Sink) { was.Elements(owner, to) },
 			func(to form.Sink) { now.Elements(owner, to) })
 	}
+
 	for _, set := range form.AddressSets {
 		pl.users(t, set, was.Users[set], before.Users[set], now.Users[set])
 	}

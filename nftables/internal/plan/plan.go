@@ -114,11 +114,13 @@ func newTablePlan(h *form.Hooks, have *Table) *TablePlan {
 			t.lead(e, -1)
 		}
 	}
+
 	t.add = func(set string, e nft.Elem) {
 		if t.OpsOf(set).Add.Add(e); e.Goto {
 			t.lead(e, 1)
 		}
 	}
+
 	return t
 }
 
@@ -140,6 +142,7 @@ func (t *TablePlan) OpsOf(set string) *SetOps {
 		}
 		t.Ops[set] = ops
 	}
+
 	return ops
 }
 
@@ -157,8 +160,10 @@ func (t *TablePlan) differ(was, is func(to form.Sink)) {
 			kept[id(name, e)] = true
 			return
 		}
+
 		t.add(name, e)
 	})
+
 	was(func(name string, e nft.Elem) {
 		if !kept[id(name, e)] {
 			t.del(name, e)
@@ -187,6 +192,7 @@ func (t *TablePlan) size(capacity func(n int) uint32) {
 					form.WayNames[form.ByHash]+form.SetEndpoints) {
 				n = max(n, firstMaglev)
 			}
+
 			s.Size = capacity(n)
 		}
 	}

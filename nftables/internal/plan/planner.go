@@ -74,6 +74,7 @@ func (pl *Planner) Committed(p *Plan) {
 		pl.Complete, pl.Refused = true, false
 		pl.Sysctls.Committed(p.Sysctls)
 	}
+
 	if p.Empty() { // nothing was sent
 		return
 	}
@@ -101,6 +102,7 @@ func (pl *Planner) Standing() *Table {
 			return t
 		}
 	}
+
 	return nil
 }
 
@@ -131,6 +133,7 @@ func (pl *Planner) TablesToMake(c *servicemodel.ChangeSet) (l []*Table) {
 			anchor = t
 		}
 	}
+
 	if len(l) == 0 && !stands && anchor != nil {
 		l = append(l, anchor)
 	}

@@ -17,6 +17,7 @@ func (pl *Planner) planBlocks(c *servicemodel.ChangeSet, t *TablePlan) {
 			}
 		}
 	}
+
 	for _, fc := range c.Frontends {
 		fe := fc.New
 		if fe == nil {
@@ -32,6 +33,7 @@ func (pl *Planner) planBlocks(c *servicemodel.ChangeSet, t *TablePlan) {
 			note(table.FirstRange(k.Addr))
 		}
 	}
+
 	for _, k := range stay {
 		t.differ(func(to form.Sink) { pl.Writer.Blocks(c.Old, c.Old.Frontend(k), to) },
 			func(to form.Sink) { pl.Writer.Blocks(c.New, c.New.Frontend(k), to) })

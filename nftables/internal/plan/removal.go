@@ -35,5 +35,6 @@ func (pl *Planner) Removal(left int) *Plan {
 			}
 		}
 	}
+
 	return p
 }

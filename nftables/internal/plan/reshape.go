@@ -28,6 +28,7 @@ func (pl *Planner) reshape(p *Plan, t *TablePlan, leaves []string) {
 			delete(t.Ops, s.Name)
 		}
 	}
+
 	before := pl.Hooks.Program(t.Family, p.Changes.Old.Rules(), &t.Have.Shape)
 	t.Program = pl.Hooks.Program(t.Family, p.Changes.New.Rules(), &t.need)
 	t.goneChains = nil
@@ -36,6 +37,7 @@ func (pl *Planner) reshape(p *Plan, t *TablePlan, leaves []string) {
 			t.goneChains = append(t.goneChains, c.Name)
 		}
 	}
+
 	if !t.Have.Stale {
 		t.Program = changedChains(before, t.Program)
 	}

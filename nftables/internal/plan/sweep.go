@@ -69,6 +69,7 @@ func SweepAll(t *servicemodel.Table) *Sweep {
 			s.add(ForgetAll(fe), now)
 		}
 	}
+
 	for i := range s.Of {
 		s.Of[i].ByKey[AllOthers] = []*Forget{{others: true, Since: now}}
 	}
@@ -84,6 +85,7 @@ func (s *Sweep) After(p *Plan, now time.Time) *Sweep {
 	case !p.Have.Unswept:
 		s = NewSweep(nil)
 	}
+
 	s.Table = p.Changes.New
 	for _, f := range p.Forget {
 		s.add(f, now)
@@ -93,6 +95,7 @@ func (s *Sweep) After(p *Plan, now time.Time) *Sweep {
 			s.Of[i].Sure = false
 		}
 	}
+
 	return s
 }
 
@@ -137,6 +140,7 @@ func (s *Sweep) Oldest() (at time.Time, left bool) {
 			}
 		})
 	}
+
 	return at, left
 }
 
@@ -164,6 +168,7 @@ func aim(list []*Forget, t *servicemodel.Table) {
 		}
 		return ep
 	}
+
 	for _, f := range list {
 		all = all || f.others
 		for _, ep := range slices.Concat(f.Lost[0], f.Lost[1]) {
@@ -213,10 +218,12 @@ func poolsOfClients(t *servicemodel.Table, of *servicemodel.Frontend) (l [2][]*s
 			}
 		}
 	}
+
 	if of.AffinityService { // a client has one endpoint at ports of any policy
 		l[0] = slices.Concat(l[0], l[1])
 		l[1] = l[0]
 	}
+
 	return l
 }
 
@@ -232,6 +239,7 @@ func (s *Sweep) Takes(f *nft.Family, group string, e nft.Elem) (takes bool) {
 		key.Addr = f.Any
 		list, fe = fs.ByKey[key], s.Table.Frontend(key)
 	}
+
 	if list == nil && (fe == nil || fe.Affinity == 0) {
 		list = fs.ByKey[AllOthers]
 	}
@@ -240,5 +248,6 @@ func (s *Sweep) Takes(f *nft.Family, group string, e nft.Elem) (takes bool) {
 			takes, f.Found = true, true
 		}
 	}
+
 	return takes
 }

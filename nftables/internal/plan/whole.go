@@ -25,6 +25,7 @@ func (pl *Planner) planWhole(p *Plan, t *TablePlan) {
 			}
 		}
 	}
+
 	pl.Writer.Settings(p.Changes.New.Rules(), p.Sysctls.Records, t.add)
 	t.need.Leaves = slices.Sorted(maps.Keys(t.leads))
 	t.next = form.Skeleton{Exists: true, Shape: t.need, Counts: map[string]int{},
@@ -55,6 +56,7 @@ func (t *TablePlan) planRenewal(have form.Version) {
 			t.flushed = append(t.flushed, s)
 		}
 	}
+
 	t.NewSets = slices.DeleteFunc(slices.Clone(t.Sets), func(s *nft.Set) bool {
 		return right[s.Name]
 	})
@@ -64,6 +66,7 @@ func (t *TablePlan) planRenewal(have form.Version) {
 			t.goneSets = append(t.goneSets, &nft.Set{Name: name})
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(held.Chains)) {
 		chain := held.Chains[name]
 		chain.Drops = false // adding the chain corrects the policy

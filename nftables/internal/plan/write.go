@@ -36,6 +36,7 @@ func (p *Plan) Load() (elements, bytes int) {
 			bytes += ops.del.Size + ops.Add.Size
 		}
 	}
+
 	return elements, bytes
 }
 
@@ -53,6 +54,7 @@ func (p *Plan) Encode(b *rawnl.Batch) {
 			to[f] = nft.NewEncoder(b, f, p.Table)
 		}
 	}
+
 	p.Write(to)
 }
 
@@ -98,6 +100,7 @@ func (p *Plan) Write(to Writers) {
 			t.write(to[t.Family])
 		}
 	}
+
 	// The base chains of new tables come last, because packets meet a table from then on. A
 	// large new instance is written in steps.
 	for _, t := range p.Tables {
@@ -132,6 +135,7 @@ func (t *TablePlan) write(w nft.Writer) {
 	for _, s := range t.NewSets {
 		w.AddSet(s)
 	}
+
 	// When a chain begins to ask a map, the kernel walks all elements of the map
 	// (nf_tables_bind_set). So the rules come before the elements.
 	if t.Program != nil || t.goneChains != nil {
@@ -142,16 +146,19 @@ func (t *TablePlan) write(w nft.Writer) {
 			w.FlushSet(s)
 		}
 	}
+
 	for _, s := range slices.Concat(t.Sets, t.goneSets) {
 		if ops := t.Ops[s.Name]; ops != nil {
 			w.Elements(nft.Delete, s, &ops.del)
 		}
 	}
+
 	for _, s := range t.Sets {
 		if ops := t.Ops[s.Name]; ops != nil {
 			w.Elements(nft.Add, s, &ops.Add)
 		}
 	}
+
 	if t.Renew {
 		return
 	}
@@ -171,6 +178,7 @@ func (t *TablePlan) writeRenewal(w nft.Writer) {
 			w.FlushChain(name)
 		}
 	}
+
 	for _, s := range slices.Concat(t.flushed, t.goneSets) {
 		w.FlushSet(s)
 	}
@@ -190,6 +198,7 @@ func (t *TablePlan) writeProgram(w nft.Writer) {
 		others.Write(w)
 		return
 	}
+
 	t.Program.WriteChains(w)
 	if !t.Renew {
 		for _, c := range t.Hooks.Own(t.Program) {
@@ -199,5 +208,6 @@ func (t *TablePlan) writeProgram(w nft.Writer) {
 			w.FlushChain(name)
 		}
 	}
+
 	t.Program.WriteRules(w)
 }

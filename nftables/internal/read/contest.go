@@ -24,6 +24,7 @@ func (r *Reading) contest(context.Context, *Reading) error {
 			incomplete[o.frontends[0].Service] = true
 		}
 	}
+
 	var contested []object
 	contest := func(port servicemodel.PortName) {
 		if o := portOf(r.Family, r.want, port); !incomplete[port] && len(o.frontends) > 0 {
@@ -31,6 +32,7 @@ func (r *Reading) contest(context.Context, *Reading) error {
 			contested = append(contested, o)
 		}
 	}
+
 	for name, elems := range r.Elems {
 		set := r.sets[name]
 		if set == nil || !IsRead(name) {
@@ -53,6 +55,7 @@ func (r *Reading) contest(context.Context, *Reading) error {
 			}
 		}
 	}
+
 	if ranges := r.rangesBeside(append(contested, r.incomplete...)); ranges != nil {
 		for fe := range form.FrontendsOf(r.want, r.Family) {
 			if fe.Key.EndPort != 0 && ranges[fe.Key.Addr] {
@@ -60,6 +63,7 @@ func (r *Reading) contest(context.Context, *Reading) error {
 			}
 		}
 	}
+
 	for _, o := range contested {
 		o.elements(r.w, r.want, func(set string, e nft.Elem) { r.Add(set, e) })
 	}
@@ -78,6 +82,7 @@ func (r *Reading) rangesBeside(objects []object) map[netip.Addr]bool {
 		}
 		at[a] = true
 	}
+
 	for _, o := range objects {
 		for _, fe := range o.frontends {
 			if fe.Key.EndPort != 0 {
@@ -85,9 +90,11 @@ func (r *Reading) rangesBeside(objects []object) map[netip.Addr]bool {
 			}
 		}
 	}
+
 	for _, e := range r.Elems[form.KindRange.Registry] {
 		rd := nft.Reader{Bytes: e.Key}
 		note(form.KindRange.ReadKey(&rd, r.Family).Addr)
 	}
+
 	return at
 }

@@ -31,6 +31,7 @@ func (k *Reader) dump(large bool) func(context.Context, *Reading) error {
 				wanted[set] = make(map[string]bool, r.found[set])
 			}
 		}
+
 		if len(wanted) == 0 {
 			return nil
 		}
@@ -44,6 +45,7 @@ func (k *Reader) dump(large bool) func(context.Context, *Reading) error {
 				}
 			})
 		}
+
 		for _, name := range slices.Sorted(maps.Keys(wanted)) {
 			err := k.DumpSet(ctx, r, name, func(e nft.Elem) {
 				if !wanted[name][string(e.Key)+string(e.KeyEnd)] {
@@ -54,6 +56,7 @@ func (k *Reader) dump(large bool) func(context.Context, *Reading) error {
 				return err
 			}
 		}
+
 		return nil
 	}
 }

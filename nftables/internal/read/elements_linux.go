@@ -31,6 +31,7 @@ func (k *Reader) Elements(ctx context.Context, r *Reading, want *servicemodel.Ta
 			a.asked = questions{}
 		}
 	}()
+
 	if err := k.queryWanted(ctx, r); err != nil {
 		return fmt.Errorf("ask for what is wanted: %w", err)
 	}
@@ -72,26 +73,32 @@ func (k *Reader) queryWanted(ctx context.Context, r *Reading) error {
 					} else {
 						q.add("", nft.Elem{}) // the kernel does not have it
 					}
+
 					q.objects = append(q.objects, objectRun{o, len(q.all)})
 				}
+
 				if err := a.query(ctx, r, q); err != nil {
 					cancel(err)
 					return
 				}
+
 				mu.Lock()
 				r.note(q)
 				mu.Unlock()
 			}
 		})
 	}
+
 	objects := make([]object, 0, chunkObjects)
 	send := func() {
 		select {
 		case jobs <- objects:
 		case <-ctx.Done():
 		}
+
 		objects = make([]object, 0, chunkObjects)
 	}
+
 	for o := range objectsOf(r.Family, r.want) {
 		if objects = append(objects, o); len(objects) == chunkObjects {
 			if send(); ctx.Err() != nil {
@@ -99,6 +106,7 @@ func (k *Reader) queryWanted(ctx context.Context, r *Reading) error {
 			}
 		}
 	}
+
 	if len(objects) > 0 {
 		send()
 	}

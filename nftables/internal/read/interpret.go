@@ -27,6 +27,7 @@ func (r *Reading) Interpret(c *servicemodel.Contents) {
 			}
 		}
 	}
+
 	for _, s := range form.SetsOf(r.Family, &r.Shape) {
 		if !IsRead(s.Name) {
 			continue
@@ -38,6 +39,7 @@ func (r *Reading) Interpret(c *servicemodel.Contents) {
 				l = &nft.ElemList{}
 				r.Drift[s.Name] = l
 			}
+
 			l.Add(nft.Elem{Key: m[k].Key, KeyEnd: m[k].KeyEnd, Data: m[k].Data,
 				Goto: m[k].Goto})
 			r.Text = append(r.Text, fmt.Sprintf("table %s: %s: element %s", r.Family.Name, s.Name,
@@ -62,6 +64,7 @@ func (r *Reading) frontends(c *servicemodel.Contents) {
 			}
 		}
 	}
+
 	slices.SortFunc(decoded.Frontends,
 		func(a, b *servicemodel.Frontend) int { return a.Key.Compare(b.Key) })
 	views := map[servicemodel.PoolID][]*poolView{}
@@ -71,6 +74,7 @@ func (r *Reading) frontends(c *servicemodel.Contents) {
 			r.view(views, slots, fe, true)
 		}
 	}
+
 	for _, l := range views {
 		usual := slices.MaxFunc(l, func(a, b *poolView) int { return a.n - b.n })
 		decoded.Pools = append(decoded.Pools, usual.pool)
@@ -125,6 +129,7 @@ func (r *Reading) ReadSlots(k *form.Kind, set string) map[string][]form.Entry {
 		l[slot], _ = form.ParseEntry(ep, nft.CommentOf(e.UserData))
 		m[string(e.Key[:n])] = l
 	}
+
 	return m
 }
 
@@ -136,6 +141,7 @@ func (r *Reading) frontend(k *form.Kind, e *nft.Elem,
 	if !rd.Done() || !key.Protocol.Valid() || form.KindOf(key) != k {
 		return nil
 	}
+
 	// An element with other padding is another element.
 	if string(nft.AppendFrontend(nil, key)) != string(e.Key) {
 		return nil
@@ -148,6 +154,7 @@ func (r *Reading) frontend(k *form.Kind, e *nft.Elem,
 		fe.Sources = append([]netip.Prefix{}, ranges[string(e.Key)]...)
 		slices.SortFunc(fe.Sources, netip.Prefix.Compare)
 	}
+
 	if e := r.Elems[k.Prefix+form.SetMasqIPs][string(e.Key)]; e != nil {
 		fe.MasqueradeIP, _ = netip.AddrFromSlice(e.Data)
 	}
@@ -195,6 +202,7 @@ func (r *Reading) view(views map[servicemodel.PoolID][]*poolView,
 			return
 		}
 	}
+
 	list := slots[l.SlotMap()][string(key)]
 	if len(list) == 0 || l.Way != form.ByHash && slices.Contains(list, form.Entry{}) {
 		return
@@ -211,6 +219,7 @@ func (r *Reading) view(views map[servicemodel.PoolID][]*poolView,
 			return
 		}
 	}
+
 	views[id] = append(views[id], &poolView{p, 1})
 }
 
@@ -226,6 +235,7 @@ func (r *Reading) faultyRanges(t *servicemodel.Table) map[netip.Addr]bool {
 			faulty[fe.Key.Addr] = true
 		}
 	}
+
 	return faulty
 }
 
@@ -237,6 +247,7 @@ func (r *Reading) right(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
 		good = good && f != nil && bytes.Equal(f.Data, e.Data) && f.Goto == e.Goto &&
 			nft.CommentOf(f.UserData) == nft.CommentOf(e.UserData)
 	})
+
 	return good
 }
 
@@ -249,5 +260,6 @@ func (r *Reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend) bool 
 			delete(r.Elems[set], string(e.Key)+string(e.KeyEnd))
 		})
 	}
+
 	return good
 }

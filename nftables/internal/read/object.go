@@ -30,6 +30,7 @@ func objectsOf(f *nft.Family, t *servicemodel.Table) iter.Seq[object] {
 				return
 			}
 		}
+
 		for _, set := range form.AddressSets {
 			for a := range form.AddressesOf(t, f, set) {
 				if !yield(object{set: set, addr: a}) {
@@ -49,6 +50,7 @@ func portOf(f *nft.Family, t *servicemodel.Table, port servicemodel.PortName) ob
 			from, to = min(from, i), i+1
 		}
 	}
+
 	return object{frontends: all[min(from, to):to]}
 }
 
@@ -70,6 +72,7 @@ func (o *object) expressible(t *servicemodel.Table) bool {
 			!hasPools(t, fe) || fe.Key.EndPort != 0 && (fe.AffinityService || fe.AffinityBits > 0) {
 			return false
 		}
+
 		internal, external := t.PoolsOf(fe)
 		for _, p := range []*servicemodel.Pool{internal, external} {
 			if p == nil {
@@ -84,6 +87,7 @@ func (o *object) expressible(t *servicemodel.Table) bool {
 			}
 		}
 	}
+
 	return true
 }
 

@@ -34,6 +34,7 @@ func TestWhichUnitsCanBeExpressed(t *testing.T) {
 			Frontends: []*servicemodel.Frontend{fe}, Pools: []*servicemodel.Pool{pool}}))(t)
 		return object{frontends: []*servicemodel.Frontend{fe}}, got
 	}
+
 	for _, tc := range []struct {
 		name string
 		edit func(fe *servicemodel.Frontend, p *servicemodel.Pool)
@@ -97,6 +98,7 @@ func TestAnAnswerIsAboutWhatWasAsked(t *testing.T) {
 		a.answer(e)
 		require.Equal(t, question{want: want}, a, "%v", e)
 	}
+
 	a := question{want: want}
 	a.answer(want)
 	require.True(t, a.found && a.same)

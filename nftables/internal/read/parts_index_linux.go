@@ -86,10 +86,12 @@ func (o *ownerReading) queryIndex(ctx context.Context, r *Reading) error {
 				}
 			}
 		}
+
 		open = slices.DeleteFunc(slices.Clone(open), func(owner string) bool {
 			return len(have[owner]) < to
 		})
 	}
+
 	return nil
 }
 
@@ -139,6 +141,7 @@ func (o *ownerReading) dumpBeside(ctx context.Context, r *Reading) error {
 			ports[key.Port] = true
 		}
 	}
+
 	if len(ports) == 0 {
 		return nil
 	}
@@ -169,6 +172,7 @@ func (o *ownerReading) queryMembers(ctx context.Context, r *Reading) error {
 					dumped = append(dumped, set.Name)
 					continue
 				}
+
 				for _, key := range o.keys {
 					if form.KindOf(key) == k {
 						query(set.Name, nft.AppendFrontend(nil, key))
@@ -191,6 +195,7 @@ func (o *ownerReading) queryMembers(ctx context.Context, r *Reading) error {
 			}
 		})
 	}
+
 	return err
 }
 
@@ -219,6 +224,7 @@ func (o *ownerReading) queryHairpins(ctx context.Context, r *Reading) error {
 			r.Index.Hairpins[owner][a] = true
 		}
 	}
+
 	return err
 }
 
@@ -231,6 +237,7 @@ func (o *ownerReading) queryAddresses(ctx context.Context, r *Reading) error {
 			own[form.SetClusterIPs][fe.Key.Addr] = true
 		}
 	}
+
 	for _, l := range r.Index.Hairpins {
 		maps.Copy(own[form.SetHairpins], l)
 	}
@@ -254,5 +261,6 @@ func (o *ownerReading) queryAddresses(ctx context.Context, r *Reading) error {
 			}
 		}
 	}
+
 	return err
 }

@@ -45,10 +45,12 @@ func (p *Parts) Damaged(t *servicemodel.Table) bool {
 				return true
 			}
 		}
+
 		if len(r.Drift) > 0 {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -69,6 +71,7 @@ func (p *Parts) sound(crowded bool) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -101,6 +104,7 @@ func (p *Parts) OnlyOwners(ctx context.Context, t *servicemodel.Table) (bool, er
 			return false, nil
 		}
 	}
+
 	return true, nil
 }
 
@@ -115,6 +119,7 @@ func (k *Reader) Owners(ctx context.Context, table string) (owners []string, err
 					seen[owner] = true
 					owners = append(owners, owner)
 				}
+
 				return nil
 			})
 			switch {
@@ -126,6 +131,7 @@ func (k *Reader) Owners(ctx context.Context, table string) (owners []string, err
 			}
 		}
 	}
+
 	return owners, nil
 }
 

@@ -44,6 +44,7 @@ func (p *Parts) readOther(ctx context.Context, r *Reading, c *servicemodel.Conte
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -65,6 +66,7 @@ func (p *Parts) readRegistry(ctx context.Context, table *Reading, k *form.Kind,
 		if fe.Service, err = rendering.ParsePortName(name, fe.Key.Protocol); err != nil {
 			return // the frontend has no owner
 		}
+
 		// Another version may use unknown words. They do not matter here.
 		known, err := rendering.ParseComment(text, fe.Key, func(string) bool { return true })
 		if err == nil {
@@ -92,6 +94,7 @@ func (p *Parts) readOwn(ctx context.Context, r *Reading, registry nft.SetSpec,
 			spec.Flags&nft.SetTimeout != 0 || form.IsAnonymous(name) {
 			continue
 		}
+
 		l := &nft.ElemList{}
 		err := p.reader.DumpSet(ctx, r, name, func(e nft.Elem) {
 			if own[string(e.Key[:registry.KeyLen])] {
@@ -103,5 +106,6 @@ func (p *Parts) readOwn(ctx context.Context, r *Reading, registry nft.SetSpec,
 		}
 		r.Drift[name] = l
 	}
+
 	return nil
 }

@@ -15,6 +15,7 @@ func (p *Parts) Run(ctx context.Context, crowded bool) (*servicemodel.Table, err
 		p.damage = true
 		t, err = p.read(ctx, false)
 	}
+
 	return t, err
 }
 
@@ -34,6 +35,7 @@ func (p *Parts) read(ctx context.Context, crowded bool) (*servicemodel.Table, er
 			return nil, p.unreadable()
 		}
 	}
+
 	p.Whole = !p.sound(crowded)
 	for _, r := range p.Tables {
 		switch {
@@ -47,16 +49,19 @@ func (p *Parts) read(ctx context.Context, crowded bool) (*servicemodel.Table, er
 		case r.Exists:
 			err = p.readParts(ctx, r, &c)
 		}
+
 		if err != nil {
 			return nil, err
 		}
 		p.Text = append(p.Text, r.Text...)
 	}
+
 	if c.Rules.MasqueradeMark == 0 && p.want == nil && !p.OtherLayout() && p.exists() {
 		// no wanted table brings other rules, and an empty state is valid
 		empty, _ := servicemodel.Resolve(nil, servicemodel.State{})
 		c.Rules = empty.Rules()
 	}
+
 	if err := p.reader.RequireVersion(ctx, p.table, p.Version); err != nil {
 		return nil, err
 	}

@@ -18,5 +18,6 @@ func (r *Reading) run(ctx context.Context, passes []pass) error {
 			return fmt.Errorf("%s: %w", s.doing, err)
 		}
 	}
+
 	return nil
 }

@@ -20,13 +20,16 @@ func (k *Reader) querying(which func(queryFunc)) func(context.Context, *Reading)
 					r.found[a.set]++
 				}
 			}
+
 			q.reset()
 		}
+
 		which(func(set string, key []byte) {
 			if q.add(set, nft.Elem{Key: key}); len(q.all) >= k.Chunk {
 				send()
 			}
 		})
+
 		send()
 		return err
 	}

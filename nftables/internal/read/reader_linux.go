@@ -88,6 +88,7 @@ func (a *querier) query(ctx context.Context, r *Reading, q *questions) error {
 			a.queried = append(a.queried, asked)
 		}
 	}
+
 	return a.Conn.Lookup(ctx, &a.req, func(i, entry int, m rawnl.Message, found bool) error {
 		if !found {
 			return nil

@@ -74,6 +74,7 @@ func (r *Reading) Add(set string, e nft.Elem) bool {
 		m = map[string]*nft.Elem{}
 		r.Elems[set] = m
 	}
+
 	key := string(e.Key) + string(e.KeyEnd)
 	if m[key] != nil {
 		return false
@@ -115,6 +116,7 @@ func (r *Reading) marked() bool {
 			return true
 		}
 	}
+
 	return false
 }
 

@@ -27,6 +27,7 @@ func ShapeOf(r *Reading) form.Shape {
 			}
 		}
 	}
+
 	for f, set := range map[form.Feature]string{
 		form.InTurn:        form.WayNames[form.InTurn] + form.SetEndpoints,
 		form.ByHash:        form.WayNames[form.ByHash] + form.SetEndpoints,
@@ -40,6 +41,7 @@ func ShapeOf(r *Reading) form.Shape {
 			s.Uses |= f
 		}
 	}
+
 	if r.Has(form.KindService.SetSources()) {
 		s.Uses |= form.SourceRanges
 	}
@@ -48,11 +50,13 @@ func ShapeOf(r *Reading) form.Shape {
 			s.Uses |= form.BlocksOf(bits)
 		}
 	}
+
 	for name := range r.Hashes {
 		if l, ok := form.ParseLeaf(name); ok && r.Has(l.SlotMap()) {
 			s.Leaves = append(s.Leaves, name)
 		}
 	}
+
 	slices.Sort(s.Leaves)
 	return s
 }
@@ -78,6 +82,7 @@ func (r *Reading) Recognize(program nft.Program, fault error) {
 			r.Counts[name] = n
 		}
 	}
+
 	why := append(r.wrongSets(), r.wrongChains(program)...)
 	if r.Dormant {
 		why = append([]string{"it is dormant"}, why...)
@@ -88,12 +93,15 @@ func (r *Reading) Recognize(program nft.Program, fault error) {
 				why = append(why, fmt.Sprintf("the rules of chain %s are not ours", c.Name))
 			}
 		}
+
 		r.Stale = len(why) > 0
 	}
+
 	if fault != nil {
 		r.Rules, why = servicemodel.Rules{}, []string{fault.Error()}
 		r.Broken, r.otherLayout = true, errors.Is(fault, rendering.ErrLayout)
 	}
+
 	for _, text := range why {
 		r.Text = append(r.Text, "table "+r.Family.Name+": "+text)
 	}
@@ -114,6 +122,7 @@ func (r *Reading) wrongSets() (why []string) {
 			r.sets[s.Name] = s
 		}
 	}
+
 	epochs := 0
 	for _, name := range slices.Sorted(maps.Keys(r.Specs)) {
 		if form.IsVersion(name) { // the version is checked elsewhere
@@ -121,10 +130,12 @@ func (r *Reading) wrongSets() (why []string) {
 				continue
 			}
 		}
+
 		if !belongs[name] && !form.IsAnonymous(name) {
 			why = append(why, fmt.Sprintf("set %s does not belong", name))
 		}
 	}
+
 	return why
 }
 
@@ -137,10 +148,12 @@ func (r *Reading) wrongChains(want nft.Program) (why []string) {
 			why = append(why, fmt.Sprintf("chain %s has another hook or policy", c.Name))
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(r.Chains)) {
 		if !want.Has(name) {
 			why = append(why, fmt.Sprintf("chain %s does not belong", name))
 		}
 	}
+
 	return why
 }

@@ -36,6 +36,7 @@ func (r *Reading) keyOf(set *nft.Set, e nft.Elem) (servicemodel.FrontendKey, boo
 		rd := nft.Reader{Bytes: e.Key[:min(len(e.Key), 2*r.Family.AddrLen+4)]}
 		return rd.RangeFrontend(r.Family.AddrLen), rd.Done()
 	}
+
 	nodePort := set.Key[0] == nft.FieldProto
 	n := 8
 	if !nodePort {

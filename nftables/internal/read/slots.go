@@ -38,11 +38,13 @@ func (r *Reading) leafOf(k *form.Kind, outside bool, over, key string) form.Leaf
 			l.Slots = form.MostSlots(than + 1)
 		}
 	}
+
 	if e := r.Elems[form.PrefixOf(k, outside)+form.SetScheduled][key]; e != nil {
 		if to, ok := form.ParseLeaf(string(e.Data)); ok && to.Kind == k && to.Outside == outside {
 			return to
 		}
 	}
+
 	return l
 }
 

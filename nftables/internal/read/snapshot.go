@@ -54,6 +54,7 @@ func (s *Snapshot) Compare(crowded bool) {
 			r.Broken, r.full = true, false
 			r.Text = []string{"the tables ip and ip6 were made for different settings"}
 		}
+
 		if anew && !r.otherLayout {
 			r.Text = nil
 		}
@@ -81,6 +82,7 @@ func (s *Snapshot) Merge(want *servicemodel.Table) (*servicemodel.Table, error) 
 		}
 		s.Text = append(s.Text, r.Text...)
 	}
+
 	t, err := s.assemble(want, c)
 	if err != nil {
 		return nil, fmt.Errorf("nftables: what the kernel holds: %w", err)
@@ -107,6 +109,7 @@ func (s *Snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents
 			r.subtract(want, c)
 		}
 	}
+
 	if len(left.Frontends)+len(left.Pools)+len(left.ClusterIPs)+len(left.Hairpins) > 0 {
 		t, err := servicemodel.NewTable(left)
 		if err != nil {
@@ -118,6 +121,7 @@ func (s *Snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents
 		c.ClusterIPs = append(c.ClusterIPs, more.ClusterIPs...)
 		c.Hairpins = append(c.Hairpins, more.Hairpins...)
 	}
+
 	for h := range want.HealthChecks() { // the kernel does not hold health checks
 		c.Health = append(c.Health, servicemodel.Change[servicemodel.HealthCheck]{Old: &h})
 	}
@@ -133,6 +137,7 @@ func (r *Reading) subtract(want *servicemodel.Table, c *servicemodel.ChangeSet) 
 			l := addresses[o.set]
 			*l = append(*l, servicemodel.AddrChange{Addr: o.addr})
 		}
+
 		for _, fe := range o.frontends {
 			c.Frontends = append(c.Frontends, servicemodel.Change[servicemodel.Frontend]{Old: fe})
 			internal, external := want.PoolsOf(fe)

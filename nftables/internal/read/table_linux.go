@@ -30,6 +30,7 @@ func (k *Reader) Tables(ctx context.Context, table string, crowded bool) (*Snaps
 		}
 		s.Tables = append(s.Tables, r)
 	}
+
 	s.Compare(crowded)
 	return s, nil
 }
@@ -81,6 +82,7 @@ func (k *Reader) Table(ctx context.Context, f *nft.Family, table string) (*Readi
 	if err != nil {
 		return nil, err
 	}
+
 	// The kernel's number of objects does not include the sets of rules (for NFT_MSG_NEWSET,
 	// nf_tables_commit in net/netfilter/nf_tables_api.c).
 	others := info.Use - len(r.Chains)
@@ -89,6 +91,7 @@ func (k *Reader) Table(ctx context.Context, f *nft.Family, table string) (*Readi
 			others--
 		}
 	}
+
 	if others != 0 {
 		// There are chains that do not belong to the program. The kernel dumps the chains of all
 		// tables, and may skip some while others commit. The next check finds the skipped ones.
@@ -102,6 +105,7 @@ func (k *Reader) Table(ctx context.Context, f *nft.Family, table string) (*Readi
 			return err
 		})
 	}
+
 	r.Recognize(program, fault)
 	return r, err
 }

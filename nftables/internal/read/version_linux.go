@@ -18,6 +18,7 @@ func (k *Reader) Version(ctx context.Context, table string) (form.Version, error
 	if err != nil || sound {
 		return v, err
 	}
+
 	// Either a person edited the set, or it came in several datagrams with a commit in between.
 	before, err := k.Conn.GenID(ctx)
 	if err != nil {
@@ -48,6 +49,7 @@ func (k *Reader) tryVersion(ctx context.Context, table string) (v form.Version, 
 			return form.Version{}, false, err
 		}
 	}
+
 	if sets != 1 {
 		return form.Version{}, sets == 0, nil
 	}
@@ -76,6 +78,7 @@ func (k *Reader) RequireVersion(ctx context.Context, table string, v form.Versio
 		}
 		return err
 	}
+
 	var l nft.ElemList
 	l.Add(nft.Elem{Key: nft.Native32(v.Number)})
 	l.Add(nft.Elem{Key: nft.Native32(v.Number + 1)})

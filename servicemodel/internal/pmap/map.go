@@ -69,6 +69,7 @@ func (m Map[K, V, O]) Get(k K) (v V, ok bool) {
 			return n.value, true
 		}
 	}
+
 	return v, false
 }
 
@@ -97,6 +98,7 @@ func (m Map[K, V, O]) Delete(k K) Map[K, V, O] {
 		m.root = root
 		m.size--
 	}
+
 	return m
 }
 
@@ -121,6 +123,7 @@ func (n *node[K, V]) walk(from *K, yield func(K, V) bool) bool {
 	case from != nil && n.key.Compare(*from) < 0:
 		return n.right.walk(from, yield)
 	}
+
 	return n.left.walk(from, yield) && yield(n.key, n.value) && n.right.walk(nil, yield)
 }
 
@@ -140,16 +143,19 @@ func (n *node[K, V]) insert(fresh *node[K, V]) (root *node[K, V], added bool) {
 		fresh.left, fresh.right = n.left, n.right
 		return fresh, false
 	}
+
 	if fresh.above(n) {
 		fresh.left, fresh.right = n.split(fresh.key)
 		return fresh, true
 	}
+
 	own := *n
 	if c < 0 {
 		own.left, added = n.left.insert(fresh)
 	} else {
 		own.right, added = n.right.insert(fresh)
 	}
+
 	return &own, added
 }
 
@@ -175,6 +181,7 @@ func (n *node[K, V]) remove(k K) (root *node[K, V], found bool) {
 	} else {
 		own.right = below
 	}
+
 	return &own, true
 }
 
@@ -193,6 +200,7 @@ func (n *node[K, V]) split(k K) (before, after *node[K, V]) {
 		own.left = rest
 		return before, &own
 	}
+
 	rest, after := n.right.split(k)
 	if after == nil {
 		return n, nil
@@ -214,6 +222,7 @@ func (n *node[K, V]) merge(o *node[K, V]) *node[K, V] {
 		own.right = n.right.merge(o)
 		return &own
 	}
+
 	own := *o
 	own.left = n.merge(o.left)
 	return &own
@@ -256,6 +265,7 @@ func diff[K Key[K], V any](a, b *node[K, V], same func(V, V) bool,
 			yield(Change[K, V]{Key: a.key, Old: a.value, InOld: true}) &&
 			diff(a.right, after, same, yield)
 	}
+
 	before, after := a.split(b.key)
 	return diff(before, b.left, same, yield) &&
 		yield(Change[K, V]{Key: b.key, New: b.value, InNew: true}) &&
@@ -294,6 +304,7 @@ func (b *Builder[K, V, O]) Append(k K, v V) bool {
 		top--
 		fresh.left = b.spine[top]
 	}
+
 	b.spine = b.spine[:top]
 	if top > 0 {
 		b.spine[top-1].right = fresh

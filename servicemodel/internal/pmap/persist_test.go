@@ -42,6 +42,7 @@ func newRand(t *testing.T) *rand.Rand {
 			t.Logf("seed: %#x", seed)
 		}
 	})
+
 	return rand.New(rand.NewPCG(seed, 2))
 }
 
@@ -86,11 +87,13 @@ func testAgainstModel[O Hasher[counted]](t *testing.T) {
 				m = m.Set(key(k), i)
 				model[k] = i
 			}
+
 			if i%20 == 0 {
 				check(t, m, model)
 				check(t, before, old) // what was there before is as it was
 			}
 		}
+
 		from, to := r.IntN(span), r.IntN(2*span)
 		var got []int
 		for k := range m.From(key(from), func(k counted) bool { return k.n < to }) {
@@ -149,11 +152,13 @@ func TestIterationStopsWhenAsked(t *testing.T) {
 				break
 			}
 		}
+
 		require.Equal(t, stop+1, seen)
 		for k := range m.From(key(stop), all) {
 			require.Equal(t, stop, k.n)
 			break
 		}
+
 		for c := range Diff(numbers{}, m, func(a, b int) bool { return a == b }) {
 			if c.Key.n == stop {
 				break
@@ -186,6 +191,7 @@ func testShape[O Hasher[counted]](t *testing.T) {
 				b = b.Delete(key(k))
 			}
 		}
+
 		var build Builder[counted, int, O]
 		for k := range len(keys) {
 			require.True(t, build.Append(key(k), k))
@@ -226,6 +232,7 @@ func testDiff[O Hasher[counted]](t *testing.T) {
 			k := r.IntN(40)
 			a, inA[k] = a.Set(key(k), k), k
 		}
+
 		if r.IntN(2) == 0 {
 			b, inB = a, maps.Clone(inA)
 		}
@@ -238,6 +245,7 @@ func testDiff[O Hasher[counted]](t *testing.T) {
 				delete(inB, k)
 			}
 		}
+
 		var want, got []Change[counted, int]
 		for k := range 40 {
 			c := Change[counted, int]{Key: key(k)}
@@ -247,6 +255,7 @@ func testDiff[O Hasher[counted]](t *testing.T) {
 				want = append(want, c)
 			}
 		}
+
 		for c := range Diff(a, b, func(x, y int) bool { return x == y }) {
 			got = append(got, c)
 		}
@@ -282,6 +291,7 @@ func TestDiffCostsWhatChanged(t *testing.T) {
 				b = b.Delete(k)
 			}
 		}
+
 		calls = 0
 		found := 0
 		for range Diff(a, b, func(x, y int) bool { return x == y }) {

@@ -34,5 +34,6 @@ func Example() {
 		go engine.Run(ctx, nil)
 		return source.Run(ctx, func(s servicemodel.State) { engine.Set(s) })
 	}
+
 	_ = run
 }

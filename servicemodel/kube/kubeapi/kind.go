@@ -61,6 +61,7 @@ func newKind[T, L runtime.Object](
 		o.LabelSelector, o.FieldSelector = labels, fields
 		return o
 	}
+
 	k.source = cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(
 			ctx context.Context, o metav1.ListOptions,
@@ -98,14 +99,17 @@ func (s *Source) kindsOf(client kubernetes.Interface) ([]*kind, error) {
 			s.node.see(n)
 			return p
 		}
+
 		remove := func(n servicemodel.Name) {
 			s.tracker.DeleteNode(n.Name)
 			s.node.eligible.Store(false)
 		}
+
 		own := fields.OneTermEqualSelector("metadata.name", name).String()
 		kinds = append(kinds, newKind(s, client, "Node", &corev1.Node{}, client.CoreV1().Nodes(),
 			"", own, set, remove))
 	}
+
 	if has, err := hasServiceCIDRs(client); err != nil || !has {
 		return kinds, err
 	}
@@ -166,6 +170,7 @@ func (s *Source) set(k *kind, o any) {
 		s.log.Warn("object with a problem", logkey.Severity, p.Severity(),
 			logkey.Problem, p.Error())
 	}
+
 	s.touch()
 }
 
@@ -196,6 +201,7 @@ func (s *Source) failed(ctx context.Context, k *kind, err error) {
 		apierrors.IsGone(err) {
 		return
 	}
+
 	err = fmt.Errorf("list and watch %s: %w", k.name, err)
 	s.mu.Lock()
 	repeated := k.err != nil && k.err.Error() == err.Error()

@@ -39,6 +39,7 @@ func (g *nodeGate) see(n *corev1.Node) {
 		!slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 			return t.Key == toBeDeleted
 		}))
+
 	if g.addresses && len(n.Status.Addresses) == 0 || g.cidrs && len(n.Spec.PodCIDRs) == 0 {
 		return
 	}
@@ -66,6 +67,7 @@ func (g *nodeGate) wait(ctx context.Context, timeout time.Duration, log *slog.Lo
 		log.InfoContext(ctx, "the first state waits for the node", logkey.Reason,
 			fmt.Sprintf("no Node %q with %s yet", g.name, want))
 	}
+
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {

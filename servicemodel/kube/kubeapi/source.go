@@ -84,6 +84,7 @@ func New(client kubernetes.Interface, cfg *Config) (*Source, error) {
 			return nil, fmt.Errorf("kubeapi: %s: %w", k.name, err)
 		}
 	}
+
 	s.kinds = kinds
 	return s, nil
 }
@@ -134,6 +135,7 @@ func (s *Source) sync(ctx context.Context) error {
 			needed = append(needed, k.handlers.HasSyncedChecker())
 		}
 	}
+
 	if !cache.WaitFor(ctx, "", needed...) {
 		return nil
 	}
@@ -148,6 +150,7 @@ func (s *Source) sync(ctx context.Context) error {
 		}
 		s.log.WarnContext(ctx, "goes on without the node", logkey.Reason, err)
 	}
+
 	s.mu.Lock()
 	s.synced = true
 	s.mu.Unlock()
@@ -209,5 +212,6 @@ func (s *Source) Status() Status {
 		st.Kinds = append(st.Kinds, KindStatus{Kind: k.name, Listed: k.handlers.HasSynced(),
 			Err: k.err, Since: k.since})
 	}
+
 	return st
 }

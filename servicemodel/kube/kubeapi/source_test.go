@@ -51,6 +51,7 @@ func slice(service string, addresses ...string) *discoveryv1.EndpointSlice {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a},
 			Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
 	}
+
 	return s
 }
 
@@ -61,6 +62,7 @@ func node(addresses, cidrs []string) *corev1.Node {
 		n.Status.Addresses = append(n.Status.Addresses,
 			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
 	}
+
 	return n
 }
 
@@ -95,6 +97,7 @@ func follow(t *testing.T, client *fake.Clientset, cfg *Config) *following {
 			f.states = append(f.states, s)
 		})
 	}()
+
 	return f
 }
 
@@ -154,6 +157,7 @@ func TestNothingComesBeforeEverythingWasListed(t *testing.T) {
 			require.NoError(t, k.Err, k.Kind)
 			require.Zero(t, k.Since)
 		}
+
 		f.end(t)
 	})
 }
@@ -218,6 +222,7 @@ func TestABrokenWatchKeepsWhatIsKnown(t *testing.T) {
 				watches = append(watches, w)
 				return true, w, nil
 			})
+
 		f := follow(t, client, nil)
 		f.requireEndpoints(t, web, 1)
 
@@ -258,6 +263,7 @@ func TestTheSelectorsAreThoseOfKubeProxy(t *testing.T) {
 				got[l.GetResource().Resource] = [2]string{r.Labels.String(), r.Fields.String()}
 			}
 		}
+
 		require.Equal(t, map[string][2]string{
 			"services":       {"!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None"},
 			"endpointslices": {"!service.kubernetes.io/headless", ""},
@@ -281,6 +287,7 @@ func TestStatesComeWithoutServiceCIDRs(t *testing.T) {
 				return !allowed.Load(), nil,
 					apierrors.NewForbidden(networkingv1.Resource("servicecidrs"), "", nil)
 			})
+
 		var log strings.Builder
 		f := follow(t, client, &Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		time.Sleep(optionalTimeout + time.Second)
@@ -305,6 +312,7 @@ func TestServiceCIDRsAreWatchedWhereTheServerHasThem(t *testing.T) {
 		}
 		return out
 	}
+
 	require.Equal(t, []string{"Service", "EndpointSlice"}, names(s.kinds))
 
 	client := server()
@@ -312,6 +320,7 @@ func TestServiceCIDRsAreWatchedWhereTheServerHasThem(t *testing.T) {
 		func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("not reachable")
 		})
+
 	_, err := New(client, nil)
 	require.ErrorContains(t, err, "kubeapi: ask for networking.k8s.io/v1: not reachable")
 	_, err = New(nil, nil)
@@ -353,6 +362,7 @@ func TestTheNodeIsWaitedFor(t *testing.T) {
 					require.Zero(t, n)
 					time.Sleep(2 * time.Second)
 				}
+
 				n, _ := f.made()
 				if test.err != nil {
 					require.Zero(t, n)
@@ -362,6 +372,7 @@ func TestTheNodeIsWaitedFor(t *testing.T) {
 					require.Equal(t, 1, n)
 					f.end(t)
 				}
+
 				require.Equal(t, test.after > 0,
 					strings.Contains(log.String(), "the first state waits for the node"), &log)
 			})
@@ -404,6 +415,7 @@ func TestTheNodeIsEligibleUntilItIsToGo(t *testing.T) {
 			synctest.Wait()
 			require.Equal(t, want, f.NodeEligible())
 		}
+
 		requireEligible(false)
 		nodes := client.CoreV1().Nodes()
 		n := node([]string{"192.0.2.1"}, nil)

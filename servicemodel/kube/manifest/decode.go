@@ -37,6 +37,7 @@ func (p *path) String() string {
 	case '#':
 		return p.up.String() + "[" + strconv.Itoa(p.item) + "]"
 	}
+
 	return strings.TrimPrefix(p.up.String()+"."+show(p.name), ".")
 }
 
@@ -54,10 +55,12 @@ func (d *decoder) fill(v *value, dst reflect.Value, at *path) {
 		d.fill(v, dst.Elem(), at)
 		return
 	}
+
 	if u, ok := dst.Addr().Interface().(json.Unmarshaler); ok {
 		d.unmarshal(v, u, at)
 		return
 	}
+
 	switch want, known := kindOf[dst.Kind()]; {
 	case !known: // the kinds that the loader reads have no such field
 		d.wrong(v, at, "cannot be read")
@@ -69,6 +72,7 @@ func (d *decoder) fill(v *value, dst reflect.Value, at *path) {
 		d.wrong(v, at, "is %s, must be %s", v.kind, want)
 		return
 	}
+
 	switch t := dst.Type(); dst.Kind() {
 	case reflect.Struct:
 		d.object(v, dst, at)
@@ -116,12 +120,14 @@ func (d *decoder) object(v *value, dst reflect.Value, up *path) {
 			d.fill(m.value, dst.FieldByIndex(index), &at)
 			continue
 		}
+
 		reason := "unknown field"
 		for name := range names {
 			if strings.EqualFold(name, m.name) {
 				reason = "unknown field, did you mean " + name + "?"
 			}
 		}
+
 		d.report(m.value.line, at.String(), "", reason)
 	}
 }
@@ -133,6 +139,7 @@ func (d *decoder) unmarshal(v *value, u json.Unmarshaler, at *path) {
 	case *metav1.FieldsV1, *resource.Quantity:
 		return
 	}
+
 	text := []byte(v.text)
 	switch v.kind {
 	case textValue:
@@ -141,6 +148,7 @@ func (d *decoder) unmarshal(v *value, u json.Unmarshaler, at *path) {
 		d.wrong(v, at, "is %s, must be a single value", v.kind)
 		return
 	}
+
 	if err := u.UnmarshalJSON(text); err != nil {
 		d.wrong(v, at, "is not a valid %s", reflect.TypeOf(u).Elem().Name())
 	}
@@ -159,6 +167,7 @@ func (d *decoder) fields(t reflect.Type) map[string][]int {
 			names[name] = f.Index
 		}
 	}
+
 	d.names[t] = names
 	return names
 }

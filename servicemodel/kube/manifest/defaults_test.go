@@ -23,6 +23,7 @@ func TestDefaults(t *testing.T) {
 		change(&s)
 		return s
 	}
+
 	for _, tt := range []struct {
 		name, spec string
 		want       servicemodel.Service

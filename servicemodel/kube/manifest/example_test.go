@@ -40,6 +40,7 @@ kind: Deployment
 		fmt.Println(err)
 		return
 	}
+
 	result := loader.Result()
 	fmt.Println(result.Err())
 	fmt.Println("skipped:", result.SkippedKinds())

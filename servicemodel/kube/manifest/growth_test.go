@@ -19,6 +19,7 @@ func many(n int, item string) string {
 		}
 		b.WriteString(strings.ReplaceAll(item, "%d", fmt.Sprint(i)))
 	}
+
 	return b.String()
 }
 
@@ -81,6 +82,7 @@ func TestTimeAndMemoryGrowAsTextsDo(t *testing.T) {
 						t.Error(err)
 					}
 				}
+
 				set.Unmatched()
 				set.Tracker().State()
 			})
@@ -95,6 +97,7 @@ func TestTimeAndMemoryGrowAsFilesDo(t *testing.T) {
 			texts = append(texts, strings.ReplaceAll(serviceOf(`"ports":[{"port":80}]`), "web",
 				fmt.Sprint("web", i)))
 		}
+
 		return texts
 	}, func(texts []string) {
 		set := manifest.NewSet(&kube.Config{Strict: true})

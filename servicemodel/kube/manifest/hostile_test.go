@@ -23,6 +23,7 @@ func billionLaughs() string {
 		text += name + ": &" + name + " [" + ten + "]\n"
 		previous = name
 	}
+
 	return text
 }
 
@@ -87,6 +88,7 @@ func TestGarbage(t *testing.T) {
 				text[i] = printable[rng.IntN(len(printable))]
 			}
 		}
+
 		tracker, result := load(t, string(text))
 		require.Error(t, result.Err())
 		require.Zero(t, tracker.State().Len())
@@ -101,7 +103,9 @@ func TestTruncation(t *testing.T) {
 		require.Error(t, result.Err(), "%q", serviceJSON[:i])
 		require.Nil(t, tracker.State().Service(web))
 	}
+
 	whole := service + "---\n" + slice
+
 	// nobody can tell a number that was cut off
 	portAt := strings.Index(service, "port: 80") + len("port: ")
 	for i := 1; i < len(whole); i++ {
@@ -135,6 +139,7 @@ func FuzzLoad(f *testing.F) {
 	} {
 		f.Add(s)
 	}
+
 	f.Fuzz(func(t *testing.T, text string) {
 		tracker, result := load(t, text)
 		if result.Objects == 0 {
@@ -143,6 +148,7 @@ func FuzzLoad(f *testing.F) {
 		for _, p := range result.Problems {
 			require.Positive(t, p.Line)
 			require.NotEmpty(t, p.Reason)
+
 			// A value that is missing at the very end is reported on the line after it.
 			require.LessOrEqual(t, p.Line, 2+strings.Count(breaks.Replace(text), "\n"))
 		}

@@ -21,6 +21,7 @@ func parseJSON(d document) ([]*value, error) {
 		} else if err != nil {
 			return nil, notJSON(d, err)
 		}
+
 		p.text = d.text[:check.InputOffset()]
 		v, err := p.value(0)
 		if err != nil {
@@ -68,6 +69,7 @@ func (p *jsonParser) next() byte {
 		default:
 			return c
 		}
+
 		p.pos++
 	}
 }
@@ -94,6 +96,7 @@ func (p *jsonParser) value(depth int) (*value, error) {
 				name = unquote(quoted)
 				p.names[string(quoted)] = name
 			}
+
 			p.next()
 			p.pos++ // the colon
 			m, err := p.value(depth + 1)
@@ -102,6 +105,7 @@ func (p *jsonParser) value(depth int) (*value, error) {
 			}
 			p.members = append(p.members, member{name, m})
 		}
+
 		v.members = slices.Clone(p.members[first:])
 		p.members = p.members[:first]
 	case '[':
@@ -114,6 +118,7 @@ func (p *jsonParser) value(depth int) (*value, error) {
 			}
 			p.items = append(p.items, item)
 		}
+
 		v.items = slices.Clone(p.items[first:])
 		p.items = p.items[:first]
 	case '"':
@@ -125,6 +130,7 @@ func (p *jsonParser) value(depth int) (*value, error) {
 	default:
 		v.kind, v.text = numberValue, string(p.plain())
 	}
+
 	return v, v.finish()
 }
 
@@ -158,6 +164,7 @@ func (p *jsonParser) quoted() []byte {
 			p.pos++
 		}
 	}
+
 	p.pos++
 	return p.text[begin:p.pos]
 }

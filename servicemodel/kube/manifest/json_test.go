@@ -41,6 +41,7 @@ func (v *value) tree() any {
 		}
 		return m
 	}
+
 	return nil
 }
 
@@ -58,6 +59,7 @@ func TestJSONIsReadAsByTheStandardLibrary(t *testing.T) {
 			text = append(append(append([]byte{}, text[:i]...), alphabet[j]),
 				text[i+rng.IntN(2):]...)
 		}
+
 		if !utf8.Valid(text) {
 			continue
 		}
@@ -71,6 +73,7 @@ func TestJSONIsReadAsByTheStandardLibrary(t *testing.T) {
 				want = append(want, v)
 			}
 		}
+
 		values, err := parseJSON(document{text, 1})
 		for _, v := range values {
 			got = append(got, v.tree())
@@ -90,5 +93,6 @@ func TestJSONIsReadAsByTheStandardLibrary(t *testing.T) {
 			require.ErrorContains(t, err, "ends in the middle of a value", "%s", text)
 		}
 	}
+
 	require.Greater(t, wrong, 5000)
 }

@@ -81,11 +81,13 @@ func mistaken(apiVersion, kind string) (field, reason string) {
 			likely = append(likely, name, name+"List")
 		}
 	}
+
 	for _, names := range [][]string{likely, known} {
 		if meant, ok := suggest.Nearest(kind, slices.Values(names)); ok {
 			return "kind", "did you mean " + meant + "?"
 		}
 	}
+
 	if has {
 		return "kind", apiVersion + " has no such kind"
 	}
@@ -104,6 +106,7 @@ func (l *Loader) value(v *value, depth int) {
 		l.problem(v.line, "", "", v.text, "is "+v.kind.String()+", must be a Kubernetes object")
 		return
 	}
+
 	apiVersion, kind := v.textOf("apiVersion"), v.textOf("kind")
 	for _, name := range []string{"apiVersion", "kind"} {
 		if v.textOf(name) == "" {
@@ -111,12 +114,14 @@ func (l *Loader) value(v *value, depth int) {
 			return
 		}
 	}
+
 	of, isList := strings.CutSuffix(kind, "List")
 	ours := of == "" || readers[of].read != nil // other kinds may be lists in name only
 	if items := v.get("items"); isList && items != nil && (ours || items.kind == listValue) {
 		l.list(v, apiVersion, of, depth)
 		return
 	}
+
 	l.object(v, apiVersion, kind)
 }
 
@@ -138,11 +143,13 @@ func (l *Loader) list(v *value, apiVersion, kind string, depth int) {
 			fmt.Sprintf("more than %d lists in one another", maxListDepth))
 		return
 	}
+
 	for _, item := range items.items {
 		if kind == "" || item.kind != objectValue || item.get("kind") != nil {
 			l.value(item, depth+1)
 			continue
 		}
+
 		l.object(item, apiVersion, kind)
 	}
 }
@@ -156,14 +163,17 @@ func (l *Loader) object(v *value, apiVersion, kind string) {
 			l.problem(v.lineOf(field), objectName(v, kind), field, v.textOf(field), reason)
 			return
 		}
+
 		l.result.Skipped[show(apiVersion)+" "+show(kind)]++
 		return
 	}
+
 	if apiVersion != r.version {
 		l.problem(v.lineOf("apiVersion"), objectName(v, kind), "apiVersion", apiVersion,
 			"is not supported, must be "+r.version)
 		return
 	}
+
 	r.read(l, v, kind)
 }
 
@@ -184,6 +194,7 @@ func reader[T any, P interface {
 				l.problem(line, shown, field, given, reason)
 			}
 		}
+
 		o := P(new(T))
 		l.decoder.fill(v, reflect.ValueOf(o).Elem(), nil)
 		if more := problems - maxProblems; more > 0 {
@@ -200,10 +211,12 @@ func reader[T any, P interface {
 			now.set = func(t *kube.Tracker) { set(t, o) }
 			now.remove = func(t *kube.Tracker) { remove(t, n) }
 		}
+
 		if before, ok := l.objects[name]; ok {
 			l.add(now.at.warning(shown, fmt.Sprintf("was given before, at %s:%d; this one counts",
 				before.at.file, before.at.line)))
 		}
+
 		l.objects[name] = now
 		l.result.Objects++
 		for _, p := range set(l.tracker, o) {

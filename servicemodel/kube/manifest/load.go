@@ -109,6 +109,7 @@ func (l *Loader) Read(name string, r io.Reader) error {
 		l.problem(1+bytes.Count(data[:before], []byte("\n")), "", "", "", reason)
 		return nil
 	}
+
 	found, problems := l.found, len(l.result.Problems)
 	for i, d := range split(data) {
 		l.document = i + 1
@@ -122,10 +123,12 @@ func (l *Loader) Read(name string, r io.Reader) error {
 			}
 		}
 	}
+
 	if l.found == found && len(l.result.Problems) == problems && !l.AllowEmpty {
 		l.document = 0
 		l.problem(1, "", "", "", "the file holds no object")
 	}
+
 	return nil
 }
 
@@ -172,11 +175,13 @@ func parse(d document) ([]*value, error) {
 		if err == nil {
 			return values, nil
 		}
+
 		// YAML in flow style looks like JSON, except for the quote that begins each name.
 		if rest := bytes.TrimSpace(text[1:]); len(rest) == 0 || rest[0] == '"' || rest[0] == '{' {
 			return nil, err
 		}
 	}
+
 	v, err := parseYAML(d)
 	if v == nil || err != nil {
 		return nil, err

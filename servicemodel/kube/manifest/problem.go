@@ -27,6 +27,7 @@ func (r Result) Err() error {
 			errs = append(errs, p)
 		}
 	}
+
 	return errors.Join(errs...)
 }
 

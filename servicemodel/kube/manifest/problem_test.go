@@ -34,6 +34,7 @@ func mistakes(t *testing.T) (all []mistake) {
 			m.Text = strings.Replace(of, m.Replace, m.With, 1) + m.Add
 		}
 	}
+
 	return all
 }
 
@@ -53,6 +54,7 @@ func TestFilesWithoutObjectsAreTakenIfAllowed(t *testing.T) {
 			require.NoError(t, err)
 			return result.Err()
 		}
+
 		require.NoError(t, put(service))
 		require.EqualError(t, put(tt.Text), "m.yaml:"+noObject, tt.Name)
 		require.Equal(t, 1, set.Tracker().State().Len(), tt.Name)
@@ -71,6 +73,7 @@ func TestProblemsOfAnObjectAreBounded(t *testing.T) {
 			`"ports":[{"port":80}],"addresses":[` + strings.Repeat(address+",", wrong-1) + address +
 			`]}]}`
 	}
+
 	for _, text := range []string{endpoints(`{"ip":"x"}`), endpoints(`{"pi":"10.0.0.1"}`)} {
 		tracker, result := load(t, text)
 		require.Len(t, result.Problems, 101)

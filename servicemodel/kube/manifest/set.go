@@ -57,6 +57,7 @@ func (s *Set) Put(name string, r io.Reader) (Result, error) {
 		s.replace(name, l.objects)
 		result.Problems = append(result.Problems, s.doubles(name)...)
 	}
+
 	return result, nil
 }
 
@@ -71,6 +72,7 @@ func (s *Set) doubles(name string) (l []kube.Problem) {
 			}
 		}
 	}
+
 	return inOrder(l)
 }
 
@@ -86,6 +88,7 @@ func (s *Set) Doubles() (l []kube.Problem) {
 			}
 		}
 	}
+
 	return inOrder(l)
 }
 
@@ -95,6 +98,7 @@ func inOrder(l []kube.Problem) []kube.Problem {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line),
 			cmp.Compare(a.Object, b.Object), cmp.Compare(a.Reason, b.Reason))
 	})
+
 	return l
 }
 
@@ -146,8 +150,10 @@ func (s *Set) replace(name string, now objects) {
 		case i == len(l): // the file before it counts again
 			s.files[l[i-1]][object].set(s.tracker)
 		}
+
 		s.holders[object] = l
 	}
+
 	for object, is := range now {
 		l := s.holders[object]
 		i, has := slices.BinarySearch(l, name)
@@ -155,6 +161,7 @@ func (s *Set) replace(name string, now objects) {
 			l = slices.Insert(l, i, name)
 			s.holders[object] = l
 		}
+
 		if i == len(l)-1 {
 			is.set(s.tracker)
 		}

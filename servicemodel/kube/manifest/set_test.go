@@ -127,6 +127,7 @@ func TestLongNamesAreToldApart(t *testing.T) {
 			"metadata: {name: " + name + suffix + ", labels: {kubernetes.io/service-name: " + name +
 			"}}}\n"
 	}
+
 	s := NewSet(&kube.Config{Strict: true})
 	r, err := s.Put("a", strings.NewReader(slice("-a")+slice("-b")))
 	require.NoError(t, err)

@@ -22,6 +22,7 @@ func split(data []byte) []document {
 			docs = append(docs, document{text, first})
 		}
 	}
+
 	pos, number := 0, 0
 	for line := range bytes.Lines(data) {
 		number++
@@ -29,8 +30,10 @@ func split(data []byte) []document {
 			add(pos)
 			start, first = pos+3, number // the rest of the line belongs to the next document
 		}
+
 		pos += len(line)
 	}
+
 	add(pos)
 	return docs
 }
@@ -51,5 +54,6 @@ func blank(text []byte) bool {
 			return false
 		}
 	}
+
 	return true
 }

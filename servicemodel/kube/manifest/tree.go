@@ -73,6 +73,7 @@ func (v *value) get(name string) *value {
 			return v.members[i].value
 		}
 	}
+
 	return nil
 }
 
@@ -97,6 +98,7 @@ func (v *value) lineOf(path string) int {
 		}
 		line = v.line
 	}
+
 	return line
 }
 
@@ -125,10 +127,12 @@ func (v *value) finish() error {
 			twice = slices.ContainsFunc(v.members[:i],
 				func(o member) bool { return o.name == m.name })
 		}
+
 		if twice {
 			return syntaxErrorf(m.value.line, "field %s is given twice", show(m.name))
 		}
 	}
+
 	v.size = nodeSize + len(v.text)
 	for _, i := range v.items {
 		v.size += i.size

@@ -22,6 +22,7 @@ func parseYAML(d document) (*value, error) {
 			syntaxErrorf(d.line, "larger than %d MiB; split the document, or write it as JSON",
 				maxYAML>>20)
 	}
+
 	dec := yaml.NewDecoder(bytes.NewReader(d.text))
 	var root, more yaml.Node
 	if err := dec.Decode(&root); errors.Is(err, io.EOF) {
@@ -29,12 +30,14 @@ func parseYAML(d document) (*value, error) {
 	} else if err != nil {
 		return nil, explainYAML(err, d.line)
 	}
+
 	if err := dec.Decode(&more); !errors.Is(err, io.EOF) { // the parser stops where a value ends
 		return nil,
 			syntaxErrorf(d.line,
 				"there is more text after the document's value; separate documents with a line of "+
 					"---")
 	}
+
 	p := &yamlParser{first: d.line, anchored: map[*yaml.Node]*value{}}
 	v, err := p.value(&root, 0)
 	if err != nil {
@@ -45,6 +48,7 @@ func parseYAML(d document) (*value, error) {
 			syntaxErrorf(v.line, "aliases make the document more than %d MiB longer than it is",
 				maxAliased>>20)
 	}
+
 	return v, nil
 }
 
@@ -75,6 +79,7 @@ func (p *yamlParser) value(n *yaml.Node, depth int) (*value, error) {
 			return nil, syntaxErrorf(v.line, "the alias *%s stands for something it is part of",
 				show(n.Value))
 		}
+
 		return known, nil
 	case yaml.SequenceNode:
 		v.kind = listValue
@@ -107,6 +112,7 @@ func (p *yamlParser) value(n *yaml.Node, depth int) (*value, error) {
 			return nil, err
 		}
 	}
+
 	if err := v.finish(); err != nil {
 		return nil, err
 	}
@@ -146,6 +152,7 @@ func scalar(v *value, n *yaml.Node) error {
 	default:
 		return syntaxErrorf(v.line, "the tag %s is not supported", show(tag))
 	}
+
 	return nil
 }
 
@@ -160,5 +167,6 @@ func explainYAML(err error, first int) error {
 			line += n - 1
 		}
 	}
+
 	return syntaxErrorf(line, "not YAML: %s", shorten(text, 160))
 }

@@ -27,5 +27,6 @@ func (f Failures) count() float64 {
 			sum += v
 		}
 	}
+
 	return sum
 }

@@ -58,6 +58,7 @@ func NewKubeProxy(s *Settings, f Failures, one func(family corev1.IPFamily, pods
 		six, err = s.proxier(corev1.IPv6Protocol, one)
 		provider = metaproxier.NewMetaProxier(provider, six)
 	}
+
 	if err != nil {
 		return nil, err
 	}
@@ -68,6 +69,7 @@ func NewKubeProxy(s *Settings, f Failures, one func(family corev1.IPFamily, pods
 		}
 		provider.OnServiceCIDRsChanged(cidrs)
 	}
+
 	provider.OnEndpointSlicesSynced()
 	return &KubeProxy{provider: provider, failures: f,
 		services: map[types.NamespacedName]*corev1.Service{},
@@ -83,11 +85,13 @@ func (s *Settings) proxier(f corev1.IPFamily, one func(corev1.IPFamily, Detector
 			pods = proxyutil.NewDetectLocalByCIDR(p.String())
 		}
 	}
+
 	for _, a := range slices.Backward(s.NodeAddrs) {
 		if Family(a.Is4()) == f {
 			ip = a.AsSlice()
 		}
 	}
+
 	return one(f, pods, ip)
 }
 
@@ -103,10 +107,12 @@ func (k *KubeProxy) Sync(_ context.Context, c *Change) error {
 		k.provider.OnServiceDelete(k.services[n])
 		delete(k.services, n)
 	}
+
 	for _, n := range c.GoneSlices {
 		k.provider.OnEndpointSliceDelete(k.slices[n])
 		delete(k.slices, n)
 	}
+
 	before := k.failures.count()
 	k.provider.OnServiceSynced()
 	if k.failures.count() != before {
@@ -124,6 +130,7 @@ func put[T metav1.Object](known map[types.NamespacedName]T, o T, add func(T),
 	} else {
 		add(o)
 	}
+
 	known[n] = o
 }
 

@@ -93,6 +93,7 @@ func Command(ctx context.Context, args []string, makers []Maker) error {
 		} else if err != nil {
 			return err
 		}
+
 		start, spent := time.Now(), cpuTime()
 		a := Answer{}
 		if err := p.Sync(ctx, c); err != nil {
@@ -113,5 +114,6 @@ func cpuTime() (sum time.Duration) {
 			sum += time.Duration(u.Utime.Nano() + u.Stime.Nano())
 		}
 	}
+
 	return sum
 }

@@ -26,6 +26,7 @@ func main() {
 		err = serve.Command(ctx, os.Args[2:], []serve.Maker{
 			{Name: "kube-proxy-1.37-nftables", Make: newNFTables}})
 	}
+
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "peers-1.37: %v\n", err)

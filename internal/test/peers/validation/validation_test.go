@@ -61,11 +61,13 @@ func changed[T any](t *testing.T, r *rand.Rand, kind string, valid T) *T {
 				chosen = value
 				continue
 			}
+
 			var v any
 			require.NoError(t, json.Unmarshal([]byte(value), &v), line)
 			object = with(object, strings.Split(path, "."), v)
 		}
 	}
+
 	text, err = json.Marshal(object)
 	require.NoError(t, err)
 	out := new(T)
@@ -86,6 +88,7 @@ func with(object any, path []string, v any) any {
 		list[i] = with(list[i], path[1:], v)
 		return list
 	}
+
 	fields, _ := object.(map[string]any)
 	if fields == nil {
 		fields = map[string]any{}
@@ -124,6 +127,7 @@ func apiService(t *testing.T, s *corev1.Service) (errs field.ErrorList) {
 			in.IPMode = new(corev1.LoadBalancerIPModeVIP)
 		}
 	}
+
 	var out core.Service
 	require.NoError(t, apicore.Convert_v1_Service_To_core_Service(s, &out, nil))
 	errs = corevalidation.ValidateServiceCreate(&out)
@@ -152,6 +156,7 @@ func TestStrictTrackersAreAPIServers(t *testing.T) {
 				ours = append(ours, p.Error())
 			}
 		}
+
 		if len(api) > 0 {
 			refused++
 		}
@@ -160,6 +165,7 @@ func TestStrictTrackersAreAPIServers(t *testing.T) {
 				object, api.ToAggregate(), ours)
 		}
 	}
+
 	for seed := range uint64(objects) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		tracker := kube.NewTracker(&kube.Config{Strict: true})
@@ -171,8 +177,10 @@ func TestStrictTrackersAreAPIServers(t *testing.T) {
 				p.Name = new("")
 			}
 		}
+
 		judge(seed, slice, api, tracker.SetEndpointSlice(slice))
 	}
+
 	require.Greater(t, refused, objects/2, "of two for each seed")
 	require.Less(t, refused, objects*7/4)
 }

@@ -26,6 +26,7 @@ func main() {
 			"guestinit: this is the init program of a test VM; it runs as process 1 only")
 		os.Exit(1)
 	}
+
 	// An init that ends makes the kernel panic, and that panic would hide why.
 	defer powerOff()
 	if err := boot(); err != nil {
@@ -43,6 +44,7 @@ func boot() error {
 	if err != nil {
 		return err
 	}
+
 	// Whatever is still in the port's buffer would be lost at power-off.
 	defer drain(port)
 	out := gob.NewEncoder(port)
@@ -51,6 +53,7 @@ func boot() error {
 			_ = out.Encode(guest.Message{Fatal: fmt.Sprintf("panic: %v\n%s", r, debug.Stack())})
 		}
 	}()
+
 	if err := work(out); err != nil {
 		return out.Encode(guest.Message{Fatal: err.Error()})
 	}
@@ -82,6 +85,7 @@ func work(out *gob.Encoder) error {
 			return fmt.Errorf("modprobe %s: %w: %s", m, err, strings.TrimSpace(string(text)))
 		}
 	}
+
 	for _, p := range plan.Programs {
 		exit, err := run(p, out)
 		if err != nil {
@@ -91,6 +95,7 @@ func work(out *gob.Encoder) error {
 			return err
 		}
 	}
+
 	return nil
 }
 

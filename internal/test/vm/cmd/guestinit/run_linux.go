@@ -39,6 +39,7 @@ func run(p guest.Program, out *gob.Encoder) (guest.Exit, error) {
 		return guest.Exit{}, err
 	}
 	taken := time.Since(start)
+
 	// Orphans hold the pipe's other end open: without them, send sees its end.
 	_ = syscall.Kill(-1, syscall.SIGKILL)
 	if err := <-copied; err != nil {
@@ -94,6 +95,7 @@ func send(r io.Reader, out *gob.Encoder) error {
 				return err
 			}
 		}
+
 		if err == io.EOF {
 			return nil
 		}

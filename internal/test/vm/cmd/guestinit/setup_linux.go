@@ -29,12 +29,14 @@ func mountAll() error {
 		if err := os.MkdirAll(m.target, 0o755); err != nil {
 			return fmt.Errorf("make the mount point: %w", err)
 		}
+
 		// EBUSY: the kernel mounted devtmpfs before us (CONFIG_DEVTMPFS_MOUNT).
 		if err := unix.Mount(m.source, m.target, m.fstype, 0, m.data); err != nil &&
 			!errors.Is(err, unix.EBUSY) {
 			return fmt.Errorf("mount %s on %s: %w", m.fstype, m.target, err)
 		}
 	}
+
 	return nil
 }
 
@@ -51,14 +53,17 @@ func prepare() error {
 			return fmt.Errorf("make link: %w", err)
 		}
 	}
+
 	// The kernel calls this program to load a module on its first use.
 	if err := os.WriteFile("/proc/sys/kernel/modprobe", []byte("/sbin/modprobe"),
 		0o644); err != nil {
 		return fmt.Errorf("set sysctl: %w", err)
 	}
+
 	if err := unix.Sethostname([]byte("vmtest")); err != nil {
 		return fmt.Errorf("set the host name: %w", err)
 	}
+
 	// Tests of draining hold thousands of connections; the kernel starts process 1
 	// with 4096 descriptors at most.
 	limit := unix.Rlimit{Cur: 1 << 20, Max: 1 << 20}

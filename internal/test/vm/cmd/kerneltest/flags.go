@@ -48,6 +48,7 @@ func parseFlags(args []string, w io.Writer) (config, error) {
 		fmt.Fprintln(w, "usage: kerneltest [flags] packages [-- arguments of the test binaries]")
 		f.PrintDefaults()
 	}
+
 	c.flags(f)
 	if err := f.Parse(args); err != nil {
 		return config{}, err
@@ -76,17 +77,20 @@ func (c *config) flags(f *flag.FlagSet) {
 		c.files[place] = source
 		return nil
 	})
+
 	f.Func("need", "a `regexp`: in each package some test with such a name must pass, "+
 		"and none may be skipped", func(s string) (err error) {
 		c.needed, err = regexp.Compile(s)
 		return err
 	})
+
 	words := func(to *[]string, name, usage string) {
 		f.Func(name, usage, func(text string) error {
 			*to = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 			return nil
 		})
 	}
+
 	words(&c.kernels, "kernel",
 		"kernel `series` or Debian suites, separated by commas or spaces; or all (default 6.1)")
 	words(&o.Tools, "tools", "`programs` of this machine that the tests run in the guest "+
@@ -103,12 +107,14 @@ func (c *config) check() error {
 			c.kernels = append(c.kernels, r.Name)
 		}
 	}
+
 	switch {
 	case len(c.kernels) == 0:
 		return errors.New("-kernel is empty")
 	case len(c.packages) == 0:
 		return errors.New("no packages given, such as ./ipvs")
 	}
+
 	for i, k := range c.kernels {
 		r, err := vmtest.FindRelease(k)
 		if err != nil {
@@ -116,6 +122,7 @@ func (c *config) check() error {
 		}
 		c.kernels[i] = r.Name
 	}
+
 	return nil
 }
 

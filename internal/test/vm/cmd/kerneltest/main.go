@@ -45,11 +45,13 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return codeUsage
 	}
+
 	out, err := os.MkdirTemp("", "kernlb-tests-")
 	if err != nil {
 		fmt.Fprintln(stderr, "kerneltest:", err)
 		return codeMissing
 	}
+
 	defer os.RemoveAll(out)
 	programs, err := build(ctx, c, out)
 	if err != nil {
@@ -59,12 +61,14 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		return codeUsage
 	}
+
 	c.options.Programs = programs
 	c.options.Log = slog.New(slog.NewTextHandler(stderr, nil))
 	var output bytes.Buffer
 	if c.options.Output = stdout; c.quiet {
 		c.options.Output = &output
 	}
+
 	// An interrupted build or boot costs a minute at most; tests have their limit.
 	tests := time.Duration(len(programs)) * (c.timeout + 30*time.Second)
 	c.options.Timeout = vmtest.DefaultBootTimeout + tests
@@ -82,6 +86,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		summary = append(summary, lines...)
 		code = max(code, kernelCode)
 	}
+
 	if code != codePassed {
 		_, _ = output.WriteTo(stdout)
 	}
@@ -104,8 +109,10 @@ func build(ctx context.Context, c config, out string) ([]vmtest.Program, error) 
 				programs[i].Env = append(programs[i].Env, v)
 			}
 		}
+
 		maps.Copy(programs[i].Files, c.files)
 	}
+
 	return programs, err
 }
 
@@ -134,6 +141,7 @@ func summarize(kernel string, r vmtest.Result, c *config, err error) ([]string, 
 			lines = append(lines, "    skipped: "+name)
 		}
 	}
+
 	if code < codeUsage && ran == 0 && c.run != "" && len(c.testArgs) == 0 {
 		code, reason = codeUsage, "no test has such a name: "+c.run
 	}
@@ -145,6 +153,7 @@ func summarize(kernel string, r vmtest.Result, c *config, err error) ([]string, 
 			fmt.Sprintf("boot %.1fs, power-on to power-off %.1fs", r.Boot.Seconds(),
 				r.Duration.Seconds())))
 	}
+
 	return lines, code
 }
 
@@ -187,5 +196,6 @@ func exitCode(err error) (code int, reason string) {
 			return c.code, c.err.Error()
 		}
 	}
+
 	return codeVM, err.Error()
 }

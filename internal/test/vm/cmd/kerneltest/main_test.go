@@ -55,6 +55,7 @@ func TestBadCommandLines(t *testing.T) {
 			require.Contains(t, stderr.String(), want)
 		})
 	}
+
 	t.Run("help is no error", func(t *testing.T) {
 		t.Parallel()
 		var stderr bytes.Buffer
@@ -136,6 +137,7 @@ func TestWhatIsNeededMustRun(t *testing.T) {
 		}
 		require.Equal(t, tt.want, c.notRun(&count), tt.need)
 	}
+
 	lines, code := summarize("6.1",
 		vmtest.Result{Programs: []vmtest.ProgramResult{{Name: "m/a", Tests: count}}},
 		&config{needed: regexp.MustCompile("B$")}, nil)
