@@ -27,6 +27,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
 
@@ -297,7 +298,8 @@ func TestChangesAreReadAfterASecond(t *testing.T) {
 			files:  &dirFollower{changes: busy, dir: ok(os.Stat(dir))(t)},
 			broken: map[string]string{},
 			unkept: map[string][]byte{},
-			set:    manifest.NewSet(nil), copies: &copies{}}
+			set:    manifest.NewSet(nil), copies: &copies{},
+			give: func(s servicemodel.State) { e.Set(s) }}
 		ctx, stop := context.WithCancel(t.Context())
 		var writer sync.WaitGroup
 		defer writer.Wait()
