@@ -3,6 +3,7 @@ package docs_test
 import (
 	"context"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -109,7 +110,11 @@ func balance(ctx context.Context, backend backends.Backend, asks *checks.Config,
 	if err != nil {
 		return err
 	}
-	go engine.Run(ctx, nil)
+	var running sync.WaitGroup
+	defer running.Wait() // the caller closes the backend
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	running.Go(func() { engine.Run(ctx, nil) })
 	return follower.Run(ctx)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"sync"
 
 	"k8s.io/client-go/kubernetes"
 
@@ -31,7 +32,11 @@ func Example() {
 		}
 		defer backend.Close()
 		engine := dataplane.New(backend, &dataplane.Config{Logger: logger, Flows: keeper})
-		go engine.Run(ctx, nil)
+		var running sync.WaitGroup
+		defer running.Wait() // the backend is closed afterwards
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		running.Go(func() { engine.Run(ctx, nil) })
 		return source.Run(ctx, func(s servicemodel.State) { engine.Set(s) })
 	}
 
