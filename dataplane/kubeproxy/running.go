@@ -39,17 +39,16 @@ func Running(ctx context.Context, cfg *Config) (mode string, err error) {
 		return "", fmt.Errorf("look for a kube-proxy that runs: %w", kernelerr.Permission(err))
 	}
 	defer ns.Close()
-	dial := func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+	dial := func(ctx context.Context, addr string) (conn net.Conn, err error) {
 		err = ns.Do(func() error {
-			conn, err = (&net.Dialer{Timeout: dialLimit}).DialContext(ctx, network, addr)
+			conn, err = (&net.Dialer{Timeout: dialLimit}).DialContext(ctx, "tcp", addr)
 			return err
 		})
 		return conn, err
 	}
 
-	t := &http.Transport{DialContext: dial, DisableKeepAlives: true}
-	for _, addr := range []string{"127.0.0.1", "[::1]"} {
-		if mode, err = ask(ctx, t, "http://"+addr+":10249/proxyMode"); mode != "" || err != nil {
+	for _, addr := range []string{"127.0.0.1:10249", "[::1]:10249"} {
+		if mode, err = ask(ctx, dial, addr); mode != "" || err != nil {
 			break
 		}
 	}
@@ -60,15 +59,27 @@ func Running(ctx context.Context, cfg *Config) (mode string, err error) {
 	return mode, err
 }
 
-// ask returns the mode that the server at a URL reports, or "" if there is no server, or it is not
-// kube-proxy. It returns the context's error.
-func ask(ctx context.Context, t *http.Transport, url string) (string, error) {
+// ask returns the mode that the server at an address reports, or "" if there is no server, or it is
+// not kube-proxy. It returns the context's error.
+func ask(ctx context.Context, dial func(context.Context, string) (net.Conn, error),
+	addr string) (string, error) {
 	limited, stop := context.WithTimeout(ctx, answerLimit) // also for the body
 	defer stop()
-	req, err := http.NewRequestWithContext(limited, http.MethodGet, url, nil)
+	req, err := http.NewRequestWithContext(limited, http.MethodGet, "http://"+addr+"/proxyMode",
+		nil)
 	if err != nil {
 		return "", err
 	}
+
+	// A transport that dials by itself may do so after the request has ended, and the namespace is
+	// closed then.
+	conn, err := dial(limited, addr)
+	if err != nil {
+		return "", ctx.Err()
+	}
+	defer conn.Close()
+	t := &http.Transport{DisableKeepAlives: true,
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}
 	resp, err := t.RoundTrip(req)
 	if err != nil {
 		return "", ctx.Err()

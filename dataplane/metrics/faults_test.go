@@ -33,7 +33,7 @@ type patient struct {
 	stop      func() // of Run
 	problems  []string
 	findings  []node.Finding
-	settles   error       // why later work fails
+	unsettled atomic.Bool // later work fails
 	unwatched atomic.Bool // the addresses of the node are not followed
 	slow      time.Duration
 	n         int // of states
@@ -79,8 +79,8 @@ type settling struct {
 }
 
 func (s *settling) Settle(context.Context) (time.Duration, error) {
-	if s.p.settles != nil {
-		return 0, s.p.settles
+	if s.p.unsettled.Load() {
+		return 0, errBroken
 	}
 	return time.Hour, nil
 }
@@ -111,7 +111,7 @@ var faults = map[string]func(p *patient){
 		}
 	},
 	"KernlbWorkOverdue": func(p *patient) {
-		p.settles = errBroken
+		p.unsettled.Store(true)
 		p.want()
 	},
 	"KernlbSlowApplies": func(p *patient) {
