@@ -1,8 +1,8 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -56,17 +56,18 @@ func (t *Table) Follow(ctx context.Context, opts FollowOptions) (iter.Seq2[Event
 		for ctx.Err() == nil {
 			n, err := listener.Receive(buf)
 			lost := err == rawnl.ErrOverflow
+			var unset error
 			if (err == nil || lost) && sample.event(time.Now(), lost) {
-				err = errors.Join(err, listener.SetFilter(kernelFilter(opts.Filter, sample.keep)))
+				unset = listener.SetFilter(kernelFilter(opts.Filter, sample.keep))
 			}
-			if lost {
+			if lost && unset == nil {
 				if !yield(Event{Type: EventsLost}, nil) {
 					return
 				}
 				continue
 			}
 
-			if err == nil {
+			if err = cmp.Or(unset, err); err == nil {
 				err = eachEvent(buf[:n], opts.Filter, yield)
 			}
 			switch {

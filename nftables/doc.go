@@ -169,8 +169,8 @@
 //
 // Clients of frontends without endpoints get a TCP reset or ICMP port unreachable, and packets from
 // forbidden sources are dropped. servicemodel.Node.NoEndpoints and Forbidden have other answers. A
-// packet that passes source ranges and meets a frontend that was restricted meanwhile
-// is dropped in any case.
+// packet that passes source ranges and meets a frontend that was restricted meanwhile is dropped in
+// any case.
 //
 // # Loopback addresses
 //

@@ -147,9 +147,8 @@ type Frontend struct {
 	// the default.
 	MasqueradePolicy MasqueradePolicy `json:"masqueradePolicy,omitzero"`
 
-	// MasqueradeIP is the source of the connections that Masquerade masquerades
-	// ([Service.MasqueradeIPs]). The zero address stands for one of the interface by which the
-	// packet leaves.
+	// MasqueradeIP is the source of masqueraded connections ([Service.MasqueradeIPs]). If it is the
+	// zero Addr, they get an address of the interface by which the packet leaves.
 	MasqueradeIP netip.Addr `json:"masqueradeIP,omitzero"`
 
 	// Affinity is how long a client stays with its endpoint after its last new

@@ -14,6 +14,7 @@ type view struct {
 	primary       perFamily[netip.Addr]
 	detectsPods   perFamily[bool]
 	masqueradeAll bool
+	neighbours    bool // [Rules.MasqueradeNeighbours], for warnings
 	localhost     bool // IPv4 loopback addresses may answer, because node ports may answer there
 }
 
@@ -38,8 +39,8 @@ func (n *Node) view() view {
 
 // view returns the part of a view that the rules of a table tell.
 func (r Rules) view() view {
-	v := view{only: r.OnlyFamily, localhost: r.LocalhostNodePorts &&
-		slices.ContainsFunc(r.NodePorts, loopback4.Overlaps)}
+	v := view{only: r.OnlyFamily, neighbours: r.MasqueradeNeighbours,
+		localhost: r.LocalhostNodePorts && slices.ContainsFunc(r.NodePorts, loopback4.Overlaps)}
 	for _, f := range families {
 		*v.detectsPods.of(f) = r.LocalPods.detects(f)
 	}

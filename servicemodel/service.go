@@ -85,9 +85,9 @@ type Service struct {
 	Masquerade Masquerade `json:"masquerade,omitzero"`
 
 	// MasqueradeIPs are the addresses that endpoints see as the source of masqueraded connections,
-	// at most one per family. In a family without one, that is an address of the interface by which
-	// the packet leaves. The unspecified address stands for the address of the service that the
-	// client has asked, and changes nothing at node ports and at loopback addresses. An endpoint
+	// at most one per family. In a family without one, they see an address of the interface by
+	// which the packet leaves. The unspecified address stands for the address of the service that
+	// the client connects to; it changes nothing at node ports and loopback addresses. An endpoint
 	// that connects to itself always sees an address of the interface.
 	//
 	// The endpoints' answers to these addresses must come back through this node.

@@ -275,6 +275,16 @@ func (w *warner) policies() {
 // masquerade warns about policies for kinds of addresses that the service does not have. The same
 // policy for all kinds is for whatever the service has.
 func (w *warner) masquerade() {
+	for i, a := range w.svc.MasqueradeIPs {
+		f := FamilyOf(a)
+		used := slices.ContainsFunc(w.claims, func(c *Frontend) bool {
+			return c.Key.Family() == f && c.MasqueradeIP.IsValid() &&
+				(c.Masquerade != 0 || w.view.neighbours)
+		})
+		w.addIf(f.servedBy(w.view.only) && !used, fmt.Sprintf("masqueradeIPs[%d]", i),
+			"no masqueraded connection of "+f.String()+" gets this source")
+	}
+
 	m := w.svc.Masquerade
 	if m == MasqueradeAt(m.ClusterIPs) {
 		return

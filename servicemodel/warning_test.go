@@ -213,6 +213,32 @@ func TestWarnings(t *testing.T) {
 }
 
 // A change costs what it changes, and tells only what is new.
+// A given source has an effect if some connection of its family is masqueraded: by the policy, or
+// because the node masquerades neighbours.
+func TestGivenSourcesThatNobodyGetsAreWarnedOf(t *testing.T) {
+	t.Parallel()
+	warned := func(node sm.Node, edit func(*sm.Service), ips ...string) (fields []string) {
+		svc := webService(edit, func(s *sm.Service) { s.MasqueradeIPs = addrs(ips...) })
+		state := stateOf(node, svc, endpoint("10.64.0.1", here))
+		for w := range mustResolve(t, nil, state).Warnings().All() {
+			require.Equal(t, sm.WarnNoEffect, w.Kind, w)
+			fields = append(fields, w.Field)
+		}
+		return fields
+	}
+
+	never := func(s *sm.Service) { s.Masquerade = sm.MasqueradeAt(sm.MasqueradeNever) }
+	neighbours := thisNode
+	neighbours.MasqueradeNeighbours = true
+	usual := func(*sm.Service) {}
+	require.Empty(t, warned(thisNode, usual, "192.0.2.9"))
+	require.Equal(t, []string{"masqueradeIPs[0]"}, warned(thisNode, never, "192.0.2.9"))
+	require.Empty(t, warned(neighbours, never, "192.0.2.9"))
+	require.Equal(t, []string{"masqueradeIPs[1]"}, warned(thisNode, func(s *sm.Service) {
+		s.ClusterIPs, s.Ports[0].NodePort = s.ClusterIPs[:1], 0
+	}, "192.0.2.9", "2001:db8::9"))
+}
+
 func TestNewWarnings(t *testing.T) {
 	t.Parallel()
 	s := stateOf(thisNode, webService())

@@ -85,7 +85,7 @@ type Follower struct {
 	made  time.Time           // when index was made
 }
 
-// answer is what became of a question.
+// answer says whether an endpoint answered a question.
 type answer struct {
 	place
 	answered bool

@@ -156,7 +156,7 @@ var judgements = map[string]struct {
 			w.pass(100 * time.Millisecond)
 		}
 	}, nil},
-	"clients that nobody answers": {2, false, silent0, func(w *world) {
+	"clients that no endpoint answers": {2, false, silent0, func(w *world) {
 		for i := range 100 {
 			w.connect(0, client(i%3), never)
 			w.connect(1, client(i%3), never)

@@ -25,8 +25,9 @@ type forward struct {
 	target *netnstest.Host
 }
 
-// forwards is what a network has. Its name is the namespace of its services, and their owner.
-// Containers of a bridge reach one another through the listen address.
+// forwards returns the state of a network with port forwards. The network's name is the namespace
+// of the services, and their owner. Containers of a bridge reach one another through the listen
+// address.
 func forwards(network string, l ...forward) servicemodel.State {
 	state := servicemodel.State{}.WithNode(servicemodel.Node{MasqueradeNeighbours: true})
 	for i, f := range l {

@@ -240,7 +240,7 @@ func (m *mutant) killer(tests []*test) string {
 	return ""
 }
 
-// output is what a test prints. It calls failed when a test has failed.
+// output collects what a test process prints, and calls failed when a test has failed.
 type output struct {
 	all    bytes.Buffer // not embedded, because its ReadFrom does without Write
 	failed func()
