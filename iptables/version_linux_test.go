@@ -13,7 +13,9 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/internal/wait"
+	"github.com/kernlb/kernlb/nftables"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -122,6 +124,32 @@ func TestRouteLocalnetIsRestoredAfterAFlush(t *testing.T) {
 	applied(t, e, webService())
 	require.Equal(t, "1", ok(ns.Sysctl(name))(t), "the administrator turned it on after another "+
 		"process had turned it off")
+}
+
+// The last of several instances restores route_localnet, whichever that is.
+func TestTheLastInstanceRestoresRouteLocalnet(t *testing.T) {
+	t.Parallel()
+	const name = "net/ipv4/conf/all/route_localnet"
+	for _, before := range []string{"0", "1"} {
+		for _, order := range []string{"012", "021", "102", "120", "201", "210"} {
+			ns := nstest.New(t)
+			require.NoError(t, ns.SetSysctl(name, before))
+			instances := []backends.Backend{
+				ok(New(&Config{NetNS: ns.NetNS()}))(t),
+				ok(New(&Config{NetNS: ns.NetNS(), Prefix: "OTHER"}))(t),
+				ok(nftables.New(&nftables.Config{NetNS: ns.NetNS()}))(t),
+			}
+			for _, b := range instances {
+				defer b.Close()
+				applied(t, dataplane.New(b, nil), withLocalhost())
+			}
+			for _, digit := range order {
+				require.Equal(t, "1", ok(ns.Sysctl(name))(t), "%s: %c", order, digit)
+				ok(dataplane.New(instances[digit-'0'], nil).Cleanup(t.Context()))(t)
+			}
+			require.Equal(t, before, ok(ns.Sysctl(name))(t), "%v", order)
+		}
+	}
 }
 
 // After any sequence of changes, the uses computed from the commits are those that the kernel

@@ -35,15 +35,39 @@ func NewLoopback(in func(func() error) error, g Guards, log *slog.Logger) Owner 
 // the sysctl on, and not the administrator.
 func (g *Guards) Earlier(ctx context.Context) (map[string]string, error) {
 	earlier := map[string]string{}
-	err := g.find(ctx, func(q nft.Query, _ string) error {
-		lines, err := q.Comments(ctx, "settings")
-		was := ParseRecords(lines)[RouteLocalnet]
+	err := g.find(ctx, func(q nft.Query, chain string) error {
+		was, err := recorded(ctx, q, chain)
 		if was != "1" || earlier[RouteLocalnet] == "" {
 			earlier[RouteLocalnet] = cmp.Or(was, "0")
 		}
 		return err
 	})
 	return earlier, err
+}
+
+// recorded returns the earlier value that the instance of a guard has recorded, if any: in a set of
+// its table, or in a chain beside the guard of iptables.
+func recorded(ctx context.Context, q nft.Query, guard string) (was string, err error) {
+	name, isIptables := strings.CutSuffix(guard, "-FIREWALL")
+	if !isIptables {
+		lines, err := q.Comments(ctx, "settings")
+		return ParseRecords(lines)[RouteLocalnet], err
+	}
+
+	q.Table = "nat"
+	err = q.Rules(ctx, name+"-SETTINGS", func(r nft.RuleInfo) error {
+		for _, where := range [][]byte{r.Exprs, r.UserData} {
+			if _, text, ok := bytes.Cut(where, []byte(beforeLoopback)); ok {
+				text, _, _ = bytes.Cut(text, []byte{0})
+				was = string(text)
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, syscall.ENOENT) {
+		err = nil // kube-proxy records nothing
+	}
+	return was, err
 }
 
 // Relied says whether another program has a guard.
