@@ -104,6 +104,7 @@ type (
 	podDetectorPlain       PodDetector
 	servicePortPlain       ServicePort
 	loadBalancerIPPlain    LoadBalancerIP
+	clientRulePlain        ClientRule
 	masqueradePlain        Masquerade
 	endpointPortPlain      EndpointPort
 	rulesPlain             Rules
@@ -138,6 +139,11 @@ func (p *PodDetector) UnmarshalJSON(data []byte) error {
 // UnmarshalJSON refuses unknown fields.
 func (s *ServicePort) UnmarshalJSON(data []byte) error {
 	return strictly("service port", data, (*servicePortPlain)(s))
+}
+
+// UnmarshalJSON refuses unknown fields.
+func (c *ClientRule) UnmarshalJSON(data []byte) error {
+	return strictly("client rule", data, (*clientRulePlain)(c))
 }
 
 // UnmarshalJSON refuses unknown fields.

@@ -102,6 +102,17 @@ func (r source) service(n sm.Name) *sm.Service {
 		})
 	}
 
+	if r.chance(30) {
+		some := func() []netip.Prefix {
+			return some(r, 3, func() netip.Prefix { return r.rangeOf(pick(r, 1, 64, 192), 8) })
+		}
+		s.Clients = []sm.ClientRule{{Allow: some(), Deny: some()}, {Deny: prefixes("0.0.0.0/5")}}
+		s.Clients[1].Addrs = append(addrs("10.96.0.9"), s.ClusterIPs...)
+		if len(s.Clients[0].Allow)+len(s.Clients[0].Deny) == 0 {
+			s.Clients = s.Clients[1:]
+		}
+	}
+
 	for i, name := range []string{"http", "dns", "log"}[:r.IntN(4)] {
 		s.Ports = append(s.Ports,
 			sm.ServicePort{Name: name, Protocol: pick(r, sm.TCP, sm.UDP, sm.SCTP),

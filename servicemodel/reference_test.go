@@ -43,7 +43,12 @@ func (r reference) decide(p sm.Packet) string {
 	if !found {
 		return r.unserved(p)
 	}
-	if h.kind == sm.LoadBalancer && !r.allowed(h.svc, p.Src.Addr(), f) {
+	allows := func(src netip.Addr) bool {
+		return (h.kind != sm.LoadBalancer || r.allowed(h.svc, src, f)) &&
+			(h.kind == sm.NodePort || allowedByRules(h.svc, src, p.Dst.Addr()))
+	}
+	own := h.kind != sm.NodePort && p.Src.Addr() == p.Dst.Addr() && len(h.svc.Clients) > 0
+	if !allows(p.Src.Addr()) && (!own || !allows(r.primary(f))) {
 		return answered(r.node.Forbidden, "dropped")
 	}
 	cluster, local, hasAny := r.endpoints(h, f)
@@ -327,6 +332,19 @@ func (r reference) answersNodePorts(svc *sm.Service, f sm.Family) bool {
 		seen[sm.FamilyOf(e.Addr)] = true
 	}
 	return len(seen) == 0 || seen[f]
+}
+
+func allowedByRules(svc *sm.Service, src, dst netip.Addr) bool {
+	in := func(l []netip.Prefix) bool {
+		return slices.ContainsFunc(l, func(p netip.Prefix) bool { return p.Contains(src) })
+	}
+	for _, c := range svc.Clients {
+		if (len(c.Addrs) == 0 || slices.Contains(c.Addrs, dst)) &&
+			(len(c.Allow) > 0 && !in(c.Allow) || in(c.Deny)) {
+			return false
+		}
+	}
+	return true
 }
 
 func (r reference) allowed(svc *sm.Service, src netip.Addr, f sm.Family) bool {

@@ -282,6 +282,9 @@ func (d *decider) frontend(k Kind, a netip.Addr, port, end uint16) Frontend {
 	if k == LoadBalancer {
 		f.Sources = d.sources
 	}
+	if len(d.svc.Clients) > 0 && k != NodePort {
+		f.Sources = d.clients(a, f.Sources)
+	}
 	return f
 }
 

@@ -49,8 +49,12 @@ type Service struct {
 
 	// LoadBalancerSourceRanges restricts the clients of LoadBalancerIPs, each family independently.
 	// A family is unrestricted if it has no range here, or its whole range (/0). The ranges never
-	// restrict the other addresses or node ports.
+	// restrict the other addresses or node ports. Clients does.
 	LoadBalancerSourceRanges []netip.Prefix `json:"loadBalancerSourceRanges,omitempty"`
+
+	// Clients are rules for who may connect, at addresses of every kind. Without rules everybody
+	// may, except where LoadBalancerSourceRanges say otherwise.
+	Clients []ClientRule `json:"clients,omitempty"`
 
 	// SessionAffinity keeps a client on its first endpoint.
 	SessionAffinity SessionAffinity `json:"sessionAffinity,omitzero"`

@@ -216,7 +216,8 @@ func (s *Service) equalLists(o *Service) bool {
 		slices.Equal(s.ExternalIPs, o.ExternalIPs) && slices.Equal(s.HostIPs, o.HostIPs) &&
 		slices.Equal(s.LoadBalancerIPs, o.LoadBalancerIPs) &&
 		slices.Equal(s.LoadBalancerSourceRanges, o.LoadBalancerSourceRanges) &&
-		slices.Equal(s.MasqueradeIPs, o.MasqueradeIPs)
+		slices.Equal(s.MasqueradeIPs, o.MasqueradeIPs) &&
+		slices.EqualFunc(s.Clients, o.Clients, ClientRule.equal)
 }
 
 func equalEndpoints(a, b []Endpoint) bool {
@@ -269,6 +270,10 @@ func (s *Service) clone() *Service {
 	own.HostIPs = slices.Clone(s.HostIPs)
 	own.MasqueradeIPs = slices.Clone(s.MasqueradeIPs)
 	own.LoadBalancerIPs = slices.Clone(s.LoadBalancerIPs)
+	own.Clients = slices.Clone(s.Clients)
+	for i := range own.Clients {
+		own.Clients[i] = own.Clients[i].clone()
+	}
 	own.LoadBalancerSourceRanges = slices.Clone(s.LoadBalancerSourceRanges)
 	return &own
 }

@@ -108,6 +108,8 @@ func TestEveryFieldCountsWhenStatesAreCompared(t *testing.T) {
 	svc := webService(everywhere, func(s *sm.Service) {
 		s.LoadBalancerSourceRanges = prefixes("10.0.0.0/8")
 		s.HostIPs, s.MasqueradeIPs = addrs("192.0.2.1"), addrs("192.0.2.2")
+		s.Clients = []sm.ClientRule{{Addrs: addrs("192.0.2.1"), Allow: prefixes("10.0.0.0/8"),
+			Deny: prefixes("10.1.0.0/16")}}
 		s.SessionAffinity.Timeout = time.Second
 	})
 	base := sm.State{}.WithService(svc)

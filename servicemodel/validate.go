@@ -212,6 +212,7 @@ func (p *problems) checkService(s *Service) {
 		p.checkAddr("addr", s.LoadBalancerIPs[i].Addr, anyUnicast)
 	})
 	p.checkRanges("loadBalancerSourceRanges", s.LoadBalancerSourceRanges)
+	p.checkClients(s.Clients)
 	p.checkAffinity(s.SessionAffinity)
 	checkWord(p, "internalTrafficPolicy", s.InternalTrafficPolicy, PolicyLocal)
 	checkWord(p, "externalTrafficPolicy", s.ExternalTrafficPolicy, PolicyLocal)

@@ -177,6 +177,7 @@ func (r *resolver) warnings(n Name, e entry, claims []*Frontend) []Warning {
 
 		w.addresses()
 		w.sourceRanges()
+		w.clientRules()
 		w.policies()
 		w.masquerade()
 		if len(w.eps) > 0 {

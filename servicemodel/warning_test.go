@@ -25,6 +25,7 @@ var informative = [][2]string{
 	{"node.NodePortAddresses.CIDRs", "may be in another range"},
 	{"node.ServiceCIDRs", "may be in another range"},
 	{"node.Zone", "is a fact: Prefer and hints use it"},
+	{"service.Clients", "may deny what is not allowed, or be for another address"},
 	{"service.Connections.Mode", "is not of the table: dataplane/flows carries it out"},
 	{"service.ExternalIPs", "may be an address that answers already"},
 	{"service.HostIPs", "may be an address that answers already"},
@@ -212,7 +213,6 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// A change costs what it changes, and tells only what is new.
 // A given source has an effect if some connection of its family is masqueraded: by the policy, or
 // because the node masquerades neighbours.
 func TestGivenSourcesThatNobodyGetsAreWarnedOf(t *testing.T) {
@@ -239,6 +239,7 @@ func TestGivenSourcesThatNobodyGetsAreWarnedOf(t *testing.T) {
 	}, "192.0.2.9", "2001:db8::9"))
 }
 
+// A change costs what it changes, and tells only what is new.
 func TestNewWarnings(t *testing.T) {
 	t.Parallel()
 	s := stateOf(thisNode, webService())

@@ -35,6 +35,7 @@ var serviceAnnotations = []annotation[servicemodel.Service]{
 		a.Bits4, a.Bits6, a.WholeService = read.Bits4, read.Bits6, read.WholeService
 		return nil
 	}},
+	{"clients", setClients},
 	{"connections", func(s *servicemodel.Service, value string) (err error) {
 		s.Connections, err = servicemodel.ParseConnectionPolicy(value)
 		return err
@@ -98,8 +99,8 @@ var serviceAnnotations = []annotation[servicemodel.Service]{
 // together returns why a service may not have the fields together that its annotations have set.
 func together(s *servicemodel.Service) error {
 	checked := servicemodel.Service{Name: servicemodel.Name{Namespace: "any", Name: "any"},
-		MasqueradeIPs: s.MasqueradeIPs, Prefer: s.Prefer, Scheduler: s.Scheduler,
-		SlowStart: s.SlowStart}
+		Clients: s.Clients, MasqueradeIPs: s.MasqueradeIPs, Prefer: s.Prefer,
+		Scheduler: s.Scheduler, SlowStart: s.SlowStart}
 	if e, ok := errors.AsType[*servicemodel.FieldError](checked.Validate()); ok {
 		return fmt.Errorf("%s %s", e.Field, e.Reason)
 	}

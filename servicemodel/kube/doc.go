@@ -42,6 +42,7 @@
 //
 //	kernlb.io/affinity      ipv4/24 ipv6/56: clients of a prefix are one; service: one endpoint
 //	                        address at all ports
+//	kernlb.io/clients       10.0.0.0/8,!10.1.0.0/16: who may connect, and behind "!" who may not
 //	kernlb.io/connections   leave, cut, or how long connections are drained: 30s
 //	kernlb.io/forwarding    nat, direct or tunnel
 //	kernlb.io/masquerade    always, not-pods, host or never, at all addresses
@@ -52,10 +53,10 @@
 //	kernlb.io/scheduler     wrr, lc, mh+port, …
 //	kernlb.io/slow-start    how long an endpoint grows to its whole weight: 30s
 //
-// They set the fields SessionAffinity, Connections, Forwarding, Masquerade, MasqueradeIPs, Prefer,
-// Scheduler and SlowStart of [servicemodel.Service], and the EndPort of its ports. A range has no
-// node port. Packets to it keep their ports if its target port is the first port of the range,
-// which is the default. With another target port, all of them go there.
+// They set the fields SessionAffinity, Clients, Connections, Forwarding, Masquerade,
+// MasqueradeIPs, Prefer, Scheduler and SlowStart of [servicemodel.Service], and the EndPort of its
+// ports. A range has no node port. Packets to it keep their ports if its target port is the first
+// port of the range, which is the default. With another target port, all of them go there.
 //
 // An EndpointSlice may have:
 //

@@ -67,6 +67,8 @@ type Service struct {
 	AffinityIPv6 uint16 `yaml:"affinityIPv6,omitempty"`
 	// Sources are who may use the service; none means everybody.
 	Sources []netip.Prefix `yaml:"sources,omitempty,flow"`
+	// Denied are who may not use it, also if Sources has them.
+	Denied []netip.Prefix `yaml:"denied,omitempty,flow"`
 	// Connections says what happens to connections of backends that are drained, fail or leave the
 	// file: "leave", the default, "cut", or the time after which they are cut.
 	Connections string `yaml:"connections,omitempty"`

@@ -30,6 +30,7 @@ services:
     masquerade: never
     affinity: 5m
     sources: [198.51.100.0/24]
+    denied: [198.51.100.8/32]
     connections: 30s
     checks: &both
       - {type: http, path: /healthz, status: 200-299 404, interval: 1s, source: 10.0.0.1}
@@ -62,6 +63,7 @@ func TestAllFieldsAreRead(t *testing.T) {
 	require.Equal(t, "drain 30s", m.Connections.String())
 	require.Equal(t, servicemodel.MasqueradeNever, m.Masquerade.LoadBalancerIPs)
 	require.Equal(t, dns.Checks, web.Checks)
+	require.Equal(t, []servicemodel.ClientRule{{Deny: web.Denied}}, m.Clients)
 
 	http := web.Targets(&web.Backends[0])[0]
 	require.Equal(t, "http 10.0.0.2:8080/healthz", http.String())

@@ -58,6 +58,9 @@ func (s *Service) Model() (*servicemodel.Service, error) {
 			Timeout: s.Affinity, Bits4: uint8(min(s.AffinityIPv4, 255)),
 			Bits6: uint8(min(s.AffinityIPv6, 255))},
 	}
+	if len(s.Denied) > 0 {
+		m.Clients = []servicemodel.ClientRule{{Deny: s.Denied}}
+	}
 	for _, a := range s.Addresses {
 		m.LoadBalancerIPs = append(m.LoadBalancerIPs, servicemodel.LoadBalancerIP{Addr: a})
 	}
@@ -154,7 +157,8 @@ func (s *Service) validateModel(src *source, path string) {
 
 // fields are the fields of a service in the file by those in the model and in refusals. A name
 // stands before its prefixes.
-var fields = [][2]string{{"loadBalancerIPs", "addresses"}, {"loadBalancerSourceRanges", "sources"},
+var fields = [][2]string{{"loadBalancerIPs", "addresses"},
+	{"loadBalancerSourceRanges", "sources"}, {"clients", "denied"},
 	{"sessionAffinity.bits6", "affinityIPv6"}, {"sessionAffinity.bits", "affinityIPv4"},
 	{"sessionAffinity", "affinity"}, {"connections", "connections"}, {"name", "name"},
 	{"prefer", "prefer"}, {"slowStart", "slowStart"}, {"weights", "backends"},

@@ -194,6 +194,9 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 	if g.chance(0.3) {
 		svc.ExternalIPs = g.addrs(2, i)
 	}
+	if g.chance(0.2) {
+		svc.Clients = g.clients(svc)
+	}
 	if g.chance(0.3) {
 		svc.ExternalTrafficPolicy = servicemodel.PolicyLocal
 		svc.HealthCheckNodePort = uint16(32000 + i)
@@ -249,6 +252,19 @@ func (g *Source) masqueradeIPs(svc *servicemodel.Service) {
 			svc.MasqueradeIPs = append(svc.MasqueradeIPs, a)
 		}
 	}
+}
+
+// clients returns rules for all addresses, for one, or for both.
+func (g *Source) clients(svc *servicemodel.Service) (l []servicemodel.ClientRule) {
+	if g.chance(0.6) {
+		l = append(l, servicemodel.ClientRule{Deny: g.ranges()})
+	}
+	if len(l) == 0 || g.chance(0.3) {
+		own := slices.Concat(svc.ClusterIPs, svc.ExternalIPs)
+		l = append(l, servicemodel.ClientRule{Allow: g.ranges(),
+			Addrs: own[:min(len(own), g.rng.IntN(2))]})
+	}
+	return l
 }
 
 // ranges returns source ranges with some of the addresses that package netnstest uses.
