@@ -19,8 +19,8 @@ import (
 // values. Check needs neither a kernel nor Linux. The change set of a whole table is
 // servicemodel.Diff(nil, table).
 //
-// At ranges of ports, Check also refuses endpoints that name a port, the schedulers sh and mh, and
-// affinity of prefixes and of whole services.
+// At ranges of ports, Check also refuses endpoints with different ports, the schedulers sh and mh,
+// and affinity of prefixes and of whole services.
 func Check(c *servicemodel.ChangeSet) error {
 	if c == nil {
 		return rendering.NoChanges(Name)
@@ -28,7 +28,8 @@ func Check(c *servicemodel.ChangeSet) error {
 	return errors.Join(rendering.Check(Name, c, abilities), checkRanges(c))
 }
 
-// checkRanges refuses ranges of ports whose endpoints name a port, or are chosen by a hash.
+// checkRanges refuses ranges of ports whose endpoints have different ports, or are chosen by a
+// hash.
 func checkRanges(c *servicemodel.ChangeSet) error {
 	var errs []error
 	refused := map[servicemodel.PortName]bool{}
@@ -44,18 +45,15 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 		}
 		internal, external := c.New.PoolsOf(fe)
 		for _, p := range []*servicemodel.Pool{internal, external} {
-			if p == nil || form.TakesRanges(p) {
-				continue
-			}
-			if w := form.WayOf(p); w == form.ByHash || w == form.ByMaglev {
+			if !form.TakesRanges(p) {
 				refuse(fe, backends.FieldScheduler, string(p.Scheduler),
 					"at ranges of ports nftables has random, rr and wrr")
-			} else {
-				refuse(fe, backends.FieldEndPort, strconv.Itoa(int(fe.Key.EndPort)),
-					"nftables keeps the ports of packets, at endpoints without a port")
+				return
 			}
-
-			return
+		}
+		if _, ok := form.RangePort(internal, external); !ok {
+			refuse(fe, backends.FieldEndPort, strconv.Itoa(int(fe.Key.EndPort)),
+				"on nftables the endpoints of a range have one port, or all have none")
 		}
 	}
 

@@ -86,12 +86,16 @@ func goldenSteps() []goldenStep {
 		{"15-range", published(10000, 20000)},
 		{"16-range-in-it", published(10000, 20000, 10000, 10015, 11000, 0)},
 		{"17-range-gone", published(10000, 10015, 11000, 0)},
+		{"18-range-to-port", publishedAt(5060, 10000, 10015, 11000, 0)},
 	}
 }
 
 // published is a state of services at one address, with an endpoint that keeps the packet's port.
 // Each has a port, or a range of ports.
-func published(ports ...uint16) servicemodel.State {
+func published(ports ...uint16) servicemodel.State { return publishedAt(0, ports...) }
+
+// publishedAt is published with a port of the endpoint.
+func publishedAt(port uint16, ports ...uint16) servicemodel.State {
 	s := servicemodel.State{}.WithNode(goldenNode())
 	for i := 0; i < len(ports); i += 2 {
 		svc := goldenService(func(s *servicemodel.Service) {
@@ -100,7 +104,7 @@ func published(ports ...uint16) servicemodel.State {
 			s.Ports[0].Port, s.Ports[0].EndPort = ports[i], ports[i+1]
 		})
 		eps := goldenEndpoints("10.244.1.1")
-		eps[0].Ports[0].Port = 0
+		eps[0].Ports[0].Port = port
 		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
 

@@ -74,12 +74,16 @@ var programCases = []struct {
 	{name: "ranges of ports", rules: servicemodel.Rules{MasqueradeMark: 1,
 		NodePorts: prefixes("192.0.2.0/24", "2001:db8::/33"), MasqueradeNeighbours: true},
 		shape: form.Shape{Uses: form.Ranges | form.SplitPools | form.SourceRanges |
-			form.NotFromPods | form.Ways, Leaves: []string{"range-external-rr-2-7",
-			"range-rr-3-1"}}},
+			form.NotFromPods | form.Ways | form.RangesToPort, Leaves: []string{
+			"range-external-rr-2-7", "range-rr-3-1"}}},
 	{name: "ranges of ports and affinity", newer: true, rules: servicemodel.Rules{
 		MasqueradeMark: 1, NodePorts: prefixes("0.0.0.0/0", "::/0")},
 		shape: form.Shape{Uses: form.Ranges | form.StickyNodePorts, Affinity: []form.Affinity{
 			{Seconds: 60}, {Seconds: 60, Bits: 24}, {Seconds: 60, Whole: true}}}},
+	{name: "ranges of ports to one port, with affinity", newer: true,
+		rules: servicemodel.Rules{MasqueradeMark: 1, NodePorts: prefixes("0.0.0.0/0", "::/0")},
+		shape: form.Shape{Uses: form.Ranges | form.RangesToPort,
+			Affinity: []form.Affinity{{Seconds: 60}}}},
 }
 
 // newProgram returns the program of a table at the usual hooks.

@@ -207,12 +207,12 @@ func appendLookup(b *rawnl.Batch, set string, inverted bool) {
 	endExpr(b, elem, data)
 }
 
-// appendLookupMap puts the data that the map has for the key in Reg1 into a register. Data in
+// appendLookupMap puts the data that the map has for the key in a register into a register. Data in
 // RegVerdict are a verdict, which is executed. Without an entry, the rule does not match.
-func appendLookupMap(b *rawnl.Batch, name string, reg uint32) {
+func appendLookupMap(b *rawnl.Batch, name string, from, to uint32) {
 	elem, data := beginExpr(b, "lookup")
-	b.U32(attrLookupSReg, Reg1)
-	b.U32(attrLookupDReg, reg)
+	b.U32(attrLookupSReg, from)
+	b.U32(attrLookupDReg, to)
 	b.Text(attrLookupSet, name)
 	endExpr(b, elem, data)
 }

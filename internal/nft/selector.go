@@ -126,7 +126,7 @@ func (c Concat) lookup(sign, set string, inverted bool) Rule {
 func (c Concat) VMap(name string) Rule {
 	return rule(c.text()+" vmap @"+name, func(b *rawnl.Batch) {
 		c.load(b, 0)
-		appendLookupMap(b, name, RegVerdict)
+		appendLookupMap(b, name, Reg1, RegVerdict)
 	})
 }
 
@@ -142,9 +142,12 @@ func (c Concat) Map(name string) Mapped { return Mapped{c, name} }
 func (m Mapped) text() string { return m.key.text() + " map @" + m.in }
 
 // load loads the map's data for the key into Reg1.
-func (m Mapped) load(b *rawnl.Batch) {
-	m.key.load(b, 0)
-	appendLookupMap(b, m.in, Reg1)
+func (m Mapped) load(b *rawnl.Batch) { m.loadAt(b, 0) }
+
+// loadAt loads the map's data for the key into the register at an offset.
+func (m Mapped) loadAt(b *rawnl.Batch, offset int) {
+	m.key.load(b, offset)
+	appendLookupMap(b, m.in, register(offset), register(offset))
 }
 
 // PortPrefix selects the leading bits of a selected port. As with [Family.Prefix], it must come

@@ -156,6 +156,18 @@ func (f *Family) DNATAddr(to Mapped) Rule {
 	})
 }
 
+// DNATAddrPort translates the destination to the address in one map and the port in another one.
+// nft has each in a register of 16 bytes.
+func (f *Family) DNATAddrPort(addr, port Mapped) Rule {
+	const after = 16
+	return rule("dnat "+f.Name+" to "+addr.text()+" : "+port.text(), func(b *rawnl.Batch) {
+		addr.load(b)
+		port.loadAt(b, after)
+		appendNumbers(b, "nat", attrNATType, natDNAT, attrNATFamily, uint32(f.NFProto),
+			attrNATRegAddrMin, Reg1, attrNATRegProtoMin, register(after))
+	})
+}
+
 // SNATAddr translates the source address to that in a map, and the port to any that is free.
 func (f *Family) SNATAddr(to Mapped) Rule {
 	return rule("snat "+f.Name+" to "+to.text()+" fully-random", func(b *rawnl.Batch) {
@@ -191,6 +203,22 @@ func (f *Family) resetAddr(name string, offset uint32, to Selector) Rule {
 	return rule(f.Name+" "+name+" set "+to.text, func(b *rawnl.Batch) {
 		to.load(b, Reg1)
 		appendSetAddr(b, f, offset)
+	})
+}
+
+// ReplyDPort makes the destination port of the packet the one that answers. It leaves the checksum
+// alone, which is right again then: see [OriginalDPort].
+var ReplyDPort = setDPort(CTReplySPort)
+
+// OriginalDPort makes the destination port of the packet what it was when its flow began, and
+// leaves the checksum alone. So the same chains must do [ReplyDPort].
+var OriginalDPort = setDPort(CTOriginalDPort)
+
+func setDPort(to Selector) Rule {
+	return rule("th dport set "+to.text, func(b *rawnl.Batch) {
+		to.load(b, Reg1)
+		appendNumbers(b, "payload", attrPayloadSReg, Reg1, AttrPayloadBase, TransportHeader,
+			AttrPayloadOffset, dportOffset, AttrPayloadLen, portLen)
 	})
 }
 

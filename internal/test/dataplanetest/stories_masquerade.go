@@ -14,8 +14,9 @@ import (
 var givenSources = []netip.Addr{netip.MustParseAddr("192.0.2.99"), netip.IPv4Unspecified(),
 	netip.MustParseAddr("2001:db8:2::99"), netip.IPv6Unspecified()}
 
-// ranges is a target of a service with a range of ports.
-var ranges = target{pair("10.96.0.30", "fd00:10:96::30"), servicePort}
+// ranges and toPort are targets of services with ranges of ports. All ports of toPort go to one.
+var ranges, toPort = target{pair("10.96.0.30", "fd00:10:96::30"), servicePort},
+	target{pair("10.96.0.31", "fd00:10:96::31"), servicePort}
 
 // givesSource asks a service that gives the source of its masqueraded connections, at all kinds of
 // addresses, at exact ports and at a range. It is added, changes its address, and takes it back.
@@ -30,6 +31,7 @@ func givesSource(t *testing.T, w *world) {
 		if !w.under.Ranges {
 			return s
 		}
+		s = and(s, web(named("to-port", toPort.addrs), portRange, given), eps("pod3"))
 		return and(s, web(named("ranges", ranges.addrs), portRange, given),
 			each(eps("pod3"), keptPorts))
 	}
@@ -44,7 +46,7 @@ func givesSource(t *testing.T, w *world) {
 		for _, y := range w.ways([]string{"pod1", "pod2", "outside1", "node"}, everywhere...) {
 			seen += w.requireOracle(t, table, y)
 		}
-		beside := []target{ranges.on(scenario.PortA), cluster2}
+		beside := []target{ranges.on(scenario.PortA), toPort.on(scenario.PortB), cluster2}
 		for _, y := range w.ways([]string{"outside1", "node"}, beside...) {
 			seen += w.requireOracle(t, table, y)
 		}

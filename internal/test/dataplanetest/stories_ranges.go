@@ -1,6 +1,8 @@
 package dataplanetest
 
 import (
+	"cmp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,58 +25,63 @@ func keptPorts(e *servicemodel.Endpoint) {
 	}
 }
 
+// onePort lets all packets reach one port of an endpoint.
+func onePort(*servicemodel.Endpoint) {}
+
 // rangeStays sends from clients to different ports of a range. Each client has one endpoint at all
 // of them, also when its endpoint leaves, and a node port of the same number is another frontend.
-func rangeStays(t *testing.T, w *world) {
-	with := func(hosts ...string) servicemodel.State {
-		return state(podCIDRs(thisNode()), web(portRange, sticky(time.Hour)),
-			each(eps(hosts...), keptPorts))
-	}
+// at says which port of an endpoint a packet reaches.
+func rangeStays(at func(*servicemodel.Endpoint)) func(*testing.T, *world) {
+	return func(t *testing.T, w *world) {
+		with := func(hosts ...string) servicemodel.State {
+			return state(podCIDRs(thisNode()), web(portRange, sticky(time.Hour)),
+				each(eps(hosts...), at))
+		}
 
-	all := []string{"pod2", "pod3", "remote1", "remote2"}
-	if !w.accepted(t, with(all...), backends.FieldEndPort, "") {
-		return
-	}
-	had := map[way]string{}
-	stays := func() {
-		for _, y := range w.ways([]string{"pod1", "outside1", "node"}, cluster.on(scenario.PortA)) {
-			other, at := y, w.ways([]string{y.from}, cluster.on(scenario.PortB))
-			other.to = at[0].to
-			if y.to.Addr().Is6() {
-				other.to = at[len(w.under.protocols())].to
+		all := with("pod2", "pod3", "remote1", "remote2")
+		if !w.accepted(t, all, backends.FieldEndPort, "") {
+			return
+		}
+		port := all.Endpoints(web().Name)[0].Ports[0].Port
+		before := w.oneEndpoint(t, port)
+		w.apply(t, with("pod3", "remote1"))
+		w.settle(t)
+		for y, host := range w.oneEndpoint(t, port) {
+			if left := before[y]; host != left && (left == "pod3" || left == "remote1") {
+				t.Errorf("%s: moved from %s to %s", y, left, host)
 			}
-			w.shares(t, y, 1) // first packets of several connections may race with one another
-			hosts := map[string]bool{}
-			for _, on := range []way{y, other, y, other, y} {
-				for server := range w.shares(t, on, 2) {
-					host, port, _ := strings.Cut(server, "/")
-					hosts[host] = true
-					if port != on.to.String()[strings.LastIndexByte(on.to.String(), ':')+1:] {
-						t.Errorf("%s: answered by %s", on, server)
-					}
-					had[y] = host
+		}
+	}
+}
+
+// oneEndpoint requires that each client has one endpoint at two ports of a range, and returns it.
+// at is the port of the endpoints, 0 if packets keep theirs.
+func (w *world) oneEndpoint(t *testing.T, at uint16) map[way]string {
+	t.Helper()
+	had := map[way]string{}
+	for _, y := range w.ways([]string{"pod1", "outside1", "node"}, cluster.on(scenario.PortA)) {
+		other, there := y, w.ways([]string{y.from}, cluster.on(scenario.PortB))
+		other.to = there[0].to
+		if y.to.Addr().Is6() {
+			other.to = there[len(w.under.protocols())].to
+		}
+
+		w.shares(t, y, 1) // first packets of several connections may race with one another
+		hosts := map[string]bool{}
+		for _, on := range []way{y, other, y, other, y} {
+			for server := range w.shares(t, on, 2) {
+				host, port, _ := strings.Cut(server, "/")
+				hosts[host], had[y] = true, host
+				if port != strconv.Itoa(int(cmp.Or(at, on.to.Port()))) {
+					t.Errorf("%s: answered by %s", on, server)
 				}
 			}
+		}
 
-			if len(hosts) != 1 {
-				t.Errorf("%s: more than one endpoint: %v", y, hosts)
-			}
+		if len(hosts) != 1 {
+			t.Errorf("%s: more than one endpoint: %v", y, hosts)
 		}
 	}
 
-	stays()
-	before := map[way]string{}
-	for y, host := range had {
-		before[y] = host
-	}
-	w.apply(t, with("pod3", "remote1"))
-	if _, err := w.engine.Settle(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	stays()
-	for y, host := range had {
-		if left := before[y]; host != left && (left == "pod3" || left == "remote1") {
-			t.Errorf("%s: moved from %s to %s", y, left, host)
-		}
-	}
+	return had
 }

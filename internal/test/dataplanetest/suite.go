@@ -46,7 +46,9 @@ var stories = []story{
 	{"a client has one endpoint at all ports of a service", wholeServiceStays(0, 0)},
 	{"clients of a prefix have one endpoint at all ports of a service", wholeServiceStays(24, 64)},
 	{"a client moves only at ports without its endpoint", partlyServing},
-	{"a client has one endpoint at all ports of a range", rangeStays},
+	{"a client has one endpoint at all ports of a range", rangeStays(keptPorts)},
+	{"a client has one endpoint at all ports of a range, which go to one port",
+		rangeStays(onePort)},
 	{"a client has one endpoint at 10,000 ports, also when its endpoint is replaced", callsStay},
 
 	// sources that services give: a backend that lacks them refuses them

@@ -311,7 +311,7 @@ func (g *Source) endpoint(i int) servicemodel.Endpoint {
 				continue // it lacks this port
 			}
 			port := g.c.EndpointPorts[(i+k)%len(g.c.EndpointPorts)]
-			if g.isRange(k) {
+			if g.isRange(k) && i%2 == 0 { // packets keep their ports
 				port = 0
 			}
 			e.Ports = append(e.Ports, servicemodel.EndpointPort{Name: fmt.Sprintf("p%d", k),

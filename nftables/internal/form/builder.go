@@ -32,16 +32,22 @@ func (b *builder) frontend(k *Kind) nft.Concat {
 func (b *builder) in(k *Kind, set string) nft.Rule { return b.frontend(k).In(k.Prefix + set) }
 
 // dnat sends a packet to a slot in the map of a way.
-func (b *builder) dnat(k *Kind, prefix string, w Feature, slot nft.Selector) nft.Rule {
-	return b.translate(k, b.frontend(k).With(slot).Map(prefix+WayNames[w]+SetEndpoints))
+func (b *builder) dnat(c *nft.ProgramChain, k *Kind, prefix string, w Feature, slot nft.Selector) {
+	b.translate(c, k, b.frontend(k).With(slot).Map(prefix+WayNames[w]+SetEndpoints))
 }
 
 // translate sends a packet to the endpoint in a map of a kind.
-func (b *builder) translate(k *Kind, to nft.Mapped) nft.Rule {
-	if k == KindRange {
-		return b.f.DNATAddr(to)
+func (b *builder) translate(c *nft.ProgramChain, k *Kind, to nft.Mapped) {
+	switch {
+	case k != KindRange:
+		c.Add(b.f.DNAT(to))
+	case b.shape.Has(RangesToPort):
+		frontend := b.frontend(k)
+		c.Add(frontend.NotIn(SetRangeToPort), b.f.DNATAddr(to))
+		c.Add(b.f.DNATAddrPort(to, frontend.Map(SetRangePorts)))
+	default:
+		c.Add(b.f.DNATAddr(to))
 	}
-	return b.f.DNAT(to)
 }
 
 // original selects, from conntrack, the frontend to which a flow was sent before DNAT: as the key

@@ -15,6 +15,7 @@ func (w *Writer) Elements(t *servicemodel.Table, fe *servicemodel.Frontend, to S
 	w.Pool(nil, fe, false, nil, internal, nil, to)
 	w.Pool(nil, fe, true, nil, external, nil, to)
 	w.Blocks(t, fe, to)
+	w.RangePort(t, fe, to)
 }
 
 // Pool writes the elements that differ between the pools of a frontend before and after a change:
@@ -31,7 +32,8 @@ func (w *Writer) Pool(old, new *servicemodel.Frontend, outside bool, was, is *se
 	w.ByAddress(new, outside, was, is, del, add)
 }
 
-// Frontend writes all elements of fe, except those of its pools' endpoints and of its blocks.
+// Frontend writes all elements of fe, except those of its pools' endpoints, of its blocks
+// and of its port.
 func (w *Writer) Frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to Sink) {
 	k := KindOf(fe.Key)
 	w.key = nft.AppendFrontend(w.key[:0], fe.Key)

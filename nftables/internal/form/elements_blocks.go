@@ -1,6 +1,8 @@
 package form
 
 import (
+	"encoding/binary"
+
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -36,4 +38,17 @@ func firstWith(t *servicemodel.Table, k servicemodel.FrontendKey,
 	}
 
 	return k
+}
+
+// RangePort writes the elements of a range of t whose endpoints have one port.
+func (w *Writer) RangePort(t *servicemodel.Table, fe *servicemodel.Frontend, to Sink) {
+	if fe.Key.EndPort == 0 {
+		return
+	}
+	if port, _ := RangePort(t.PoolsOf(fe)); port != 0 {
+		w.key = nft.AppendFrontend(w.key[:0], fe.Key)
+		w.data = binary.BigEndian.AppendUint16(w.data[:0], port)
+		to(SetRangeToPort, nft.Elem{Key: w.key})
+		to(SetRangePorts, nft.Elem{Key: w.key, Data: w.data})
+	}
 }

@@ -22,6 +22,7 @@ const (
 	NotFromPods                         // some frontend is masqueraded unless from a pod
 	LargePools                          // some pool is beyond smallClasses
 	MasqueradeIPs                       // some service gives the source of masqueraded connections
+	RangesToPort                        // the endpoints of some range have one port
 	blocks0                             // some range has a block of no bits: see [BlocksOf]
 
 	AtRandom Feature = 0
@@ -119,8 +120,8 @@ func (k *Kind) ReadEndpoint(r *nft.Reader, f *nft.Family) netip.AddrPort {
 	return r.Endpoint(f.AddrLen)
 }
 
-// appendEndpoint appends an endpoint in the form of the maps of the kind. Packets to ranges keep
-// their ports.
+// appendEndpoint appends an endpoint in the form of the maps of the kind. The endpoints of a range
+// have one port or none: see [SetRangePorts].
 func (k *Kind) appendEndpoint(b []byte, ep netip.AddrPort) []byte {
 	if k == KindRange {
 		return nft.AppendAddr(b, ep.Addr())
@@ -167,8 +168,11 @@ const (
 	SetHairpins   = "hairpins"
 	// SetRangeAddresses has the addresses at which there are ranges.
 	SetRangeAddresses = "range-addresses"
-	setRestricted     = "restricted"
-	setSources        = "sources"
+	// SetRangeToPort has the ranges whose endpoints have one port, and SetRangePorts that port.
+	SetRangeToPort = "range-to-port"
+	SetRangePorts  = "range-ports"
+	setRestricted  = "restricted"
+	setSources     = "sources"
 )
 
 // SetRestricted is the name of the set of frontends of the kind that only sources may connect to,

@@ -62,7 +62,7 @@ func (b *builder) remembered(k *Kind, a Affinity, group string) string {
 		key = b.rangeClient(b.f.Saddr, b.f.Daddr)
 	}
 	for i := range AffinityMaps {
-		b.Chain(AffinityMap(name, i)).Add(b.translate(k, key.Map(AffinityMap(group, i))))
+		b.translate(b.Chain(AffinityMap(name, i)), k, key.Map(AffinityMap(group, i)))
 	}
 	return name
 }

@@ -100,13 +100,13 @@ func (b *builder) smallest(c *nft.ProgramChain, k *Kind, prefix string, none nft
 func (b *builder) draw(k *Kind, prefix string) {
 	last := b.Chain(prefix + chainAny)
 	for n := MostSlots(b.shape.classes() - 1); n > 0; n /= 2 {
-		b.Chain(drawName(prefix, n)).Add(b.dnat(k, prefix, AtRandom, nft.NumgenRandom(n)))
+		b.dnat(b.Chain(drawName(prefix, n)), k, prefix, AtRandom, nft.NumgenRandom(n))
 		last.Add(nft.Jump(drawName(prefix, n)))
 	}
 
 	for _, w := range []Feature{InTurn, ByHash, ByMaglev} {
 		if b.shape.Has(w) {
-			last.Add(b.dnat(k, prefix, w, nft.NumgenRandom(1)))
+			b.dnat(last, k, prefix, w, nft.NumgenRandom(1))
 		}
 	}
 }

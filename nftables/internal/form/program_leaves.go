@@ -32,14 +32,14 @@ func (b *builder) leaf(l *Leaf) {
 	}
 	switch l.Way {
 	case InTurn:
-		c.Add(b.slot(l, nft.NumgenInc(l.Slots)))
+		b.slot(c, l, nft.NumgenInc(l.Slots))
 	case ByMaglev:
-		c.Add(b.slot(l, nft.JHash(client, l.Slots, SeedMaglev)))
+		b.slot(c, l, nft.JHash(client, l.Slots, SeedMaglev))
 	default:
 		for half := l.Slots / 2; half > 0; half /= 2 {
 			c.Add(nft.Jump(b.level(l, half, client)))
 		}
-		c.Add(b.slot(l, nft.NumgenRandom(1)))
+		b.slot(c, l, nft.NumgenRandom(1))
 	}
 }
 
@@ -57,13 +57,13 @@ func (b *builder) level(l *Leaf, half int, client nft.Concat) string {
 	for i := range Attempts {
 		seed := uint32(SeedHash + bits.Len(uint(half))<<8 + i)
 		c.Add(nft.JHash(client, 2, seed).IsZero(), nft.Return)
-		c.Add(b.slot(l, nft.JHash(client, 2*half, seed)))
+		b.slot(c, l, nft.JHash(client, 2*half, seed))
 	}
 
 	return name
 }
 
 // slot sends a packet to a slot in the map of a leaf.
-func (b *builder) slot(l *Leaf, slot nft.Selector) nft.Rule {
-	return b.dnat(l.Kind, PrefixOf(l.Kind, l.Outside), l.Way, slot)
+func (b *builder) slot(c *nft.ProgramChain, l *Leaf, slot nft.Selector) {
+	b.dnat(c, l.Kind, PrefixOf(l.Kind, l.Outside), l.Way, slot)
 }

@@ -59,15 +59,17 @@ func (b *builder) masqueradeRangeAs(to func(*Kind) nft.Rule) {
 	c.Add(b.f.ReplyDaddr(), nft.Goto(chainMasqBlocks))
 
 	c = b.Chain(chainMasqBlocks)
+	b.setPort(c, nft.OriginalDPort)
 	for _, bits := range b.shape.blockBits() {
-		// The packet has kept its port. nft cannot list the leading bits of conntrack's.
 		key := nft.Concat{nft.PortPrefix(nft.DPort, bits), b.f.CTDaddr, nft.L4Proto}
 		c.Add(b.f.SetSaddr(key.Map(BlockMap(bits))), nft.Goto(chainMasqRange))
 	}
 
+	b.setPort(c, nft.ReplyDPort)
 	c.Add(nft.Masquerade)
 
 	c = b.Chain(chainMasqRange)
+	b.setPort(c, nft.ReplyDPort)
 	key := nft.Concat{b.f.CTDaddr, nft.L4Proto, b.f.Saddr}
 	c.Add(b.f.SNATAddr(key.Map(KindRange.Prefix + SetMasqIPs)))
 	c.Add(b.f.ResetSaddr(), nft.Masquerade)

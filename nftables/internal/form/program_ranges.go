@@ -45,13 +45,15 @@ func (b *builder) learnRanges() {
 	c.Add(b.f.ReplyDaddr(), nft.Goto(chainLearnBlocks))
 
 	c = b.Chain(chainLearnBlocks)
+	b.setPort(c, nft.OriginalDPort)
 	for _, bits := range b.shape.blockBits() {
-		// The packet has kept its port. nft cannot list the leading bits of conntrack's.
 		key := nft.Concat{nft.PortPrefix(nft.DPort, bits), b.f.CTDaddr, nft.L4Proto}
 		c.Add(withPorts, b.f.SetSaddr(key.Map(BlockMap(bits))), nft.Goto(chainLearnRange))
 	}
 
+	b.setPort(c, nft.ReplyDPort)
 	c = b.Chain(chainLearnRange)
+	b.setPort(c, nft.ReplyDPort)
 	frontend, client := nft.Concat{b.f.CTDaddr, nft.L4Proto, b.f.Saddr},
 		b.rangeClient(b.f.CTSaddr, b.f.Saddr)
 	for _, a := range b.shape.affinityOf(KindRange) {

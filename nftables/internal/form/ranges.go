@@ -18,6 +18,9 @@ import (
 // result of a lookup. So the packet's destination keeps the range, until it is translated or made
 // what it was. Conntrack knows what that was: the key of a range is the original destination, the
 // protocol, and the range.
+//
+// Packets keep their ports, or all endpoints of a range have one port. The maps of endpoints and of
+// clients have addresses alone, because the IPv6 key leaves no room for a port beside them.
 
 // BlockMap is the name of the map of blocks with so many leading bits.
 func BlockMap(bits uint8) string { return "range-blocks-" + strconv.Itoa(int(bits)) }
@@ -44,6 +47,13 @@ func rangeSets(f *nft.Family, s *Shape) (l []*nft.Set) {
 	if l != nil {
 		l = append(l, &nft.Set{Name: SetRangeAddresses, Key: []nft.Field{f.Addr},
 			Comment: "addresses with ranges of ports"})
+	}
+	if s.Has(RangesToPort) {
+		key := KindRange.Key(f)
+		l = append(l, &nft.Set{Name: SetRangeToPort, Key: key,
+			Comment: "their endpoints have one port"},
+			&nft.Set{Name: SetRangePorts, Key: key, Data: []nft.Field{nft.FieldPort},
+				Flags: nft.SetMap, Comment: "the port of their endpoints"})
 	}
 
 	return l
@@ -74,6 +84,15 @@ func (b *builder) toBlocks(c *nft.ProgramChain, to string) {
 	for _, bits := range b.shape.blockBits() {
 		key := nft.Concat{nft.PortPrefix(nft.DPort, bits), b.f.Daddr, nft.L4Proto}
 		c.Add(b.f.SetDaddr(key.Map(BlockMap(bits))), nft.Goto(to))
+	}
+}
+
+// setPort adds a rule for translated packets that have another port than the one to which they were
+// sent. A block is found by the port of the packet, because nft cannot list the leading bits of
+// conntrack's.
+func (b *builder) setPort(c *nft.ProgramChain, to nft.Rule) {
+	if b.shape.Has(RangesToPort) {
+		c.Add(withPorts, to)
 	}
 }
 

@@ -49,7 +49,6 @@ func (s *Shape) AddFrontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
 	if fe.MasqueradeIP.IsValid() {
 		s.Uses |= MasqueradeIPs
 	}
-	s.addRange(fe.Key)
 	switch fe.Masquerade {
 	case servicemodel.FromHost | servicemodel.FromOutside:
 		s.Uses |= NotFromPods
@@ -61,6 +60,7 @@ func (s *Shape) AddFrontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
 		s.Uses |= SplitPools
 	}
 	internal, external := t.PoolsOf(fe)
+	s.addRange(fe.Key, internal, external)
 	s.AddPool(internal)
 	s.AddPool(external)
 }
@@ -119,12 +119,16 @@ func Insert[T any](sorted []T, v T, compare func(a, b T) int) []T {
 	return slices.Insert(sorted, i, v)
 }
 
-// addRange adds the features of a range to s.
-func (s *Shape) addRange(k servicemodel.FrontendKey) {
-	if k.EndPort != 0 {
-		for b := range k.Blocks() {
-			s.Uses |= BlocksOf(b.Bits)
-		}
+// addRange adds the features of a range with these pools to s.
+func (s *Shape) addRange(k servicemodel.FrontendKey, internal, external *servicemodel.Pool) {
+	if k.EndPort == 0 {
+		return
+	}
+	for b := range k.Blocks() {
+		s.Uses |= BlocksOf(b.Bits)
+	}
+	if port, _ := RangePort(internal, external); port != 0 {
+		s.Uses |= RangesToPort
 	}
 }
 

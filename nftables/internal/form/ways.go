@@ -1,6 +1,7 @@
 package form
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -44,13 +45,20 @@ func EntryCount(p *servicemodel.Pool) int {
 	return SlotCount(p)
 }
 
-// TakesRanges reports whether a pool can be that of a range: packets keep their ports at all
-// endpoints, and no hash chooses. The registers of the kernel have no room for the input of a hash
-// beside the IPv6 key of a range.
+// TakesRanges reports whether a range can have a pool: no hash chooses. The registers of the kernel
+// have no room for the input of a hash beside the IPv6 key of a range.
 func TakesRanges(p *servicemodel.Pool) bool {
-	w := WayOf(p)
-	return w != ByHash && w != ByMaglev &&
-		!slices.ContainsFunc(p.Slots, func(s servicemodel.Slot) bool {
-			return s.Endpoint.Port() != 0
-		})
+	return p == nil || WayOf(p) != ByHash && WayOf(p) != ByMaglev
+}
+
+// RangePort returns the port of all endpoints in the pools of a range, 0 if packets keep their
+// ports. It returns false if the ports differ. A nil pool has no endpoints.
+func RangePort(internal, external *servicemodel.Pool) (port uint16, ok bool) {
+	l := slices.Concat(EndpointsOf(internal), EndpointsOf(external))
+	if len(l) == 0 {
+		return 0, true
+	}
+	return l[0].Port(), !slices.ContainsFunc(l, func(ep netip.AddrPort) bool {
+		return ep.Port() != l[0].Port()
+	})
 }

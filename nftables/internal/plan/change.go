@@ -74,6 +74,7 @@ func (pl *Planner) changed(p *Plan, t *TablePlan, old, new *servicemodel.Fronten
 	newInternal, newExternal := p.Changes.New.PoolsOf(new)
 	pl.Writer.Pool(old, new, false, oldInternal, newInternal, t.del, t.add)
 	pl.Writer.Pool(old, new, true, oldExternal, newExternal, t.del, t.add)
+	pl.rangePort(p, t, old, new)
 }
 
 // poolsChanged plans the pools of a frontend. Its other elements stay.
@@ -98,4 +99,5 @@ func (pl *Planner) poolsChanged(p *Plan, t *TablePlan, fe *servicemodel.Frontend
 
 	change(false, oldInternal, newInternal)
 	change(true, oldExternal, newExternal)
+	pl.rangePort(p, t, fe, fe)
 }

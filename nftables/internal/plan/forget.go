@@ -16,8 +16,8 @@ type Forget struct {
 	Lost     [2][]netip.AddrPort // by clients inside and outside
 	others   bool
 	// now are the endpoints that clients inside and outside may have, if others is set. gone are
-	// the lost endpoints that they may not have. For a whole service, an endpoint is an address
-	// with port 0.
+	// the lost endpoints that they may not have. For a whole service and at a range, an endpoint is
+	// an address with port 0.
 	now  [2]map[netip.AddrPort]bool
 	gone map[netip.AddrPort]bool
 	// Since is the time of the commit, or of the last deletion of an entry. Packets of that time

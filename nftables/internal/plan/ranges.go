@@ -39,3 +39,13 @@ func (pl *Planner) planBlocks(c *servicemodel.ChangeSet, t *TablePlan) {
 			func(to form.Sink) { pl.Writer.Blocks(c.New, c.New.Frontend(k), to) })
 	}
 }
+
+// rangePort plans the port of the endpoints of a range that stays.
+func (pl *Planner) rangePort(p *Plan, t *TablePlan, old, new *servicemodel.Frontend) {
+	if new.Key.EndPort == 0 {
+		return
+	}
+	t.need.AddFrontend(p.Changes.New, new)
+	t.differ(func(to form.Sink) { pl.Writer.RangePort(p.Changes.Old, old, to) },
+		func(to form.Sink) { pl.Writer.RangePort(p.Changes.New, new, to) })
+}

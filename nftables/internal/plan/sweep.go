@@ -161,9 +161,9 @@ func (s *Sweep) Aim() {
 // table t.
 func aim(list []*Forget, t *servicemodel.Table) {
 	first, all, about := list[0].Frontend, false, map[netip.AddrPort]bool{}
-	whole := first != nil && first.AffinityService
+	byAddress := first != nil && (first.AffinityService || first.Key.EndPort != 0)
 	given := func(ep netip.AddrPort) netip.AddrPort {
-		if whole {
+		if byAddress {
 			return netip.AddrPortFrom(ep.Addr(), 0)
 		}
 		return ep

@@ -204,6 +204,9 @@ func (r *Reading) view(views map[servicemodel.PoolID][]*poolView,
 	}
 
 	list := slots[l.SlotMap()][string(key)]
+	if e := r.Elems[form.SetRangePorts][string(key)]; e != nil {
+		r.addPort(list, *e)
+	}
 	if len(list) == 0 || l.Way != form.ByHash && slices.Contains(list, form.Entry{}) {
 		return
 	}
@@ -221,6 +224,16 @@ func (r *Reading) view(views map[servicemodel.PoolID][]*poolView,
 	}
 
 	views[id] = append(views[id], &poolView{p, 1})
+}
+
+// addPort gives the endpoints of a range the port in an element.
+func (r *Reading) addPort(to []form.Entry, e nft.Elem) {
+	for i, en := range to {
+		if en.Endpoint.IsValid() && len(e.Data) == 2 {
+			to[i].Endpoint = netip.AddrPortFrom(en.Endpoint.Addr(),
+				binary.BigEndian.Uint16(e.Data))
+		}
+	}
 }
 
 // faultyRanges returns the addresses of ranges that have a wrong element. Ranges at an address

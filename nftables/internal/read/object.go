@@ -74,6 +74,12 @@ func (o *object) expressible(t *servicemodel.Table) bool {
 		}
 
 		internal, external := t.PoolsOf(fe)
+		if fe.Key.EndPort != 0 {
+			if _, ok := form.RangePort(internal, external); !ok {
+				return false
+			}
+		}
+
 		for _, p := range []*servicemodel.Pool{internal, external} {
 			if p == nil {
 				continue

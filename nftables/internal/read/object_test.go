@@ -69,6 +69,11 @@ func TestWhichUnitsCanBeExpressed(t *testing.T) {
 		}, true},
 		{"a range to one port", func(fe *servicemodel.Frontend, _ *servicemodel.Pool) {
 			fe.Key.EndPort = 90
+		}, true},
+		{"a range to several ports", func(fe *servicemodel.Frontend, p *servicemodel.Pool) {
+			fe.Key.EndPort = 90
+			p.Slots = append(p.Slots, servicemodel.Slot{Weight: 1,
+				Endpoint: netip.MustParseAddrPort("10.244.9.9:1")})
 		}, false},
 	} {
 		u, got := table(tc.edit)

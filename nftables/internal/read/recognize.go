@@ -45,6 +45,9 @@ func ShapeOf(r *Reading) form.Shape {
 	if r.Has(form.KindService.SetSources()) {
 		s.Uses |= form.SourceRanges
 	}
+	if r.Has(form.SetRangePorts) {
+		s.Uses |= form.RangesToPort
+	}
 	for bits := range uint8(form.BlockBits + 1) {
 		if r.Has(form.BlockMap(bits)) {
 			s.Uses |= form.BlocksOf(bits)
