@@ -295,6 +295,10 @@ func (s State) ValidatePart(owner string) error {
 			p.add("slowStart", e.service.SlowStart, "must not be set in a part: no program would "+
 				"let endpoints grow")
 		}
+		if e.service != nil && e.service.SilentEndpoints == SilentEject {
+			p.add("silentEndpoints", quote(string(SilentEject)), "must not be set in a part: no "+
+				"program would notice silent endpoints")
+		}
 
 		if len(e.endpoints) > 0 {
 			check("endpoints", n)

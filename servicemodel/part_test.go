@@ -252,18 +252,23 @@ func TestAPartAdoptsWhatTheInstanceHas(t *testing.T) {
 	}, err)
 }
 
-// steady returns a state without slow starts, which parts refuse.
+// steady returns a state without fields that need a program, which parts refuse.
 func steady(s sm.State) sm.State {
 	for svc := range s.Services() {
-		svc.SlowStart = 0
+		svc.SlowStart, svc.SilentEndpoints = 0, sm.SilentDefault
 		s = s.WithService(svc)
 	}
 
 	return s
 }
 
-func TestPartsRefuseSlowStarts(t *testing.T) {
+func TestPartsRefuseWhatNeedsAProgram(t *testing.T) {
 	t.Parallel()
+	requireProblems(t, []string{"service default/web: silentEndpoints: \"eject\": must not be " +
+		"set in a part: no program would notice silent endpoints"},
+		stateOf(thisNode, webService(func(s *sm.Service) {
+			s.SilentEndpoints = sm.SilentEject
+		})).ValidatePart("default"))
 	requireProblems(t, []string{"service default/web: slowStart: 1m0s: must not be set in a part" +
 		": no program would let endpoints grow"},
 		stateOf(thisNode, webService(slowly(time.Minute))).ValidatePart("default"))

@@ -70,6 +70,9 @@ func (r source) service(n sm.Name) *sm.Service {
 		Prefer:                pick(r, "", "", "node", "zone"),
 		SlowStart:             pick(r, 0, 0, time.Minute),
 	}
+	if s.Forwarding == sm.ForwardNAT {
+		s.SilentEndpoints = pick(r, sm.SilentDefault, sm.SilentStay, sm.SilentEject)
+	}
 	if r.chance(30) {
 		policy := func() sm.MasqueradePolicy {
 			return pick(r, sm.MasqueradeDefault, sm.MasqueradeAlways,

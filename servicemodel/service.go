@@ -121,6 +121,10 @@ type Service struct {
 
 	// Connections says what happens to the connections of endpoints that the service loses.
 	Connections ConnectionPolicy `json:"connections,omitzero"`
+
+	// SilentEndpoints says what a program that notices endpoints that do not answer, such as one
+	// with a follower of package dataplane/silence, does about them. Other programs ignore it.
+	SilentEndpoints SilentPolicy `json:"silentEndpoints,omitzero"`
 }
 
 // ServicePort is one port of a [Service].
@@ -324,6 +328,33 @@ func ParseForwarding(s string) (Forwarding, error) { return parseWord(s, "nat", 
 
 // forwardings are the ways without the default.
 var forwardings = []Forwarding{ForwardDirect, ForwardTunnel}
+
+// SilentPolicy says what happens to endpoints that do not answer new connections of clients.
+type SilentPolicy string
+
+const (
+	// SilentDefault is the default: what the program does about other services.
+	SilentDefault SilentPolicy = ""
+	// SilentEject takes endpoints that do not answer TCP connections out until they answer again.
+	// It needs [ForwardNAT], because other answers do not pass this node.
+	SilentEject SilentPolicy = "eject"
+	// SilentStay lets all endpoints take connections.
+	SilentStay SilentPolicy = "stay"
+)
+
+// UnmarshalText also takes "default" for [SilentDefault].
+func (p *SilentPolicy) UnmarshalText(text []byte) error {
+	*p = SilentPolicy(wordOr(string(text), "default"))
+	return nil
+}
+
+// silentPolicies are the policies without the default.
+var silentPolicies = []SilentPolicy{SilentEject, SilentStay}
+
+// ParseSilentPolicy parses "default", "eject" or "stay".
+func ParseSilentPolicy(s string) (SilentPolicy, error) {
+	return parseWord(s, "default", silentPolicies)
+}
 
 // MasqueradePolicy says which packets get the node's address as their source, so that endpoints
 // answer to the node. Two kinds of connections are always masqueraded: from an endpoint to itself,

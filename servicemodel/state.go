@@ -21,8 +21,9 @@ import (
 type State struct {
 	node    *Node // nil stands for the zero Node
 	entries pmap.Map[Name, entry, nameHash]
-	// services counts the services, and slowStarts those that have a slow start.
-	services, slowStarts int
+	// services counts the services, slowStarts those that have a slow start, and ejecting those
+	// with [SilentEject].
+	services, slowStarts, ejecting int
 }
 
 // entry is what a state has under one name. Either part may be missing.
@@ -88,6 +89,9 @@ func (s State) with(n Name, was, is entry) State {
 		}
 		if svc != nil && svc.SlowStart > 0 {
 			s.slowStarts += by
+		}
+		if svc != nil && svc.SilentEndpoints == SilentEject {
+			s.ejecting += by
 		}
 	}
 
@@ -170,6 +174,9 @@ func (s State) Tried(before State, t *Table) State {
 // Len returns the number of services.
 func (s State) Len() int { return s.services }
 
+// Ejecting returns the number of services that want silent endpoints out ([SilentEject]).
+func (s State) Ejecting() int { return s.ejecting }
+
 // Same reports whether s and o are the same state, in constant time. States that are not the same
 // may still have equal contents.
 func (s State) Same(o State) bool {
@@ -208,7 +215,7 @@ func (s *Service) equal(o *Service) bool {
 		s.HealthCheckNodePort == o.HealthCheckNodePort && s.Masquerade == o.Masquerade &&
 		s.Scheduler == o.Scheduler && s.SlowStart == o.SlowStart &&
 		s.Forwarding == o.Forwarding &&
-		s.Connections == o.Connections
+		s.Connections == o.Connections && s.SilentEndpoints == o.SilentEndpoints
 }
 
 func (s *Service) equalLists(o *Service) bool {

@@ -98,6 +98,10 @@ var invalidServices = []struct {
 	{"a slow start that a scheduler ignores", func(s *sm.Service) {
 		s.SlowStart, s.Scheduler = time.Minute, sm.LeastConn
 	}},
+	{"an unknown policy for silent endpoints", func(s *sm.Service) { s.SilentEndpoints = "out" }},
+	{"silent endpoints whose answers do not pass", func(s *sm.Service) {
+		s.SilentEndpoints, s.Forwarding = sm.SilentEject, sm.ForwardTunnel
+	}},
 	{"an unknown policy for connections", func(s *sm.Service) { s.Connections.Mode = 4 }},
 	{"draining in no time", func(s *sm.Service) {
 		s.Connections = sm.ConnectionPolicy{Mode: sm.DrainConnections, Drain: time.Millisecond}

@@ -34,6 +34,7 @@ var informative = [][2]string{
 	{"service.Masquerade", "may say what the default is"},
 	{"service.Ports[last].Port", "is required, also beside a node port alone"},
 	{"service.Prefer", "prefers nothing if all endpoints are equally near"},
+	{"service.SilentEndpoints", "is not of the table: dataplane/silence carries it out"},
 	{"service.SlowStart", "makes weights grow in the course of time"},
 }
 

@@ -9,6 +9,10 @@
 //	…
 //	follower.Set(state)
 //
+// The follower watches all services, except those whose SilentEndpoints is
+// [servicemodel.SilentStay], or, with [Config.Asked], only those with [servicemodel.SilentEject].
+// While there is no service to watch, it follows no events.
+//
 // A program that also checks endpoints gives the states of its checks.Follower to this one: an
 // endpoint takes connections while neither has taken it out.
 //
@@ -36,8 +40,9 @@
 // endpoint that answers only this node stays in. An endpoint that did not answer promptly before,
 // because it is new or slow, is given 3 s instead of 200 ms, for connections and for the question.
 //
-// At most a share of the endpoints of a service port ([Config]) is out at a time, and one endpoint
-// of each pool always stays.
+// At most a share of the endpoints of a pool ([Config]) is out at a time, and one endpoint of each
+// pool always stays. If endpoints leave the state, those that have been out longest come back, as
+// far as that demands.
 //
 // # Return
 //

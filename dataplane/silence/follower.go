@@ -26,9 +26,16 @@ type Config struct {
 	// Changed is called when an endpoint was ejected or let in, after the new state was set: one
 	// call at a time. It must not call the follower. Nil ignores changes.
 	Changed func(Change)
-	// MaxShare is the largest share of the endpoints of a service port that may be out at a time,
-	// from 0 to 1. Zero means a half. At least one endpoint of each pool always stays.
+	// MaxShare is the largest share of the endpoints of a pool that may be out at a time, from 0 to
+	// 1. Zero means a half. At least one endpoint of each pool always stays.
 	MaxShare float64
+	// Asked leaves all services alone except those whose SilentEndpoints is
+	// [servicemodel.SilentEject]. Without it, the follower leaves only those alone whose
+	// SilentEndpoints is [servicemodel.SilentStay].
+	Asked bool
+	// IPVS says that the services are in IPVS, which does not mark flows as translated. The kernel
+	// then makes a message for each new TCP connection of the network namespace.
+	IPVS bool
 	// NetNS names the network namespace of the services. Empty means the process's.
 	NetNS netns.Namespace
 }
@@ -46,7 +53,8 @@ type Change struct {
 	// Connections and Clients count the connections without an answer that made it suspect. They
 	// are a sample if there are more than 500 new connections a second.
 	Connections, Clients int
-	// Trial says that it was let in without an answer, to see whether it answers clients.
+	// Trial says that it was let in without an answer: to see whether it answers clients, or
+	// because too few other endpoints are left.
 	Trial bool
 }
 
@@ -57,13 +65,19 @@ func (c Change) String() string {
 	took := c.Time.Sub(c.Since).Round(time.Millisecond)
 	switch {
 	case c.Out:
-		return fmt.Sprintf("%s ejected: %d connections of %d clients unanswered in %s", what,
-			c.Connections, c.Clients, took)
+		return fmt.Sprintf("%s ejected: %s", what, c.Evidence())
 	case c.Trial:
 		return fmt.Sprintf("%s let in on trial after %s", what, took)
 	}
 
 	return fmt.Sprintf("%s answers again after %s", what, took)
+}
+
+// Evidence returns what made the endpoint suspect, such as "12 connections of 5 clients unanswered
+// in 400ms", of a change that ejected it.
+func (c Change) Evidence() string {
+	return fmt.Sprintf("%d connections of %d clients unanswered in %s", c.Connections, c.Clients,
+		c.Time.Sub(c.Since).Round(time.Millisecond))
 }
 
 // Follower gives an engine states without the endpoints that do not answer. Its methods may be
@@ -73,6 +87,7 @@ type Follower struct {
 	set   func(servicemodel.State)
 	table *conntrack.Table
 	watch watch
+	woken chan struct{} // the state or the judge changed
 	added chan struct{} // connections were added to an empty queue
 	asked chan answer
 
@@ -106,7 +121,8 @@ func NewFollower(set func(servicemodel.State), cfg *Config) (*Follower, error) {
 	if err != nil {
 		return nil, fmt.Errorf("silence: %w", err)
 	}
-	return &Follower{cfg: *cfg, set: set, table: table, watch: watch{table: table},
+	return &Follower{cfg: *cfg, set: set, table: table,
+		watch: watch{table: table, ipvs: cfg.IPVS}, woken: make(chan struct{}, 1),
 		added: make(chan struct{}, 1), asked: make(chan answer), judge: newJudge(share)}, nil
 }
 
@@ -119,8 +135,12 @@ func (f *Follower) Set(s servicemodel.State) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.state, f.has = s, true
-	f.judge.keep(func(p place) bool { return wants(s, p) })
+	f.judge.keep(f.wants, f.pools, time.Now())
 	f.set(f.marked())
+	select {
+	case f.woken <- struct{}{}:
+	default:
+	}
 }
 
 // Ejected returns the endpoints that are out, each with the change that ejected it, in the order of
@@ -142,8 +162,33 @@ func (f *Follower) Ejected() []Change {
 }
 
 // Run watches new connections until the context ends, and returns the context's error, or the one
-// that ended the watch. Endpoints that are out then stay out until the next call of Run.
+// that ended the watch. While no service is to be watched, it follows no events. Endpoints that are
+// out when it returns stay out until the next call of Run.
 func (f *Follower) Run(ctx context.Context) error {
+	for {
+		if f.needed() {
+			if err := f.follow(ctx); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-f.woken:
+		}
+	}
+}
+
+// needed reports whether a service is to be watched.
+func (f *Follower) needed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.cfg.Asked || f.state.Ejecting() > 0
+}
+
+// follow watches new connections while that is needed.
+func (f *Follower) follow(ctx context.Context) error {
+	f.watch.young, f.watch.old = nil, nil // of an earlier call
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -160,6 +205,10 @@ func (f *Follower) Run(ctx context.Context) error {
 			f.mu.Lock()
 			f.judge.heard(a.place, a.answered, time.Now())
 			f.mu.Unlock()
+		case <-f.woken:
+			if !f.needed() {
+				return nil
+			}
 		case <-tick.C:
 		case <-f.added:
 		}
@@ -188,7 +237,9 @@ func (f *Follower) work(ctx context.Context, work *sync.WaitGroup) (time.Duratio
 	}
 	f.mu.Lock()
 	for _, s := range samples {
-		f.judge.hear(s, now)
+		if svc, _ := f.state.Peek(s.service.Name); f.watches(svc) {
+			f.judge.hear(s, now)
+		}
 	}
 	ask := f.judge.next(now, f.pools)
 	wait, open := time.Minute, len(f.judge.open) > 0
@@ -238,23 +289,28 @@ func (f *Follower) indexNow(now time.Time) (*flows.Index, error) {
 	return f.index, nil
 }
 
-// pools returns the pools in the kernel that have an endpoint.
+// pools returns the wanted pools that have an endpoint, with the endpoints that are out.
 func (f *Follower) pools(p place) (out [][]netip.AddrPort) {
-	family := servicemodel.IPv4
-	if p.endpoint.Addr().Is6() {
-		family = servicemodel.IPv6
+	svc, _ := f.state.Peek(p.service.Name)
+	if svc == nil {
+		return nil
 	}
-	for _, local := range []bool{false, true} {
-		pool := f.of.Pool(servicemodel.PoolID{Service: p.service, Family: family, Local: local})
-		if pool == nil {
-			continue
+	hasLocal := servicemodel.PolicyLocal == svc.InternalTrafficPolicy ||
+		servicemodel.PolicyLocal == svc.ExternalTrafficPolicy
+	var cluster, local []netip.AddrPort
+	for _, s := range servicemodel.Select(f.state, p.service,
+		servicemodel.FamilyOf(p.endpoint.Addr())) {
+		if s.Cluster == "" {
+			cluster = append(cluster, s.Target)
 		}
-		var endpoints []netip.AddrPort
-		for _, s := range pool.Slots {
-			endpoints = append(endpoints, s.Endpoint)
+		if s.Local == "" && hasLocal {
+			local = append(local, s.Target)
 		}
-		if slices.Contains(endpoints, p.endpoint) {
-			out = append(out, endpoints)
+	}
+
+	for _, pool := range [][]netip.AddrPort{cluster, local} {
+		if slices.Contains(pool, p.endpoint) {
+			out = append(out, pool)
 		}
 	}
 
@@ -347,10 +403,16 @@ func portOf(svc *servicemodel.Service, ep *servicemodel.Endpoint,
 		netip.AddrPortFrom(ep.Addr, svc.TargetPort(p))}
 }
 
-// wants reports whether a state has an endpoint.
-func wants(s servicemodel.State, p place) bool {
-	svc, eps := s.Peek(p.service.Name)
-	return svc != nil && slices.ContainsFunc(eps, func(ep servicemodel.Endpoint) bool {
+// watches reports whether the endpoints of a service may be ejected.
+func (f *Follower) watches(svc *servicemodel.Service) bool {
+	return svc != nil && (svc.SilentEndpoints == servicemodel.SilentEject ||
+		svc.SilentEndpoints == servicemodel.SilentDefault && !f.cfg.Asked)
+}
+
+// wants reports whether the program wants an endpoint, and it may be ejected.
+func (f *Follower) wants(p place) bool {
+	svc, eps := f.state.Peek(p.service.Name)
+	return f.watches(svc) && slices.ContainsFunc(eps, func(ep servicemodel.Endpoint) bool {
 		return slices.ContainsFunc(ep.Ports, func(port servicemodel.EndpointPort) bool {
 			return portOf(svc, &ep, port) == p
 		})

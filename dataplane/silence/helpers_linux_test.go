@@ -18,11 +18,13 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/netns"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -36,6 +38,9 @@ var kinds = map[string]func(netns.Namespace) (backends.Backend, error){
 	},
 	"iptables": func(ns netns.Namespace) (backends.Backend, error) {
 		return iptables.New(&iptables.Config{NetNS: ns})
+	},
+	"ipvs": func(ns netns.Namespace) (backends.Backend, error) {
+		return ipvs.New(&ipvs.Config{NetNS: ns})
 	},
 }
 
@@ -77,12 +82,15 @@ func start(t *testing.T, kind string, pods, clients int) *network {
 		addrs = append(addrs, pod.IPv4.String())
 	}
 
-	backend := must.OK(kinds[kind](n.Node.NS.NetNS()))(t)
+	backend, err := kinds[kind](n.Node.NS.NetNS())
+	if kind == "ipvs" && errors.Is(err, kernelerr.ErrMissingModule) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = backend.Close() })
 	engine := dataplane.New(backend, nil)
-	var err error
 	n.follower, err = silence.NewFollower(func(s servicemodel.State) { engine.Set(s) },
-		&silence.Config{NetNS: n.Node.NS.NetNS(),
+		&silence.Config{NetNS: n.Node.NS.NetNS(), IPVS: kind == "ipvs",
 			Table:   func() *servicemodel.Table { return engine.Status().Held },
 			Changed: func(c silence.Change) { t.Log(c); n.changes <- c }})
 	require.NoError(t, err)

@@ -226,8 +226,8 @@ func (j *judge) heard(p place, answered bool, now time.Time) {
 	}
 }
 
-// next decides what is due. It returns the endpoints to ask now. pools returns the pools in the
-// kernel that have an endpoint.
+// next decides what is due. It returns the endpoints to ask now. pools returns the wanted pools
+// that have an endpoint, with the endpoints that are out.
 func (j *judge) next(now time.Time, pools func(place) [][]netip.AddrPort) (ask []place) {
 	j.sweep(now)
 	open := slices.SortedFunc(maps.Keys(j.open), func(a, b place) int {
@@ -278,9 +278,11 @@ func (j *judge) suspect(r *record, p place, now time.Time,
 	pools func(place) [][]netip.AddrPort) (ask bool) {
 	enough := j.weight(r, p) >= j.need(r) && j.othersAnswer(r, p)
 	fresh := r.silent.After(r.run.first) && now.Sub(r.silent) < between
-	if enough && fresh && j.room(p, pools(p)) {
-		j.eject(r, p, now)
-		return false
+	if enough && fresh {
+		if of := pools(p); len(of) > 0 && j.room(p, of) {
+			j.eject(r, p, now)
+			return false
+		}
 	}
 
 	return now.Sub(r.asked) >= between && (enough || r.asked.Before(r.run.first))
@@ -330,30 +332,23 @@ func (j *judge) othersAnswer(r *record, p place) bool {
 	return false
 }
 
-// room reports whether an endpoint may be ejected: not too many are out, and it is the last one of
-// no pool.
+// room reports whether an endpoint may be out: not too many of its pools are, and it is the last
+// one of no pool.
 func (j *judge) room(p place, pools [][]netip.AddrPort) bool {
-	out := 0
-	for other := range j.siblings(p) {
-		if other.out {
-			out++
-		}
-	}
-
 	for _, pool := range pools {
-		live := 0
+		out := 0
 		for _, endpoint := range pool {
-			if !j.isOut(place{p.service, endpoint}) {
-				live++
+			if endpoint == p.endpoint || j.isOut(place{p.service, endpoint}) {
+				out++
 			}
 		}
 
-		if live < 2 || float64(out+1) > j.most*float64(live+out) {
+		if out == len(pool) || float64(out) > j.most*float64(len(pool)) {
 			return false
 		}
 	}
 
-	return len(pools) > 0
+	return true
 }
 
 // eject takes an endpoint out.
@@ -386,12 +381,26 @@ func (j *judge) isOut(p place) bool {
 	return r != nil && r.out
 }
 
-// keep forgets the endpoints that are out and no longer wanted.
-func (j *judge) keep(wanted func(place) bool) {
+// keep forgets the endpoints that are out and no longer wanted. It lets endpoints in, those first
+// that have been out longest, where too many of the wanted ones are out.
+func (j *judge) keep(wanted func(place) bool, pools func(place) [][]netip.AddrPort,
+	now time.Time) {
+	out := map[place]*record{}
 	for p, r := range j.open {
-		if r.out && !wanted(p) {
+		switch {
+		case r.out && wanted(p):
+			out[p] = r
+		case r.out:
 			delete(j.open, p)
 			delete(j.records[p.service], p.endpoint)
+		}
+	}
+
+	for _, p := range slices.SortedFunc(maps.Keys(out), func(a, b place) int {
+		return cmp.Or(out[a].since.Compare(out[b].since), a.endpoint.Compare(b.endpoint))
+	}) {
+		if !j.room(p, pools(p)) {
+			j.enter(out[p], p, true, now)
 		}
 	}
 }

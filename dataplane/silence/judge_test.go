@@ -46,6 +46,8 @@ var web = servicemodel.PortName{Name: servicemodel.Name{Namespace: "default", Na
 
 func (w *world) place(i int) place { return place{web, w.endpoints[i]} }
 
+func (w *world) pools(place) [][]netip.AddrPort { return [][]netip.AddrPort{w.endpoints} }
+
 // later does something after a time.
 func (w *world) later(d time.Duration, do func()) {
 	at := w.now.Add(d)
@@ -63,9 +65,7 @@ func (w *world) pass(d time.Duration) {
 			do()
 		}
 
-		for _, p := range w.next(w.now, func(place) [][]netip.AddrPort {
-			return [][]netip.AddrPort{w.endpoints}
-		}) {
+		for _, p := range w.next(w.now, w.pools) {
 			i := int(p.endpoint.Addr().As4()[3])
 			w.questions[i]++
 			w.later(100*time.Millisecond, func() { w.heard(p, w.answers(i), w.now) })
@@ -348,10 +348,45 @@ func TestEndpointsThatAreGoneAreForgotten(t *testing.T) {
 	w.connect(1, client(2), 0)
 	w.pass(time.Second)
 	require.True(t, w.isOut(w.place(0)))
-	w.keep(func(p place) bool { return p != w.place(0) })
+	w.keep(func(p place) bool { return p != w.place(0) }, w.pools, w.now)
 	require.False(t, w.isOut(w.place(0)))
 	require.Empty(t, w.open)
 	w.pass(2 * forget)
 	require.Empty(t, w.records)
 	require.Empty(t, w.failing)
+}
+
+// When most of the other endpoints are gone, those that are out come back, the first ones first.
+func TestEndpointsComeBackWhenOthersGo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 6)
+	w.warm()
+	w.answers = func(i int) bool { return i > 2 }
+	for i := range 3 {
+		w.connect(i, client(10*i), never)
+		w.connect(i, client(10*i+1), never)
+		w.pass(w.tick)
+		w.connect(3, client(9), 0)
+		w.pass(time.Second)
+	}
+	begin := w.now
+	require.Len(t, w.changes, 3)
+	w.changes = nil
+	all := w.endpoints
+	for _, left := range []int{6, 5, 3, 2} { // the first of them
+		w.endpoints = all[:left]
+		wanted := func(p place) bool { return slices.Contains(w.endpoints, p.endpoint) }
+		w.keep(wanted, w.pools, w.now)
+		w.pass(w.tick)
+		out := 0
+		for i := range w.endpoints {
+			if w.isOut(w.place(i)) {
+				out++
+			}
+		}
+
+		require.LessOrEqual(t, 2*out, left)
+	}
+
+	require.Equal(t, []string{"0 on trial at 20ms", "1 on trial at 40ms"}, w.says(begin))
 }

@@ -19,6 +19,7 @@ const (
 // watch follows new connections, and finds out which are answered.
 type watch struct {
 	table *conntrack.Table
+	ipvs  bool // flows are not marked as translated
 
 	mu    sync.Mutex
 	young []pending // in the order in which they began, not looked up yet
@@ -34,9 +35,12 @@ type pending struct {
 
 // follow adds new connections until the context ends.
 func (w *watch) follow(ctx context.Context, added chan<- struct{}) error {
+	filter := conntrack.Filter{Protocol: conntrack.TCP, Status: conntrack.StatusDstNAT}
+	if w.ipvs {
+		filter.Status = 0
+	}
 	events, err := w.table.Follow(ctx, conntrack.FollowOptions{
-		Types: []conntrack.EventType{conntrack.FlowNew}, Rate: rate,
-		Filter: conntrack.Filter{Protocol: conntrack.TCP, Status: conntrack.StatusDstNAT}})
+		Types: []conntrack.EventType{conntrack.FlowNew}, Rate: rate, Filter: filter})
 	if err != nil {
 		return err
 	}
@@ -44,7 +48,7 @@ func (w *watch) follow(ctx context.Context, added chan<- struct{}) error {
 		if err != nil {
 			return err
 		}
-		if e.Type != conntrack.FlowNew {
+		if e.Type != conntrack.FlowNew || !e.Flow.Translated() {
 			continue
 		}
 		w.mu.Lock()

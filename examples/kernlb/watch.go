@@ -25,6 +25,8 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/metrics"
+	"github.com/kernlb/kernlb/dataplane/silence"
+	"github.com/kernlb/kernlb/examples/command/silent"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
@@ -55,7 +57,9 @@ type watcher struct {
 	unkept  map[string][]byte        // whole versions of files that are not applied yet
 	applied chan struct{}            // gets a token after each apply
 	keeper  metrics.Flows            // nil with -keep-flows
-	give    func(servicemodel.State) // takes states on their way to the engine
+
+	give   func(servicemodel.State) // takes states on their way to the engine
+	silent func() []silence.Change  // the endpoints that are taken out
 
 	unmatched map[string]bool // warnings that were printed, see warnUnmatched
 	waits     bool            // for services
@@ -69,7 +73,8 @@ func watchFlags(o *options, fs *flag.FlagSet) {
 		"`DIR` for the last whole version of each manifest, in case that one is broken when the "+
 			"program starts again (default: one in $RUNTIME_DIRECTORY or /run/kernlb)")
 	fs.BoolVar(&o.ejects, "eject-silent", false, "take out endpoints that do not answer the TCP "+
-		"connections of clients, until they answer again (nftables and iptables)")
+		"connections of clients, until they answer again; without it, those of services with "+
+		"the annotation silent-endpoints: eject")
 	fs.TextVar(&o.listen, "listen", netip.AddrPort{},
 		"serve a page that shows services, traces packets and tells what was done, and /healthz "+
 			"and /livez beside it, at `IP:PORT`, such as 127.0.0.1:10256 (default: none)")
@@ -155,27 +160,22 @@ func (p *program) newWatcher() (*watcher, error) {
 // run applies states, and reads changed files, until ctx is done.
 func (w *watcher) run(ctx context.Context, e *dataplane.Engine) error {
 	defer e.Subscribe(w.tellManager)()
+	follower, err := silent.New(e, w.opts.ejects, w.log)
+	if err != nil {
+		return err
+	}
+	defer follower.Close() //nolint:errcheck // it only reads
+	w.give, w.silent = follower.Set, follower.Ejected
 	closePage, err := w.listen(ctx, e)
 	if err != nil {
 		return err
 	}
 	defer closePage()
-	w.give = func(s servicemodel.State) { e.Set(s) }
-	eject := func(context.Context) error { return nil }
-	if w.opts.ejects {
-		run, done, err := w.ejecting(e)
-		if err != nil {
-			return err
-		}
-		defer done() //nolint:errcheck // it only reads
-		eject = run
-	}
-
 	if err = w.send(ctx, e); err == nil {
 		ctx, stop := context.WithCancel(ctx)
 		ended := make(chan error, 2)
 		go func() { ended <- e.Run(ctx, nil) }()
-		go func() { ended <- eject(ctx) }()
+		go func() { ended <- silent.Run(ctx, follower, w.log) }()
 		err = w.follow(ctx, e)
 		stop()
 		err = cmp.Or(err, <-ended, <-ended)

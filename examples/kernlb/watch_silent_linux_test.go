@@ -12,9 +12,23 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// With -eject-silent, an endpoint that does not answer clients is taken out, and comes back.
+// With -eject-silent or the annotation, an endpoint that does not answer clients is taken out, and
+// comes back.
 func TestWatchEjectsSilentEndpoints(t *testing.T) {
 	t.Parallel()
+	for how, c := range map[string]struct{ flag, annotations string }{
+		"flag":       {"-eject-silent", ""},
+		"annotation": {"-eject-silent=false", "annotations: {kernlb.io/silent-endpoints: eject}"},
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			ejects(t, c.flag, c.annotations)
+		})
+	}
+}
+
+func ejects(t *testing.T, flag, annotations string) {
+	t.Helper()
 	c := netnstest.Start(t, netnstest.Options{})
 	serve := func(i int) *netnstest.Server {
 		s, err := c.Pods[i].NS.Serve(c.Pods[i].Name, servicemodel.TCP,
@@ -25,10 +39,10 @@ func TestWatchEjectsSilentEndpoints(t *testing.T) {
 
 	first := serve(0)
 	serve(1)
-	w := newWatched(t, "-eject-silent", "-backend", "nftables")
+	w := newWatched(t, flag, "-backend", "nftables")
 	w.ns = c.Node.NS
-	w.write("a.yaml", strings.Replace(one("a", "10.96.0.1"), "endpoints: [",
-		"endpoints: [{addresses: [10.244.1.1], conditions: {ready: true}}, ", 1))
+	w.write("a.yaml", strings.Replace(serviceManifest("a", "10.96.0.1", annotations, ""),
+		"endpoints: [", "endpoints: [{addresses: [10.244.1.1], conditions: {ready: true}}, ", 1))
 	w.start()
 	w.holds("10.96.0.1")
 
@@ -63,11 +77,4 @@ func TestWatchEjectsSilentEndpoints(t *testing.T) {
 	serve(0)
 	answers("pod1", "pod2")
 	w.logs("10.244.1.1:8080 of default/a:http answers again after ")
-}
-
-func TestWatchEjectsNothingOnIPVS(t *testing.T) {
-	t.Parallel()
-	w := &watcher{program: &program{opts: options{backend: "ipvs"}}}
-	_, _, err := w.ejecting(nil)
-	require.ErrorContains(t, err, "-eject-silent: the backend is ipvs")
 }

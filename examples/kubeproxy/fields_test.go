@@ -85,6 +85,7 @@ func TestEachFlagOfKubeProxyIsInTheTable(t *testing.T) {
 		want = append(want, d.name)
 	}
 
+	want = append(want, "annotations", "eject-silent") // of this program alone
 	fs.VisitAll(func(f *pflag.Flag) { require.Contains(t, want, f.Name) })
 }
 

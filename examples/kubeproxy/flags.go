@@ -22,7 +22,8 @@ import (
 type options struct {
 	configFile, writeConfigTo, master string
 	cleanup, initOnly, version        bool
-	compare                           bool
+	compare, ejects                   bool
+	annotations                       string
 	healthzPort, metricsPort          int32
 
 	config   *config
@@ -53,6 +54,11 @@ func newFlags(o *options) *pflag.FlagSet {
 	fs.BoolVar(&o.cleanup, "cleanup", false, usage("cleanup"))
 	fs.BoolVar(&o.initOnly, "init-only", false, usage("init-only"))
 	fs.BoolVar(&o.version, "version", false, "prints the version, and ends")
+	fs.StringVar(&o.annotations, "annotations", "", "the prefix of annotations of Services that "+
+		"set what Kubernetes has no field for, such as kernlb.io (default: none are read)")
+	fs.BoolVar(&o.ejects, "eject-silent", false, "takes out endpoints that do not answer the TCP "+
+		"connections of clients, until they answer again; with --annotations also those of "+
+		"services with the annotation silent-endpoints: eject alone")
 	fs.Int32Var(&o.healthzPort, "healthz-port", healthzPort, usage("healthz-port"))
 	fs.Int32Var(&o.metricsPort, "metrics-port", metricsPort, usage("metrics-port"))
 	logsapi.AddFlags(&o.config.Logging, fs)
@@ -233,7 +239,7 @@ func (o *options) settle() error {
 		errs = append(errs, e)
 	}
 
-	s.master = o.master
+	s.master, s.ejects, s.tracker.Annotations = o.master, o.ejects, o.annotations
 	o.settings, o.warnings = s, append(o.warnings, warnings...)
 	return errors.Join(errs...)
 }

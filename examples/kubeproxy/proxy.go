@@ -24,7 +24,9 @@ import (
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	nodechecks "github.com/kernlb/kernlb/dataplane/node"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/examples/command/accepted"
+	"github.com/kernlb/kernlb/examples/command/silent"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube/kubeapi"
 )
@@ -39,6 +41,8 @@ type proxy struct {
 
 	source  atomic.Pointer[kubeapi.Source] // nil until the API server's first answer
 	engine  *dataplane.Engine
+	give    func(servicemodel.State) // takes states on their way to the engine
+	silent  *silence.Follower        // nil if no endpoint is taken out
 	metrics *metrics.Collector
 	health  *health.Proxy
 	ports   *health.NodePorts
@@ -78,6 +82,15 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	kept := accepted.Open("kubeproxy", log)
 	p.engine = dataplane.New(backend, &dataplane.Config{Logger: log, Flows: keeper,
 		KeepRefused: true, Accepted: kept.Load()})
+	p.give = func(s servicemodel.State) { p.engine.Set(s) }
+	if p.mode != modeKernel && (p.ejects || p.tracker.Annotations != "") {
+		if p.silent, err = silent.New(p.engine, p.ejects, log); err != nil {
+			return err
+		}
+		defer p.silent.Close()
+		p.give = p.silent.Set
+	}
+
 	tracking.Problems = p.problems
 	checker := nodechecks.NewChecker(nil)
 	tracking.Node = checker.Report
@@ -105,7 +118,7 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	}
 
 	err = together(ctx, p.serveHealth, p.serveMetrics, o.watchFile, p.apply, p.takeOver, p.follow,
-		kept.Run)
+		p.eject, kept.Run)
 	if err == nil {
 		log.Info("stopped; the kernel stays as it is")
 	}
@@ -129,6 +142,14 @@ func (s *settings) tuned(ctx context.Context, log *slog.Logger) (table *conntrac
 	return table, plan.Apply(table), nil
 }
 
+// eject takes silent endpoints out of states, if that is wanted.
+func (p *proxy) eject(ctx context.Context) error {
+	if p.silent == nil {
+		return nil
+	}
+	return silent.Run(ctx, p.silent, p.log)
+}
+
 // setOOMScore makes the kernel kill other processes first, if this is permitted.
 func (p *proxy) setOOMScore() {
 	err := os.WriteFile("/proc/self/oom_score_adj",
@@ -150,7 +171,8 @@ func (p *proxy) follow(ctx context.Context) error {
 				p.tellNotes(ctx)
 			}
 			return source.Run(ctx, func(s servicemodel.State) {
-				p.metrics.Triggered(p.engine.Set(p.withAddress(s)), source.Triggers()...)
+				p.give(p.withAddress(s))
+				p.metrics.Triggered(p.engine.Status().Wanted, source.Triggers()...)
 			})
 		}
 

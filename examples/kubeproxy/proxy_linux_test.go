@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -113,6 +114,51 @@ func TestServicesBecomeConnectionsInEachMode(t *testing.T) {
 			require.NotContains(t, strings.ToLower(ruleset(t, c.Node.NS)), "kernlb")
 		})
 	}
+}
+
+// A service whose annotation says so is without endpoints that do not answer, until they do.
+func TestSilentEndpointsAreTakenOut(t *testing.T) {
+	t.Parallel()
+	c := netnstest.Start(t, netnstest.Options{})
+	serve := func(i int) *netnstest.Server {
+		return ok(c.Pods[i].NS.Serve(c.Pods[i].Name, servicemodel.TCP,
+			netip.AddrPortFrom(c.Pods[i].IPv4, 8080)))(t)
+	}
+
+	first := serve(0)
+	serve(1)
+	p := spawn(t, c.Node.NS, asProgram+"=memory", self, "--proxy-mode=nftables",
+		"--hostname-override=node1", "--conntrack-max-per-core=0", "--annotations=kernlb.io")
+	svc := service()
+	svc.Annotations = map[string]string{"kernlb.io/silent-endpoints": "eject"}
+	require.NoError(t, p.in.Encode(objects{Services: []*corev1.Service{svc},
+		Slices: []*discoveryv1.EndpointSlice{slice(c.Pods[0], c.Pods[1])}}))
+	soon := func(want string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			var probes []netnstest.Probe
+			for i := range 16 {
+				probes = append(probes, netnstest.Probe{From: c.Outside[i%2],
+					Proto: servicemodel.TCP,
+					To:    netip.MustParseAddrPort(netnstest.Net.NodeIPv4 + ":30080")})
+			}
+
+			var got []string
+			for _, o := range netnstest.SendAll(t.Context(), probes) {
+				got = append(got, o.Server)
+			}
+			slices.Sort(got)
+			return strings.Join(slices.Compact(got), " ") == want
+		}, patience, 50*time.Millisecond, want)
+	}
+
+	soon("pod1 pod2")
+	require.NoError(t, first.Close())
+	soon("pod2")
+	p.says("10.244.1.1:8080 of default/web ejected", 1)
+	serve(0)
+	soon("pod1 pod2")
+	p.stop()
 }
 
 func TestAnotherModeTakesOver(t *testing.T) {

@@ -42,6 +42,7 @@ type settings struct {
 	ipvs         ipvs.Config
 	kernel       kernelspace.Config
 	asService    bool // of Windows
+	ejects       bool // silent endpoints of all services are taken out
 	run          dataplane.RunOptions
 	featureGates map[string]bool // the gates of logging
 }

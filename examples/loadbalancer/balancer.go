@@ -11,6 +11,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/checks"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -21,21 +22,24 @@ type balancer struct {
 	engine  *dataplane.Engine
 	monitor *checks.Monitor
 	log     *slog.Logger
+	give    func(servicemodel.State) // takes states on their way to the engine
+	silent  func() []silence.Change  // the backends that are out because they do not answer clients
 
 	mu      sync.Mutex
 	file    *config.File
 	users   map[checks.Target][]*config.Service
 	state   servicemodel.State
-	set     dataplane.Revision // the revision of the state
-	reloads map[bool]int       // by whether the file was accepted
-	broken  []string           // what is wrong with the file since it was last read
+	reloads map[bool]int // by whether the file was accepted
+	broken  []string     // what is wrong with the file since it was last read
 
 	deviceErr string // the last logged error of devices
 }
 
 // newBalancer returns a balancer without services. Its monitor must be run.
 func newBalancer(e *dataplane.Engine, log *slog.Logger) (b *balancer, err error) {
-	b = &balancer{engine: e, log: log, file: &config.File{}, reloads: map[bool]int{}}
+	b = &balancer{engine: e, log: log, file: &config.File{}, reloads: map[bool]int{},
+		give:   func(s servicemodel.State) { e.Set(s) },
+		silent: func() []silence.Change { return nil }}
 	b.monitor, err = checks.New(&checks.Config{Changed: b.heard})
 	return b, err
 }
@@ -229,8 +233,20 @@ func usable(s *config.Service, e *config.Backend, verdict func(checks.Target) ch
 	return state == checks.Up || state == checks.Unknown && e.Drained()
 }
 
-// apply gives a state to the engine.
-func (b *balancer) apply(s servicemodel.State) { b.state, b.set = s, b.engine.Set(s) }
+// apply gives a state to the engine, without the backends that are silent.
+func (b *balancer) apply(s servicemodel.State) {
+	b.state = s
+	b.give(s)
+}
+
+// silentBackends returns the backends that are out because they do not answer clients.
+func (b *balancer) silentBackends() map[backendKey]silence.Change {
+	out := map[backendKey]silence.Change{}
+	for _, c := range b.silent() {
+		out[backendKey{c.Service.Name.Name, c.Endpoint}] = c
+	}
+	return out
+}
 
 // heard handles a changed verdict. It updates only the services that use the target.
 func (b *balancer) heard(r checks.Report) {
@@ -281,7 +297,7 @@ func (b *balancer) backendStates() map[backendKey]checks.State {
 // addresses.
 func (b *balancer) bindAddresses(ctx context.Context) {
 	b.mu.Lock()
-	want, set := map[netip.Addr]string{}, b.set
+	want, set := map[netip.Addr]string{}, b.engine.Status().Wanted
 	for i := range b.file.Services {
 		if s := &b.file.Services[i]; s.Device != "" {
 			for _, a := range s.Addresses {

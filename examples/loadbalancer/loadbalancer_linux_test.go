@@ -64,6 +64,57 @@ func TestBackendsThatFailAreLeftOut(t *testing.T) {
 	promised.Check(t, "../..", "loadbalancer", w.get("/metrics"))
 }
 
+// A backend that passes its checks, and does not answer clients, is out until it does. Neither the
+// checks nor the follower let a backend in that the other one has taken out.
+func TestBackendsThatDoNotAnswerClientsAreLeftOut(t *testing.T) {
+	t.Parallel()
+	for how, c := range map[string]struct {
+		args  []string
+		field string
+	}{
+		"flag": {[]string{"-eject-silent"}, ""},
+		"file": {nil, "  silentEndpoints: eject\n"},
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			first := w.serve(0)
+			w.serve(1)
+			var asked []*netnstest.Server
+			for _, p := range w.Pods[:2] {
+				asked = append(asked, must.OK(p.NS.Serve(p.Name, servicemodel.TCP,
+					netip.AddrPortFrom(p.IPv4, 8081)))(t))
+			}
+
+			w.write("%s", strings.Replace(quick, "type: tcp,", "type: tcp, port: 8081,", 1)+c.field+
+				"  backends: [{address: 10.244.1.1:8080}, {address: 10.244.1.2:8080}]")
+			w.start(c.args...)
+			w.answers("pod1 pod2")
+			require.NoError(t, first.Close())
+			w.answers("pod2")
+			w.soon(func() bool {
+				return strings.Contains(w.get("/backends"), "unanswered in")
+			}, "it is silent")
+
+			require.NotContains(t, w.get("/backends"), `"state":"down"`)
+			require.Contains(t, w.get("/metrics"),
+				`loadbalancer_backend_up{backend="10.244.1.1:8080",service="web"} 0`)
+
+			require.NoError(t, asked[0].Close())
+			w.soon(func() bool { return strings.Contains(w.get("/backends"), "down") }, "it fails")
+			w.serve(0)
+			w.soon(func() bool {
+				return !strings.Contains(w.get("/backends"), "unanswered in")
+			}, "it answers")
+
+			require.Equal(t, "pod2", w.answer())
+			asked[0] = must.OK(w.Pods[0].NS.Serve("pod1", servicemodel.TCP,
+				netip.AddrPortFrom(w.Pods[0].IPv4, 8081)))(t)
+			w.answers("pod1 pod2")
+		})
+	}
+}
+
 // A killed program leaves the kernel as it is. The next one adopts its contents without a check:
 // connections go on, and a backend that was out stays out.
 func TestKilledAndStartedAgainIsInvisible(t *testing.T) {

@@ -20,8 +20,10 @@
 // file is refused, with the line of the service.
 //
 // In the model, a backend that fails is not ready, one that is drained is quiesced, and one that
-// leaves the file is gone. The service's policy decides about its connections, and the keeper of
-// flows carries it out. A sorry server is an endpoint that exists while there is no other.
+// leaves the file is gone. One that passes its checks and does not answer clients is not ready
+// either, if the flag or the file asks for that (package dataplane/silence). The service's policy
+// decides about its connections, and the keeper of flows carries it out. A sorry server is an
+// endpoint that exists while there is no other.
 package main
 
 import (
@@ -47,6 +49,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/examples/command/instance"
+	"github.com/kernlb/kernlb/examples/command/silent"
 	"github.com/kernlb/kernlb/examples/command/version"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 	"github.com/kernlb/kernlb/examples/loadbalancer/keepalived"
@@ -59,7 +62,7 @@ import (
 // options are the flags.
 type options struct {
 	config, backend, listen string
-	check, cleanup          bool
+	check, cleanup, ejects  bool
 }
 
 func main() {
@@ -93,6 +96,9 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	f.StringVar(&o.listen, "listen", "127.0.0.1:9095",
 		"`address` of /metrics, /backends, /healthz and the page; empty: none")
 	f.BoolVar(&o.check, "check", false, "say whether the file is right, and end")
+	f.BoolVar(&o.ejects, "eject-silent", false, "take out backends that do not answer the TCP "+
+		"connections of clients, until they answer again, of all services whose silentEndpoints "+
+		"is not stay; without it, of those with silentEndpoints: eject")
 	f.BoolVar(&o.cleanup, "cleanup", false, "remove all that the program has in the kernel")
 	if len(args) > 0 && args[0] == "convert" { // -h follows
 		args = args[1:]
@@ -131,7 +137,8 @@ func asksHelp(args []string) bool {
 
 // usage is the help, before the flags.
 const usage = `usage:
-  loadbalancer [-config FILE] [-backend NAME] [-listen ADDRESS]   balance until interrupted
+  loadbalancer [-config FILE] [-backend NAME] [-listen ADDRESS] [-eject-silent]
+                                              balance until interrupted
   loadbalancer -check [-config FILE] [-backend NAME]              say what is wrong with the file
   loadbalancer -cleanup [-backend NAME]       remove all that the program has in the kernel
   loadbalancer convert [-i ID] keepalived.conf    print the file that keepalived's configuration
@@ -296,10 +303,17 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	follower, err := silent.New(engine, o.ejects, log)
+	if err != nil {
+		return err
+	}
+	defer follower.Close()
+	b.give, b.silent = follower.Set, follower.Ejected
 	if err := b.start(ctx, file); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return silent.Run(ctx, follower, log) })
 	g.Go(func() error { return b.monitor.Run(ctx) })
 	g.Go(func() error { return engine.Run(ctx, nil) })
 	g.Go(func() error { tellReady(ctx, engine); return nil })

@@ -119,12 +119,13 @@ func (w *world) serve(pod int) *netnstest.Server {
 	return must.OK(p.NS.Serve(p.Name, servicemodel.TCP, netip.AddrPortFrom(p.IPv4, 8080)))(w)
 }
 
-// answer returns the servers that answer 20 connections of a client, each once, separated by
+// answer returns the servers that answer 20 connections of two clients, each once, separated by
 // spaces.
 func (w *world) answer() string {
 	probes := make([]netnstest.Probe, 20)
 	for i := range probes {
-		probes[i] = netnstest.Probe{From: w.Outside[0], Proto: servicemodel.TCP, To: vip}
+		probes[i] = netnstest.Probe{From: w.Outside[i%len(w.Outside)], Proto: servicemodel.TCP,
+			To: vip}
 	}
 	var seen []string
 	for _, o := range netnstest.SendAll(w.Context(), probes) {

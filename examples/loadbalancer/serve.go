@@ -73,7 +73,10 @@ type backendStatus struct {
 	Backend netip.AddrPort `json:"backend"`
 	State   string         `json:"state"`
 	Drained bool           `json:"drained,omitzero"`
-	Checks  []checkStatus  `json:"checks,omitempty"`
+	// Silent says why the backend is out although its checks may pass, such as "12 connections of 5
+	// clients unanswered in 400ms".
+	Silent string        `json:"silent,omitempty"`
+	Checks []checkStatus `json:"checks,omitempty"`
 }
 
 type checkStatus struct {
@@ -95,7 +98,7 @@ func (b *balancer) backends() []backendStatus {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	out := []backendStatus{}
+	silent, out := b.silentBackends(), []backendStatus{}
 	for i := range b.file.Services {
 		s := &b.file.Services[i]
 		for j := range s.Backends {
@@ -103,6 +106,10 @@ func (b *balancer) backends() []backendStatus {
 			st := backendStatus{Service: s.Name, Backend: e.Address, Drained: e.Drained(),
 				State: backendState(s, e,
 					func(t checks.Target) checks.State { return reports[t].State }).String()}
+			if c, is := silent[backendKey{s.Name, e.Address}]; is {
+				st.Silent = c.Evidence()
+			}
+
 			for _, t := range s.Targets(e) {
 				r := reports[t]
 				c := checkStatus{Check: t.String(), State: r.State.String(), Since: r.Since,
@@ -129,7 +136,8 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	upDesc = desc("backend_up", "Whether a backend may be used: all its checks pass.", "service",
+	upDesc = desc("backend_up", "Whether a backend may be used: all its checks pass, and "+
+		"it is not ejected for not answering clients.", "service",
 		"backend")
 	checksDesc = desc("checks_total", "Checks that were made, by their results.", "check",
 		"result")
@@ -143,9 +151,10 @@ func (v verdicts) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCo
 
 // Collect implements prometheus.Collector.
 func (v verdicts) Collect(to chan<- prometheus.Metric) {
+	silent := v.silentBackends()
 	for k, s := range v.backendStates() {
 		up := 0.0
-		if s == checks.Up {
+		if _, out := silent[k]; s == checks.Up && !out {
 			up = 1
 		}
 		to <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, up, k.service,

@@ -82,6 +82,15 @@ var serviceAnnotations = []annotation[servicemodel.Service]{
 		}
 		return err
 	}},
+	{"silent-endpoints", func(s *servicemodel.Service, value string) (err error) {
+		if s.SilentEndpoints, err = servicemodel.ParseSilentPolicy(value); err == nil {
+			err = together(s)
+		}
+		if err != nil {
+			s.SilentEndpoints = servicemodel.SilentDefault
+		}
+		return err
+	}},
 	{"slow-start", func(s *servicemodel.Service, value string) (err error) {
 		s.SlowStart, err = time.ParseDuration(value)
 		if err != nil || together(&servicemodel.Service{SlowStart: s.SlowStart}) != nil {
@@ -100,7 +109,8 @@ var serviceAnnotations = []annotation[servicemodel.Service]{
 func together(s *servicemodel.Service) error {
 	checked := servicemodel.Service{Name: servicemodel.Name{Namespace: "any", Name: "any"},
 		Clients: s.Clients, MasqueradeIPs: s.MasqueradeIPs, Prefer: s.Prefer,
-		Scheduler: s.Scheduler, SlowStart: s.SlowStart}
+		Scheduler: s.Scheduler, SlowStart: s.SlowStart, SilentEndpoints: s.SilentEndpoints,
+		Forwarding: s.Forwarding}
 	if e, ok := errors.AsType[*servicemodel.FieldError](checked.Validate()); ok {
 		return fmt.Errorf("%s %s", e.Field, e.Reason)
 	}

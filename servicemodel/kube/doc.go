@@ -51,12 +51,15 @@
 //	kernlb.io/ports         10000-20000: the port 10000 is this range of ports
 //	kernlb.io/prefer        node or zone
 //	kernlb.io/scheduler     wrr, lc, mh+port, …
+//	kernlb.io/silent-endpoints
+//	                        eject or stay: what becomes of endpoints that do not answer
 //	kernlb.io/slow-start    how long an endpoint grows to its whole weight: 30s
 //
 // They set the fields SessionAffinity, Clients, Connections, Forwarding, Masquerade,
-// MasqueradeIPs, Prefer, Scheduler and SlowStart of [servicemodel.Service], and the EndPort of its
-// ports. A range has no node port. Packets to it keep their ports if its target port is the first
-// port of the range, which is the default. With another target port, all of them go there.
+// MasqueradeIPs, Prefer, Scheduler, SilentEndpoints and SlowStart of [servicemodel.Service], and
+// the EndPort of its ports. A range has no node port. Packets to it keep their ports if its target
+// port is the first port of the range, which is the default. With another target port, all of them
+// go there.
 //
 // An EndpointSlice may have:
 //

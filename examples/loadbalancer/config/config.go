@@ -72,6 +72,9 @@ type Service struct {
 	// Connections says what happens to connections of backends that are drained, fail or leave the
 	// file: "leave", the default, "cut", or the time after which they are cut.
 	Connections string `yaml:"connections,omitempty"`
+	// SilentEndpoints says what becomes of backends that do not answer clients: "eject", "stay", or
+	// empty for what the flag -eject-silent says.
+	SilentEndpoints string `yaml:"silentEndpoints,omitempty"`
 	// Checks are for backends without checks of their own. A backend without any checks is up.
 	Checks []Check `yaml:"checks,omitempty"`
 	// Sorry are used while no backend of their family is up.

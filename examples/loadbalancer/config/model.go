@@ -78,6 +78,10 @@ func (s *Service) Model() (*servicemodel.Service, error) {
 	if err != nil {
 		return nil, &valueError{"connections", err}
 	}
+	m.SilentEndpoints, err = servicemodel.ParseSilentPolicy(cmp.Or(s.SilentEndpoints, "default"))
+	if err != nil {
+		return nil, &valueError{"silentEndpoints", err}
+	}
 	switch s.Masquerade {
 	case "", "always":
 	case "never":

@@ -36,7 +36,9 @@ type parts struct {
 func beginParts(t *testing.T, seed uint64, m *Machine) sequence {
 	r := rand.New(rand.NewPCG(seed, 1<<41))
 	cfg := states()
-	cfg.Edit = func(s *servicemodel.Service) { s.SlowStart = 0 }
+	cfg.Edit = func(s *servicemodel.Service) {
+		s.SlowStart, s.SilentEndpoints = 0, servicemodel.SilentDefault
+	}
 	l := &parts{instances: &instances{Machine: m, t: t}, states: randstate.New(cfg, r),
 		holds: map[string]servicemodel.State{}, excluded: map[string]bool{}}
 	l.state = l.states.State()

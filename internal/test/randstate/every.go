@@ -34,6 +34,9 @@ func (g *Source) rest(svc *servicemodel.Service, i int) {
 	if g.chance(0.4) {
 		svc.SlowStart = pick(g, 5*time.Second, 20*time.Second)
 	}
+	if g.chance(0.2) {
+		svc.SilentEndpoints = pick(g, servicemodel.SilentEject, servicemodel.SilentStay)
+	}
 	if svc.Validate() != nil { // the scheduler does not follow weights
 		svc.SlowStart, svc.Forwarding = 0, ""
 	}

@@ -71,6 +71,8 @@ var values = map[reflect.Type][]any{
 		servicemodel.MasqueradeNotPods, servicemodel.MasqueradeHost, servicemodel.MasqueradeNever},
 	reflect.TypeFor[servicemodel.Forwarding](): {servicemodel.ForwardDirect,
 		servicemodel.ForwardTunnel},
+	reflect.TypeFor[servicemodel.SilentPolicy](): {servicemodel.SilentEject,
+		servicemodel.SilentStay},
 }
 
 // words are valid values of text fields that take only some.

@@ -44,7 +44,7 @@ var skips = []allowed{
 	{"test race", `ipvs\.Test.*`, `IPVS|ip_vs`, ipvsKernel, inVM},
 	{"test race", `internal/ipvsnl\.TestKernel.*`, `IPVS`, ipvsKernel, inVM},
 	{"test race", `dataplane/kubeproxy\.Test.*`, `^the kernel has no IPVS`, ipvsKernel, inVM},
-	{"test race", `dataplane/(livetrace|diagnose)\.Test.*`, `IPVS|ip_vs`, ipvsKernel, inVM},
+	{"test race", `dataplane/(livetrace|diagnose|silence)\.Test.*`, `IPVS|ip_vs`, ipvsKernel, inVM},
 	{"test race", `examples/kernlb\.Test.*`, `ip_vs|IPVS|ipvs`, ipvsKernel, inVM},
 	{"test race", `ipvs\.TestKernelThatDoesNotLoadItByItself`, `^unloads a module`, "", inVM},
 	{"test race", `internal/rendering\.TestMissingModules`, `^takes modules away`, "", inVM},
