@@ -296,7 +296,7 @@ func (s State) ValidatePart(owner string) error {
 				"let endpoints grow")
 		}
 		if e.service != nil && e.service.SilentEndpoints == SilentEject {
-			p.add("silentEndpoints", quote(string(SilentEject)), "must not be set in a part: no "+
+			p.add("silentEndpoints", SilentEject, "must not be set in a part: no "+
 				"program would notice silent endpoints")
 		}
 

@@ -264,7 +264,7 @@ func steady(s sm.State) sm.State {
 
 func TestPartsRefuseWhatNeedsAProgram(t *testing.T) {
 	t.Parallel()
-	requireProblems(t, []string{"service default/web: silentEndpoints: \"eject\": must not be " +
+	requireProblems(t, []string{"service default/web: silentEndpoints: eject: must not be " +
 		"set in a part: no program would notice silent endpoints"},
 		stateOf(thisNode, webService(func(s *sm.Service) {
 			s.SilentEndpoints = sm.SilentEject

@@ -84,6 +84,10 @@ type Service struct {
 	// ExternalTrafficPolicy Local. It then must not equal a node port of the service.
 	HealthCheckNodePort uint16 `json:"healthCheckNodePort,omitzero"`
 
+	// SilentEndpoints says what a program that notices endpoints that do not answer, such as one
+	// with a follower of package dataplane/silence, does about them. Other programs ignore it.
+	SilentEndpoints SilentPolicy `json:"silentEndpoints,omitzero"`
+
 	// Masquerade says which clients' source address is hidden from endpoints. The zero value does
 	// what kube-proxy does.
 	Masquerade Masquerade `json:"masquerade,omitzero"`
@@ -121,10 +125,6 @@ type Service struct {
 
 	// Connections says what happens to the connections of endpoints that the service loses.
 	Connections ConnectionPolicy `json:"connections,omitzero"`
-
-	// SilentEndpoints says what a program that notices endpoints that do not answer, such as one
-	// with a follower of package dataplane/silence, does about them. Other programs ignore it.
-	SilentEndpoints SilentPolicy `json:"silentEndpoints,omitzero"`
 }
 
 // ServicePort is one port of a [Service].
@@ -330,30 +330,45 @@ func ParseForwarding(s string) (Forwarding, error) { return parseWord(s, "nat", 
 var forwardings = []Forwarding{ForwardDirect, ForwardTunnel}
 
 // SilentPolicy says what happens to endpoints that do not answer new connections of clients.
-type SilentPolicy string
+type SilentPolicy uint8
 
 const (
 	// SilentDefault is the default: what the program does about other services.
-	SilentDefault SilentPolicy = ""
+	SilentDefault SilentPolicy = iota
 	// SilentEject takes endpoints that do not answer TCP connections out until they answer again.
 	// It needs [ForwardNAT], because other answers do not pass this node.
-	SilentEject SilentPolicy = "eject"
+	SilentEject
 	// SilentStay lets all endpoints take connections.
-	SilentStay SilentPolicy = "stay"
+	SilentStay
 )
 
-// UnmarshalText also takes "default" for [SilentDefault].
-func (p *SilentPolicy) UnmarshalText(text []byte) error {
-	*p = SilentPolicy(wordOr(string(text), "default"))
-	return nil
+// silentPolicies are the words for the policies.
+var silentPolicies = []string{"default", "eject", "stay"}
+
+// String returns "default", "eject" or "stay".
+func (p SilentPolicy) String() string {
+	if int(p) >= len(silentPolicies) {
+		return fmt.Sprintf("SilentPolicy(%d)", uint8(p))
+	}
+	return silentPolicies[p]
 }
 
-// silentPolicies are the policies without the default.
-var silentPolicies = []SilentPolicy{SilentEject, SilentStay}
+// MarshalText returns the policy's String.
+func (p SilentPolicy) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads what [ParseSilentPolicy] does.
+func (p *SilentPolicy) UnmarshalText(text []byte) (err error) {
+	*p, err = ParseSilentPolicy(string(text))
+	return err
+}
 
 // ParseSilentPolicy parses "default", "eject" or "stay".
 func ParseSilentPolicy(s string) (SilentPolicy, error) {
-	return parseWord(s, "default", silentPolicies)
+	i := slices.Index(silentPolicies, s)
+	if i < 0 {
+		return SilentDefault, errors.New("must be " + oneOf(silentPolicies))
+	}
+	return SilentPolicy(i), nil
 }
 
 // MasqueradePolicy says which packets get the node's address as their source, so that endpoints

@@ -235,9 +235,11 @@ func (p *problems) checkService(s *Service) {
 	if e := s.Connections.problem(); e != nil {
 		p.add("connections."+e.Field, e.Value, e.Reason)
 	}
-	checkWord(p, "silentEndpoints", s.SilentEndpoints, silentPolicies...)
+	if s.SilentEndpoints > SilentStay {
+		p.add("silentEndpoints", s.SilentEndpoints, "must be "+oneOf(silentPolicies))
+	}
 	if s.SilentEndpoints == SilentEject && s.Forwarding != ForwardNAT {
-		p.add("silentEndpoints", quote(string(s.SilentEndpoints)), fmt.Sprintf("works only with "+
+		p.add("silentEndpoints", s.SilentEndpoints, fmt.Sprintf("works only with "+
 			"forwarding nat, not %s: other answers do not pass this node", s.Forwarding))
 	}
 }

@@ -98,7 +98,7 @@ var invalidServices = []struct {
 	{"a slow start that a scheduler ignores", func(s *sm.Service) {
 		s.SlowStart, s.Scheduler = time.Minute, sm.LeastConn
 	}},
-	{"an unknown policy for silent endpoints", func(s *sm.Service) { s.SilentEndpoints = "out" }},
+	{"an unknown policy for silent endpoints", func(s *sm.Service) { s.SilentEndpoints = 3 }},
 	{"silent endpoints whose answers do not pass", func(s *sm.Service) {
 		s.SilentEndpoints, s.Forwarding = sm.SilentEject, sm.ForwardTunnel
 	}},
