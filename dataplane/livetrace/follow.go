@@ -61,7 +61,9 @@ func (f *follower) event(family uint8, e *nft.TraceInfo) bool {
 	return true
 }
 
-// walkOf returns the walk to which an event belongs, and begins one if the packet is new.
+// walkOf returns the walk to which an event belongs, and begins one if the packet is new. Only the
+// rule that turns the trace on begins a walk of the request: packets of earlier connections, and
+// their answers, still make events elsewhere.
 func (f *follower) walkOf(e *nft.TraceInfo, hook, place string) *walk {
 	for _, w := range []*walk{f.request, f.answer} {
 		if w != nil && !w.over && w.has(e, hook, place) {
@@ -76,7 +78,7 @@ func (f *follower) walkOf(e *nft.TraceInfo, hook, place string) *walk {
 	w := &walk{id: e.ID, in: e.In, Trace: Trace{Packet: p, Last: p, Steps: []Step{},
 		Fate: Lost}}
 	switch {
-	case place == chainFirst && f.request == nil:
+	case place == chainFirst && e.Handle != 0 && f.request == nil:
 		f.request = w
 	case place == chainAnswers && f.isAnswer(p):
 		f.answer = w

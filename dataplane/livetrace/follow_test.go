@@ -106,6 +106,26 @@ func TestLooped(t *testing.T) {
 	require.Equal(t, "delivered to "+server+" on this node", f.request.outcome())
 }
 
+// Packets of a connection that was followed before still make events: its answers, and itself behind
+// the translation. None of them is followed again.
+func TestOnlyTheRuleThatTracesBegins(t *testing.T) {
+	t.Parallel()
+	for name, e := range map[string]*nft.TraceInfo{
+		"an answer":                in(1, own, "forward-first", server, client, synAck),
+		"an answer that is looped": in(1, own, "prerouting-first", server, client, synAck),
+		"behind the translation":   in(1, own, "forward-first", client, server, syn),
+		"the end of a chain":       in(1, own, "postrouting-first", server, client, 0x10),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := follow(matched(e, 0, -1))
+			require.Nil(t, f.request)
+			f.event(2, matched(in(2, own, "prerouting-first", client, vip, syn), 1, -1))
+			require.Equal(t, netip.MustParseAddrPort(client), f.request.Packet.Src)
+		})
+	}
+}
+
 // Decoding and following never panics, whatever the kernel sends.
 func FuzzEvents(f *testing.F) {
 	var b rawnl.Batch

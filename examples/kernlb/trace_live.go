@@ -165,7 +165,7 @@ func (l *liveTrace) several(ctx context.Context) error {
 // add counts a packet for the endpoint that it was sent to.
 func (p *livePackets) add(t *livetrace.Trace) {
 	var to *netip.AddrPort
-	if t.Last.Dst != t.Packet.Dst || t.Works() { // the trace may begin behind the translation
+	if t.Last.Dst != t.Packet.Dst || t.Works() { // an address of an endpoint stays
 		to = &t.Last.Dst
 	}
 	i := 0
