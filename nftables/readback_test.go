@@ -45,10 +45,16 @@ func TestSkeletonsAreCompared(t *testing.T) {
 		}, false, "table ip: chain mine does not belong"},
 		{"a rule is missing", func(raw *read.Reading) {
 			raw.Hashes["services"] = raw.Hashes["services"][1:]
-		}, true, "table ip: the rules of chain services are not ours"},
+		}, true, "table ip: the rules of chain services differ from what kernlb writes " +
+			"(1 missing, 0 foreign)"},
+		{"a rule is foreign", func(raw *read.Reading) {
+			raw.Hashes["services"] = append(slices.Clone(raw.Hashes["services"]), 0, 0)
+		}, true, "table ip: the rules of chain services differ from what kernlb writes " +
+			"(0 missing, 2 foreign)"},
 		{"rules stand in another order", func(raw *read.Reading) {
 			slices.Reverse(raw.Hashes["services"])
-		}, true, "table ip: the rules of chain services are not ours"},
+		}, true, "table ip: the rules of chain services differ from what kernlb writes " +
+			"(0 missing, 0 foreign)"},
 	} {
 		raw := h.copyOf(0)
 		raw.Recognize(raw.Program())

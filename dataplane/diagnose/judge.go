@@ -48,6 +48,25 @@ func (c *Config) judgeModel(p servicemodel.Packet, pod bool) (servicemodel.Decis
 		"kernlb explain NAMESPACE/NAME -f FILE shows the service, and how each endpoint is used"}
 }
 
+// judgeDrift puts changed objects of kernlb before a fault that they can cause.
+func (r *Report) judgeDrift(drift []string) {
+	if len(drift) == 0 {
+		return
+	}
+	says := "somebody changed kernlb's objects in the kernel: " + drift[0]
+	if n := len(drift) - 1; n > 0 {
+		says += fmt.Sprintf(", and %d more", n)
+	}
+	if r.Fault == nil || !slices.Contains([]Kind{NoService, Refused, OwnRule, Routing,
+		NotMasqueraded, Hairpin, Elsewhere, ClientRoute}, r.Fault.Kind) {
+		r.note("%s", says)
+		return
+	}
+
+	r.More = slices.Insert(r.More, 0, *r.Fault)
+	r.Fault = &Fault{NotProgrammed, says, "kernlb apply repairs it, and so does kernlb watch"}
+}
+
 // podsNamed reports whether the node knows pods of the family of an address.
 func (c *Config) podsNamed(a netip.Addr) bool {
 	return slices.ContainsFunc(c.Table.Rules().LocalPods.CIDRs, func(p netip.Prefix) bool {
@@ -104,9 +123,13 @@ func (c *Config) judgeWay(t *livetrace.Trace, kind Kind, what string) *Fault {
 			"kernlb show -diff; kernlb trace says what the rule is for"}
 	case t.By != nil:
 		return &Fault{kind, fmt.Sprintf("another program %s %s at the hook %s: %v%s", verb(t.Fate),
-			what, t.Hook, *t.By, ruleText(*t.By)), "except services from this rule or chain"}
+			what, t.Hook, *t.By, ruleText(*t.By)), doRule(*t.By)}
 	case t.Fate == livetrace.Delivered || t.Fate == livetrace.Sent:
 		return nil
+	case t.Full != "":
+		return &Fault{ConntrackFull, fmt.Sprintf("the table of connections is full (%s): the "+
+			"kernel drops new connections", t.Full), "kernlb flows shows who uses it; raise " +
+			"net.netfilter.nf_conntrack_max"}
 	case t.Within:
 		return &Fault{kind, fmt.Sprintf("%s is lost in the hook %s, by something that is no rule "+
 			"of nf_tables: iptables-legacy, IPVS, or a program of BPF", what, t.Hook),
@@ -125,6 +148,15 @@ func verb(f livetrace.Fate) string {
 		return "refuses"
 	}
 	return "drops"
+}
+
+// doRule says what to do about a rule or a policy of another program.
+func doRule(r livetrace.Rule) string {
+	if r.Handle == 0 {
+		return "accept services in this chain"
+	}
+	return fmt.Sprintf("nft delete rule %s %s %s handle %d, or except services from it", r.Family,
+		r.Table, r.Chain, r.Handle)
 }
 
 func ruleText(r livetrace.Rule) string {

@@ -29,6 +29,9 @@ type Config struct {
 	// Wanted is the table that the kernel should hold, if it is known: it knows why a service has
 	// no endpoints.
 	Wanted *servicemodel.Table
+	// Drift describes objects of kernlb in the kernel that are not as it wrote them, as an
+	// observation has it. If they can be the cause of a fault, they come first.
+	Drift []string
 	// Direct says that flows in the table of connections do not send packets to endpoints, as with
 	// IPVS.
 	Direct bool
@@ -46,6 +49,7 @@ const (
 	WrongPods      Kind = "pod-network"     // the client is a pod, and does not count as one
 	Refused        Kind = "refuses"         // the service rejects or drops connections
 	ClientRoute    Kind = "client-route"    // the packets do not reach this node
+	ConntrackFull  Kind = "conntrack-full"  // the table of connections has no room
 	ForeignRule    Kind = "foreign-rule"    // a rule of another program drops
 	OwnRule        Kind = "own-rule"        // a rule of kernlb drops what the table does not
 	Routing        Kind = "routing"         // the kernel does not forward the packet

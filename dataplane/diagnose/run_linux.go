@@ -58,6 +58,7 @@ func Run(ctx context.Context, cfg *Config) (*Report, error) {
 	if err := r.walk(ctx); err != nil {
 		return nil, fmt.Errorf("diagnose: %w", err)
 	}
+	r.report.judgeDrift(r.Drift)
 	return r.report, nil
 }
 
@@ -166,7 +167,9 @@ func (r *runner) walk(ctx context.Context) error {
 		return r.flows(ctx)
 	}
 
-	r.report.ok("the kernel holds it: %s", r.decision.Reason)
+	if len(r.Drift) == 0 {
+		r.report.ok("the kernel holds it: %s", r.decision.Reason)
+	}
 	if r.To.Protocol == servicemodel.SCTP {
 		r.report.note("SCTP is not sent")
 		return r.flows(ctx)

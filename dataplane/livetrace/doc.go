@@ -8,11 +8,11 @@
 // not see the tables of iptables-legacy, whose TRACE target it does not use, programs of BPF, and
 // IPVS. If one of these handles a packet, the trace names the hook in which it happened.
 //
-//	prerouting   ip kernlb nat-prerouting, rule 61: jump dispatch
+//	prerouting   ip kernlb nat-prerouting, handle 61: jump dispatch
 //	             …
 //	             it now goes to 10.244.1.2:8080
-//	forward      inet firewall forward, rule 5 ("no web"): tcp dport 8080 drop
-//	outcome      dropped by inet firewall forward, rule 5 ("no web")
+//	forward      inet firewall forward, handle 5 ("no web"): tcp dport 8080 drop
+//	outcome      dropped by inet firewall forward, handle 5 ("no web")
 //
 // # How
 //

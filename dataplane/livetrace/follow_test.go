@@ -86,7 +86,7 @@ func TestTakenOver(t *testing.T) {
 	f.event(2, matched(&nft.TraceInfo{ID: 3, Table: "fw", Chain: "c"}, 9, nft.VerdictDrop))
 	require.True(t, f.done())
 	require.Equal(t, Dropped, f.answer.Fate)
-	require.Equal(t, "ip fw c, rule 9", f.answer.By.String())
+	require.Equal(t, "ip fw c, handle 9", f.answer.By.String())
 }
 
 // A packet comes back from the loopback interface with another number.
@@ -106,8 +106,8 @@ func TestLooped(t *testing.T) {
 	require.Equal(t, "delivered to "+server+" on this node", f.request.outcome())
 }
 
-// Packets of a connection that was followed before still make events: its answers, and itself behind
-// the translation. None of them is followed again.
+// Packets of a connection that was followed before still make events: its answers, and itself
+// behind the translation. None of them is followed again.
 func TestOnlyTheRuleThatTracesBegins(t *testing.T) {
 	t.Parallel()
 	for name, e := range map[string]*nft.TraceInfo{

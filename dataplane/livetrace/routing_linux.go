@@ -1,6 +1,7 @@
 package livetrace
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -8,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rtnetlink"
 )
@@ -43,6 +45,23 @@ func (t *Tracer) askRouting(w *walk) error {
 	}
 
 	return nil
+}
+
+// askConntrack asks whether the table of connections is full, if a packet was lost in a hook where
+// conntrack adds connections.
+func (t *Tracer) askConntrack(ctx context.Context, w *walk) error {
+	if w.Fate != Lost || !w.Within || w.Hook != "prerouting" && w.Hook != "output" {
+		return nil
+	}
+	table, err := conntrack.Open(&conntrack.Config{NetNS: t.ns.NetNS()})
+	if err != nil {
+		return err
+	}
+	u, err := table.Usage(ctx)
+	if u.Fraction() > 0.95 { // it may have shrunk since
+		w.Full = fmt.Sprintf("%d of %d", u.Count, u.Max)
+	}
+	return errors.Join(err, table.Close())
 }
 
 // filtered reports whether rp_filter refuses a packet of IPv4: 1 demands that the route back uses

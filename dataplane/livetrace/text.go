@@ -79,6 +79,10 @@ func (t *Trace) outcome() string {
 		return fmt.Sprintf("sent by %s to %s", t.Out, place(t.Last.Dst))
 	}
 
+	if t.Full != "" {
+		return fmt.Sprintf("lost in %s: the table of connections is full (%s), and the kernel "+
+			"drops new connections", t.Hook, t.Full)
+	}
 	if t.Within {
 		return fmt.Sprintf("lost in %s, by something that is no rule of nf_tables: "+
 			"iptables-legacy, IPVS, a program of BPF, a process that a rule queued it to", t.Hook)

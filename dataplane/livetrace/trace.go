@@ -108,13 +108,13 @@ type Rule struct {
 	refuses bool
 }
 
-// String returns where the rule is: `inet firewall forward, rule 5 ("no web")`.
+// String returns where the rule is: `inet firewall forward, handle 5 ("no web")`.
 func (r Rule) String() string {
 	s := r.Family + " " + r.Table + " " + r.Chain
 	if r.Handle == 0 {
 		return s + ", its policy"
 	}
-	s += fmt.Sprintf(", rule %d", r.Handle)
+	s += fmt.Sprintf(", handle %d", r.Handle)
 	if r.Comment != "" {
 		s += fmt.Sprintf(" (%q)", r.Comment)
 	}
@@ -169,6 +169,9 @@ type Trace struct {
 	// Routing is the reason why the kernel does not send the packet on, if it was lost where the
 	// kernel routes. The tracer asks for it afterwards. Empty means unknown.
 	Routing string `json:"routing,omitzero"`
+	// Full says how full the table of connections was, if the packet was lost where conntrack adds
+	// its connection and the table has no room: "262144 of 262144".
+	Full string `json:"full,omitzero"`
 	// Out is the interface through which the packet left.
 	Out string `json:"out,omitempty"`
 	// Answer is the way of the first answer. It is nil if there was none in time, or if there can

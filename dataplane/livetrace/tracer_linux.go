@@ -210,13 +210,17 @@ func (t *Tracer) finish(ctx context.Context, f *follower) (*Trace, error) {
 		f.request.Answer = &f.answer.Trace
 	}
 
+	last := l[len(l)-1]
 	err := t.ns.Do(func() error {
 		for _, w := range l {
 			w.In, w.Out = interfaceName(w.in), interfaceName(w.out)
 		}
-		return t.askRouting(l[len(l)-1])
+		return t.askRouting(last)
 	})
 	if err != nil {
+		return nil, err
+	}
+	if err := t.askConntrack(ctx, last); err != nil {
 		return nil, err
 	}
 	for _, w := range l {

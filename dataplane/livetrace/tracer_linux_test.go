@@ -142,10 +142,10 @@ func at(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, 80) }
 func TestKernelWhatBecomesOfPackets(t *testing.T) {
 	t.Parallel()
 	for backend, rules := range map[string][4]string{
-		nftables.Name: {"ip kernlb answer-reset, rule", "ip kernlb sources-prerouting, rule",
-			"@service-endpoints", "ip kernlb no-endpoints, rule"},
-		iptables.Name: {"ip filter KUBE-SERVICES, rule", "ip filter KUBE-FW-",
-			"-j DNAT", "ip filter KUBE-SERVICES, rule"},
+		nftables.Name: {"ip kernlb answer-reset, handle", "ip kernlb sources-prerouting, handle",
+			"@service-endpoints", "ip kernlb no-endpoints, handle"},
+		iptables.Name: {"ip filter KUBE-SERVICES, handle", "ip filter KUBE-FW-",
+			"-j DNAT", "ip filter KUBE-SERVICES, handle"},
 	} {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
@@ -223,24 +223,24 @@ func TestRulesOfOthersAreNamed(t *testing.T) {
 		told
 	}{
 		"prerouting": {"chain c { type filter hook prerouting priority -300; ip daddr 10.96.0.10 " +
-			"drop;}", "outside", told{at(clusterIP), Dropped, "inet fw c, rule 2",
+			"drop;}", "outside", told{at(clusterIP), Dropped, "inet fw c, handle 2",
 			"ip daddr 10.96.0.10 drop"}},
 		"forward": {"chain c { type filter hook forward priority 10; jump d;}\nchain d {" + drops +
-			";}", "outside", told{at(clusterIP), Dropped, `inet fw d, rule 4 ("no web")`,
+			";}", "outside", told{at(clusterIP), Dropped, `inet fw d, handle 4 ("no web")`,
 			"ip daddr 10.244.1.2 th dport 8080 counter drop"}},
 		"input": {"chain c { type filter hook input priority 10; meta l4proto { tcp, udp, sctp } " +
-			"th dport 8080 reject;}", "outside", told{at(hostIP), Refused, "inet fw c, rule",
+			"th dport 8080 reject;}", "outside", told{at(hostIP), Refused, "inet fw c, handle",
 			"th dport 8080 reject"}},
 		"output": {"chain c { type filter hook output priority 10; " + drops + ";}", "node",
-			told{at(clusterIP), Dropped, "inet fw c, rule 2", "dropped by inet fw c"}},
+			told{at(clusterIP), Dropped, "inet fw c, handle 2", "dropped by inet fw c"}},
 		"postrouting": {"chain c { type filter hook postrouting priority 10; oifname \"veth2\" " +
-			"drop;}", "outside", told{at(clusterIP), Dropped, "inet fw c, rule 2",
+			"drop;}", "outside", told{at(clusterIP), Dropped, "inet fw c, handle 2",
 			`oifname "veth2" drop`}},
 		"policy": {"chain c { type filter hook forward priority 10; policy drop;}", "outside",
 			told{at(clusterIP), Dropped, "inet fw c, its policy", "inet fw c, its policy: drop"}},
 		"answer": {"chain c { type filter hook forward priority 10; ip saddr 10.96.0.10 accept; " +
 			"ip saddr 10.244.1.2 drop;}", "outside", told{at(clusterIP), Sent, "",
-			"dropped by inet fw c, rule"}},
+			"dropped by inet fw c, handle"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -265,7 +265,7 @@ func TestRulesOfIptablesAreNamed(t *testing.T) {
 	nstest.Exec(t, n.Node.NS, "", "iptables-nft", "-A", "FORWARD", "-p", "tcp", "-d", "10.244.1.2",
 		"-m", "comment", "--comment", "no web here", "-j", "REJECT")
 	tr, got := n.follow(n.Outside[0], servicemodel.TCP, at(clusterIP))
-	n.requireTold(told{at(clusterIP), Refused, "ip filter FORWARD, rule",
+	n.requireTold(told{at(clusterIP), Refused, "ip filter FORWARD, handle",
 		"/* no web here */ counter -j REJECT"}, tr, got)
 }
 

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -39,14 +40,15 @@ func (f *facts) chain(c hooks.Chain, u *use, add adder) {
 	}
 
 	for _, r := range c.Drops {
-		if at, hit := dropped(r, c, u.targets); hit {
+		if hit := dropped(r, c, u.targets); hit != "" {
 			severity := Warning // a rule before it may accept the packets
 			if !c.Accepts {
 				severity = Error
 			}
-			add(ForeignChains, severity, "remove the rule, or except services from it; kernlb "+
-				"diagnose shows what happens to a connection", "another program drops connections "+
-				"to the endpoint %v at the hook %s (%s %s %v)", at, c.Hook, c.Family, c.Table, r)
+			add(ForeignChains, severity, fmt.Sprintf("nft delete rule %s %s %s handle %d, or "+
+				"except services from it; kernlb diagnose shows what happens to a connection",
+				c.Family, c.Table, r.Chain, r.Handle), "another program drops connections "+
+				"to the endpoint %s at the hook %s (%s %s %v)", hit, c.Hook, c.Family, c.Table, r)
 		}
 	}
 }
@@ -59,26 +61,45 @@ func dropsAll(c hooks.Chain) (rule string, ok bool) {
 	}
 	for _, r := range c.Drops {
 		if m, known := parseRule(r.Text); known && m == (matches{}) && r.Chain == c.Name {
-			return ", rule " + strconv.FormatUint(r.Handle, 10), true
+			return ", handle " + strconv.FormatUint(r.Handle, 10), true
 		}
 	}
 
 	return ", its policy", c.DropsByDefault
 }
 
-// dropped returns the first endpoint whose connections a rule drops, all of them.
-func dropped(r hooks.Rule, c hooks.Chain, targets []target) (at netip.AddrPort, ok bool) {
+// dropped names the endpoints whose connections a rule drops, all of them. It is empty if there are
+// none.
+func dropped(r hooks.Rule, c hooks.Chain, targets []target) (text string) {
 	m, known := parseRule(r.Text)
 	if !known || m == (matches{}) || c.Hook != hooks.Forward && c.Hook != hooks.Postrouting {
-		return at, false
+		return ""
 	}
-	i := slices.IndexFunc(targets, func(t target) bool {
-		return m.match(t) && c.Sees(servicemodel.FamilyOf(t.endpoint.Addr()))
-	})
-	if i < 0 {
-		return at, false
+	var last netip.AddrPort
+	others := 0
+	for _, t := range targets {
+		switch {
+		case t.endpoint == last || !m.match(t) || !c.Sees(servicemodel.FamilyOf(t.endpoint.Addr())):
+			continue
+		case text != "":
+			others++
+		case t.endpoint.Port() == 0:
+			text = t.endpoint.Addr().String() + " (any port)"
+		default:
+			text = t.endpoint.String()
+		}
+
+		last = t.endpoint
 	}
-	return targets[i].endpoint, true
+
+	switch others {
+	case 0:
+		return text
+	case 1:
+		return text + " and 1 other"
+	}
+
+	return fmt.Sprintf("%s and %d others", text, others)
 }
 
 // matches are the conditions of a rule about the destination of a packet.

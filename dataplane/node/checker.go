@@ -34,8 +34,18 @@ type Checker struct {
 
 	last *Report
 	of   *servicemodel.Table // of the last report
-	then counted             // compared with present numbers
-	at   time.Time           // of then
+	// readings are numbers of at most the last ten minutes, the oldest first, at least five minutes
+	// apart. The oldest is compared with present numbers, so that a loss is reported for five
+	// minutes at least.
+	readings []reading
+	newest   counted             // of the last report
+	grew     [counters]time.Time // when a report last found each number grown
+}
+
+// reading is what the kernel had counted at some time.
+type reading struct {
+	counted
+	at time.Time
 }
 
 // NewChecker returns a checker, which has read nothing yet.
@@ -69,17 +79,7 @@ func (c *Checker) Report(ctx context.Context, held *servicemodel.Table) *Report 
 		return c.last
 	}
 	f := c.cfg.read(ctx)
-	total, since := f.grown, c.at
-	if now.Sub(c.at) > window {
-		f.grown, since = counted{}, time.Time{}
-		c.then, c.at = total, now
-	} else {
-		f.grown, f.over = total.since(c.then), now.Sub(c.at)
-	}
-
-	if now.Sub(c.at) > window/2 {
-		c.then, c.at = total, now
-	}
+	since := c.compare(f, now)
 	r := &Report{At: now, Since: since, Findings: f.findings(held), Unknown: f.unknown}
 	slices.SortStableFunc(r.Findings, Finding.compare)
 	c.last = nil
@@ -87,6 +87,33 @@ func (c *Checker) Report(ctx context.Context, held *servicemodel.Table) *Report 
 		c.last, c.of = r, held
 	}
 	return r
+}
+
+// compare sets what was counted since the oldest reading, and returns the time of that reading,
+// zero if there is none.
+func (c *Checker) compare(f *facts, now time.Time) time.Time {
+	total := f.grown
+	c.readings = slices.DeleteFunc(c.readings, func(r reading) bool {
+		return now.Sub(r.at) > window
+	})
+	for i := range total {
+		if total[i] > c.newest[i] {
+			c.grew[i] = now
+		}
+		f.calm[i] = now.Sub(c.grew[i])
+	}
+
+	c.newest, f.grown = total, counted{}
+	var since time.Time
+	if len(c.readings) > 0 {
+		since = c.readings[0].at
+		f.grown, f.over = total.since(c.readings[0].counted), now.Sub(since)
+	}
+
+	if n := len(c.readings); n == 0 || now.Sub(c.readings[n-1].at) >= window/2 {
+		c.readings = append(c.readings, reading{total, now})
+	}
+	return since
 }
 
 // oursByDefault knows the tables of instances with the default names, and the chains of the

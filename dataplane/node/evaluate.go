@@ -85,11 +85,11 @@ func (f *facts) findings(t *servicemodel.Table) []Finding {
 	}
 
 	f.conntrack(add)
-	if n := f.grown.reversePath; n > 0 {
+	if f.grown[reversePath] > 0 {
 		add(ReversePath, Warning, "set rp_filter to 2 (loose) or 0 on the link where clients come "+
 			"in; kernlb trace -live names it",
 			"rp_filter dropped %s, because the route back to their source leads by another link%s",
-			f.packets(n), on(f.strict))
+			f.packets(reversePath, 0), on(f.strict))
 	}
 
 	for i, b := range f.bridges {
@@ -127,44 +127,64 @@ func (f *facts) forwarding(family servicemodel.Family, u *use, add adder) {
 		"no endpoint through it", family)
 }
 
-// packets says how many packets were lost in which time.
-func (f *facts) packets(n uint64) string {
+// packets says how many packets were lost in which time, by a counter and without those that
+// another cause explains.
+func (f *facts) packets(counter int, without uint64) string {
+	n := f.grown[counter] - without
 	s := fmt.Sprintf("%d packets", n)
 	if n == 1 {
 		s = "1 packet"
 	}
-	return s + " in the last " + f.over.Round(time.Second/10).String()
+	return s + f.within(counter)
+}
+
+// within says in which time something was counted, and since when no more was.
+func (f *facts) within(counter int) string {
+	s := " in the last " + f.over.Round(time.Second/10).String()
+	if calm := f.calm[counter]; calm >= 30*time.Second {
+		s += ", none in the last " + calm.Round(time.Second).String()
+	}
+	return s
 }
 
 func (f *facts) conntrack(add adder) {
-	const more = "kernlb tune -plan, or raise net.netfilter.nf_conntrack_max; kernlb flows shows " +
-		"who uses it"
-	c := f.grown.conntrack
-	switch share := f.usage.Fraction(); {
-	case c.Dropped > c.InsertFailed && f.usage.Max > 0 && share > 0.95:
+	more := fmt.Sprintf("kernlb flows shows who uses it; sysctl -w "+
+		"net.netfilter.nf_conntrack_max=%d, or kernlb tune -plan", 2*uint64(f.usage.Max))
+	resolved := min(f.grown[clashes], f.grown[drops])
+	lost := f.grown[drops] > resolved
+	share := f.usage.Fraction()
+	full := share > 0.95
+	switch {
+	case lost && full:
 		add(Conntrack, Error, more, "the table of connections is full (%d of %d) and lost %s: "+
-			"new connections fail", f.usage.Count, f.usage.Max, f.packets(c.Dropped))
-	case f.usage.Max > 0 && share >= 1:
+			"new connections fail", f.usage.Count, f.usage.Max, f.packets(drops, resolved))
+	case share >= 1:
 		add(Conntrack, Error, more, "the table of connections is full (%d of %d): new connections "+
 			"fail", f.usage.Count, f.usage.Max)
-	case f.usage.Max > 0 && share > 0.9:
+	case share > 0.9:
 		add(Conntrack, Warning, more, "the table of connections is nearly full (%d of %d): new "+
 			"connections will fail", f.usage.Count, f.usage.Max)
-	case c.EarlyDropped > 0:
-		add(Conntrack, Warning, more, "the kernel evicted %d connections to make room in the "+
-			"table in the last %v", c.EarlyDropped, f.over.Round(time.Second/10))
-	case c.ChainsTooLong > 0:
-		add(Conntrack, Warning, "raise net.netfilter.nf_conntrack_buckets", "the kernel lost %s "+
-			"because buckets of the table of connections were full", f.packets(c.ChainsTooLong))
 	}
 
-	if c.InsertFailed > 0 {
+	if lost && !full {
+		add(Conntrack, Warning, more, "the table of connections was full and lost %s; now it "+
+			"holds %d of %d", f.packets(drops, resolved), f.usage.Count, f.usage.Max)
+	}
+	if n := f.grown[evictions]; n > 0 {
+		add(Conntrack, Warning, more, "the kernel evicted %d connections to make room in the "+
+			"table%s", n, f.within(evictions))
+	}
+	if f.grown[longChains] > 0 {
+		add(Conntrack, Warning, "raise net.netfilter.nf_conntrack_buckets", "the kernel lost %s "+
+			"because buckets of the table of connections were full", f.packets(longChains, 0))
+	}
+	if f.grown[clashes] > 0 {
 		add(MasqueradePorts, Warning, "give masqueraded clients more addresses, or spread them "+
 			"over more endpoints; kernlb flows shows the clients with many connections to one",
 			"the kernel lost %s because another connection had the same addresses and ports: the "+
 				"ports of masquerade to an endpoint are exhausted, or a client sent two packets "+
 				"at once",
-			f.packets(c.InsertFailed))
+			f.packets(clashes, 0))
 	}
 }
 

@@ -18,7 +18,8 @@ func TestTheTableOfConnections(t *testing.T) {
 	t.Parallel()
 	usage := func(count, most uint32, s conntrack.Stats) facts {
 		return facts{usage: conntrack.Usage{Count: count, Max: most},
-			grown: counted{conntrack: s}, over: time.Second}
+			grown: counted{s.Dropped, s.EarlyDropped, s.InsertFailed, s.ChainsTooLong},
+			over:  time.Second, calm: [counters]time.Duration{evictions: time.Minute}}
 	}
 
 	for _, test := range []struct {
@@ -35,11 +36,50 @@ func TestTheTableOfConnections(t *testing.T) {
 			"connections is full (99 of 100) and lost 7 packets in the last 1s: new connections " +
 			"fail]"},
 		{usage(1, 100, conntrack.Stats{EarlyDropped: 2}), "[warning: conntrack: the kernel " +
-			"evicted 2 connections to make room in the table in the last 1s]"},
+			"evicted 2 connections to make room in the table in the last 1s, none in the last " +
+			"1m0s]"},
+		{usage(1, 100, conntrack.Stats{Dropped: 9, InsertFailed: 2, EarlyDropped: 2}), "[" +
+			"warning: conntrack: the table of connections was full and lost 7 packets in the " +
+			"last 1s; now it holds 1 of 100 warning: conntrack: the " +
+			"kernel evicted 2 connections to make room in the table in the last 1s, none in the " +
+			"last 1m0s warning: masquerade-ports: the " +
+			"kernel lost 2 packets in the last 1s because another connection had the same " +
+			"addresses and ports: the ports of masquerade to an endpoint are exhausted, or a " +
+			"client sent two packets at once]"},
 		{usage(1, 100, conntrack.Stats{ChainsTooLong: 1}), "[warning: conntrack: the kernel lost " +
 			"1 packet in the last 1s because buckets of the table of connections were full]"},
 	} {
 		require.Equal(t, test.want, fmt.Sprint(test.facts.findings(nil)))
+	}
+}
+
+// A loss is reported for at least five minutes and at most ten, however often a program asks.
+func TestALossStaysVisible(t *testing.T) {
+	t.Parallel()
+	for _, every := range []time.Duration{time.Second, 17 * time.Second, 4 * time.Minute} {
+		c, begun := NewChecker(nil), time.Now()
+		ask := func(at time.Duration) (f facts) {
+			if at >= window {
+				f.grown[drops] = 55
+			}
+			c.compare(&f, begun.Add(at))
+			return f
+		}
+
+		shown := time.Duration(-1)
+		for at := time.Duration(0); at < 4*window; at += every {
+			f := ask(at)
+			switch {
+			case f.grown[drops] == 0 && at >= window && shown < 0, f.over > window:
+				t.Fatalf("every %v: nothing after %v, compared with %v ago", every, at, f.over)
+			case f.grown[drops] > 0:
+				shown = at - window
+				require.InDelta(t, shown, f.calm[drops], float64(every))
+			}
+		}
+
+		require.GreaterOrEqual(t, shown+every, window/2, every)
+		require.LessOrEqual(t, shown, window, every)
 	}
 }
 
@@ -108,5 +148,25 @@ func TestChainsConcernEndpoints(t *testing.T) {
 				servicemodel.IPv6: true}}
 		got := f.findings(tableOf(t, servicemodel.Node{}, test.endpoint))
 		require.Equal(t, test.found, len(got) == 1, "%v: %s", test.chain, test.endpoint)
+	}
+}
+
+// A rule that drops names the first endpoint, and how many others it drops, each once.
+func TestEndpointsThatARuleDrops(t *testing.T) {
+	t.Parallel()
+	chain := hooks.Chain{Family: "ip", Hook: hooks.Forward}
+	for want, endpoints := range map[string][]string{
+		"":                                 {"[fd00::1]:8080"},
+		"10.0.0.1:8080":                    {"10.0.0.1:8080", "10.0.0.1:8080", "[fd00::1]:8080"},
+		"10.0.0.1 (any port)":              {"10.0.0.1:0"},
+		"10.0.0.1:8080 and 1 other":        {"10.0.0.1:8080", "10.0.0.2:8080", "10.0.0.2:8080"},
+		"10.0.0.1 (any port) and 2 others": {"10.0.0.1:0", "10.0.0.2:80", "10.0.0.3:80"},
+	} {
+		var targets []target
+		for _, e := range endpoints {
+			targets = append(targets, target{servicemodel.TCP, netip.MustParseAddrPort(e)})
+		}
+		rule := hooks.Rule{Text: "meta l4proto tcp drop"}
+		require.Equal(t, want, dropped(rule, chain, targets))
 	}
 }

@@ -28,9 +28,10 @@ type facts struct {
 	chains   []hooks.Chain       // of other programs
 	usage    conntrack.Usage
 	grown    counted
-	over     time.Duration // the time in which grown was counted
-	proxy    string        // the mode of a kube-proxy that runs
-	leftover []string      // objects of kube-proxy
+	over     time.Duration           // the time in which grown was counted
+	calm     [counters]time.Duration // the time since a report last found a number grown
+	proxy    string                  // the mode of a kube-proxy that runs
+	leftover []string                // objects of kube-proxy
 }
 
 // bridge is a bridge with two ports at least.
@@ -47,22 +48,22 @@ type neighbour struct {
 }
 
 // counted are numbers that the kernel has counted since the namespace was made.
-type counted struct {
-	conntrack   conntrack.Stats
-	reversePath uint64 // packets that rp_filter dropped
-}
+type counted [counters]uint64
+
+// The counters, of packets or of connections.
+const (
+	drops       = iota // packets, because the table of connections was full or of a clash
+	evictions          // connections, to make room in the table
+	clashes            // packets, because another connection had the same addresses and ports
+	longChains         // packets, because a bucket of the table was full
+	reversePath        // packets that rp_filter dropped
+	counters
+)
 
 // since returns what was counted since an earlier time.
 func (c counted) since(e counted) counted {
-	c.reversePath -= min(c.reversePath, e.reversePath)
-	for _, n := range []struct{ now, then *uint64 }{
-		{&c.conntrack.Dropped, &e.conntrack.Dropped},
-		{&c.conntrack.EarlyDropped, &e.conntrack.EarlyDropped},
-		{&c.conntrack.InsertFailed, &e.conntrack.InsertFailed},
-		{&c.conntrack.ChainsTooLong, &e.conntrack.ChainsTooLong},
-	} {
-		*n.now -= min(*n.now, *n.then)
+	for i := range c {
+		c[i] -= min(c[i], e[i])
 	}
-
 	return c
 }

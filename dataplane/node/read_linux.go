@@ -69,7 +69,8 @@ func (r *reader) conntrack(ctx context.Context) error {
 	}
 	defer table.Close()
 	r.usage, err = table.Usage(ctx)
-	r.grown.conntrack = r.usage.Stats
+	s := &r.usage.Stats
+	copy(r.grown[:], []uint64{s.Dropped, s.EarlyDropped, s.InsertFailed, s.ChainsTooLong})
 	return err
 }
 
@@ -108,7 +109,7 @@ func (r *reader) readNetstat() error {
 	for i := 0; i+1 < len(lines); i += 2 {
 		names, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])
 		if at := slices.Index(names, "IPReversePathFilter"); at >= 0 && at < len(values) {
-			r.grown.reversePath, err = strconv.ParseUint(values[at], 10, 64)
+			r.grown[reversePath], err = strconv.ParseUint(values[at], 10, 64)
 		}
 	}
 

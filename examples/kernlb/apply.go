@@ -227,6 +227,9 @@ func (p *program) printPlan(v *dataplane.Preview) error {
 	}
 	if stats.Messages == 0 && len(v.Drift) == 0 {
 		fmt.Fprintln(&text, "nothing would change")
+	} else if len(v.Drift) > 0 && v.Changes.Empty() {
+		fmt.Fprintf(&text, "%s: %s would be repaired; %d kernel messages\n", p.opts.backend,
+			count(len(v.Drift), "object"), stats.Messages)
 	} else {
 		fmt.Fprintf(&text, "%s\n%s: %d to add, %d to change, %d to remove; %d kernel messages:"+
 			"\n\n%s", v.Changes, p.opts.backend, counts.Added, counts.Changed, counts.Removed,

@@ -82,7 +82,7 @@ func TestBrokenServicesAreDiagnosed(t *testing.T) {
 			"\n10.244.1.2:9999 refuses: nothing listens there\n",
 			"POST /ask?name=default/deaf", "refuses connections: nothing listens"},
 		"firewall": {"trace -send -from 192.0.2.10 -to 10.96.0.7:80/tcp",
-			"\nanother program (inet fw out, rule 2 (\"no web\")) drops it\n",
+			"\nanother program (inet fw out, handle 2 (\"no web\")) drops it\n",
 			"POST /ask?name=default/fw", "does not answer: "},
 		"refused": {"explain default/refused", "refused: nftables cannot express service " +
 			"default/refused:http: ", "/refused", "nftables cannot express service " +
@@ -133,7 +133,7 @@ func TestTraceLive(t *testing.T) {
 	require.Contains(t, out, `"fate": "sent"`)
 
 	out = done(t, c.Node.NS, "", "trace -send -from 192.0.2.10 -to 10.96.0.2:80/tcp")
-	require.Contains(t, out, "\nkernlb (ip kernlb answer-reset, rule ")
+	require.Contains(t, out, "\nkernlb (ip kernlb answer-reset, handle ")
 	require.Contains(t, out, ") refuses it: no endpoint can be used")
 	fails(t, c.Node.NS, "", exitInvalid, "-send: 10.0.0.9 is no address of this node",
 		"trace -to 10.96.0.1:80/udp -from 10.0.0.9 -send")

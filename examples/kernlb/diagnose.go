@@ -126,8 +126,8 @@ func (p *program) diagnosis(ctx context.Context) (*diagnose.Config, error) {
 		return nil, err
 	}
 	d := &p.opts.diagnose
-	cfg := &diagnose.Config{Table: o.Table, Here: here, Ours: p.opts.owns, From: d.namespace,
-		Source: d.source, Direct: b.Name() == ipvs.Name}
+	cfg := &diagnose.Config{Table: o.Table, Here: here, Drift: o.Drift, Ours: p.opts.owns,
+		From: d.namespace, Source: d.source, Direct: b.Name() == ipvs.Name}
 	if len(p.opts.files) > 0 {
 		v, err := e.Plan(ctx, state)
 		if err != nil {

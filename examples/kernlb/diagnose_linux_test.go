@@ -94,7 +94,7 @@ func troubles() map[string]trouble {
 			"tcp dport 8080 drop"), want: "silent: 10.244.1.3:8080 does not answer"},
 		"a foreign rule drops": {make: rules(0, "type filter hook forward priority 0; "+
 			"tcp dport 8080 drop"), want: "foreign-rule: another program drops the packet at the " +
-			"hook forward: inet x c, rule 2: tcp dport 8080 drop"},
+			"hook forward: inet x c, handle 2: tcp dport 8080 drop"},
 		"rp_filter": {make: func(n *night) {
 			sysctl("net/ipv4/conf/veth1/rp_filter", "1")(n)
 			n.ip(n.Node.NS, "route add 10.244.1.0/31 dev eth0")
@@ -143,8 +143,13 @@ func moreTroubles() map[string]trouble {
 				require.NoError(n.t, n.Pods[0].Serve(servicemodel.TCP, 8080))
 				nstest.Run(n.t, n.Node.NS, "nft flush chain ip kernlb nat-postrouting")
 			},
-			want: "hairpin: the packet comes back to the pod that sent it with the pod's own " +
-				"source"},
+			want: "not-programmed: somebody changed kernlb's objects in the kernel: table ip: " +
+				"the rules of chain nat-postrouting differ from what kernlb writes (2 missing, 0 " +
+				"foreign)"},
+		"an own rule is deleted": {make: func(n *night) {
+			nstest.Run(n.t, n.Node.NS, "nft flush chain ip kernlb nat-prerouting")
+		}, want: "not-programmed: somebody changed kernlb's objects in the kernel: table ip: the " +
+			"rules of chain nat-prerouting differ from what kernlb writes (1 missing, 0 foreign)"},
 		"an expired neighbour": {make: func(n *night) {
 			n.ip(n.Pods[2].NS, "link set eth0 arp off")
 			n.ip(n.Node.NS, "neigh replace 10.244.1.3 dev veth3 nud failed")

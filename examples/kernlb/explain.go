@@ -24,7 +24,7 @@ type explanation struct {
 	service *servicemodel.Service // nil if no manifest has it
 	wanted  *servicemodel.Table   // table of the manifests, nil if there are none
 	held    *servicemodel.Table   // table of the kernel
-	notes   []string              // the reason of a refusal, and addresses that other services have
+	notes   []string              // drift, the reason of a refusal, addresses of other services
 	objects []string              // in the kernel, in the words of the backend's reference tool
 }
 
@@ -95,6 +95,9 @@ func (x *explanation) look(ctx context.Context, b backends.Backend) error {
 		return err
 	}
 	x.held = o.Table
+	for _, d := range o.Drift {
+		x.notes = append(x.notes, "the kernel differs: "+d)
+	}
 	if len(x.opts.files) > 0 {
 		v, err := e.Plan(ctx, x.state)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -44,6 +45,9 @@ type flowSummary struct {
 	Max     uint32      `json:"table_max"`
 	Dropped uint64      `json:"packets_dropped"` // because the table was full
 	Evicted uint64      `json:"flows_evicted"`
+	// Others are flows of no service, and most of them are from MostFrom. Both lack with -service.
+	Others   int        `json:"other_flows,omitempty"`
+	MostFrom netip.Addr `json:"most_from,omitzero"`
 }
 
 func flowsFlags(o *options, fs *flag.FlagSet) {
@@ -69,7 +73,7 @@ func (p *program) flows(ctx context.Context) error {
 		return err
 	}
 	l := &lister{program: p, table: table, index: flows.NewIndex(o.Table, node),
-		counts: map[flowCount]int{}}
+		counts: map[flowCount]int{}, others: map[netip.Addr]int{}}
 	if p.opts.flow.watch {
 		return l.watch(ctx)
 	}
@@ -91,12 +95,14 @@ func (p *program) knowsService(t *servicemodel.Table) error {
 	return unknown("service", p.opts.show.service, names)
 }
 
-// lister prints flows as they come, so that a large table takes no memory.
+// lister prints flows as they come, so that a large table takes no memory except for the addresses
+// of clients of no service.
 type lister struct {
 	*program
 	table  *conntrack.Table
 	index  *flows.Index
 	counts map[flowCount]int
+	others map[netip.Addr]int // flows of no service, by client
 	lines  int
 }
 
@@ -107,6 +113,7 @@ func (l *lister) list(ctx context.Context) error {
 		}
 		r, ok := l.row(&f)
 		if !ok {
+			l.others[f.Original.Src.Addr()]++
 			continue
 		}
 		endpoint := r.Endpoint
@@ -223,6 +230,15 @@ func (l *lister) summarize(ctx context.Context) error {
 		s.Counts = append(s.Counts, c)
 	}
 
+	if l.opts.show.service == "" {
+		for addr, n := range l.others {
+			s.Others += n
+			if most := l.others[s.MostFrom]; n > most || n == most && addr.Less(s.MostFrom) {
+				s.MostFrom = addr
+			}
+		}
+	}
+
 	if l.opts.output == "json" {
 		return json.NewEncoder(l.stdout).Encode(s)
 	}
@@ -234,6 +250,10 @@ func (l *lister) summarize(ctx context.Context) error {
 			cmp.Or(c.Endpoint, "none"), c.Flows)
 	}
 
+	if s.Others > 0 {
+		fmt.Fprintf(l.stdout, "others: %s of no service, most from %v (%d)\n",
+			count(s.Others, "flow"), s.MostFrom, l.others[s.MostFrom])
+	}
 	_, err = fmt.Fprintf(l.stdout,
 		"\ntable: %d of %d flows (%.1f %%), %d packets dropped, %d flows evicted\n", s.InTable,
 		s.Max, 100*u.Fraction(), s.Dropped, s.Evicted)

@@ -8,13 +8,16 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/node"
+	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -67,7 +70,7 @@ func (p *program) status(ctx context.Context) error {
 	}
 
 	if err != nil {
-		return err
+		return p.full(err)
 	}
 	if err := p.print(all, h.text()); err != nil {
 		return err
@@ -84,6 +87,25 @@ func (p *program) status(ctx context.Context) error {
 	return nil
 }
 
+// full says that the table of connections is full, if that explains why no program answers: a
+// connection to the page needs room in the table, too.
+func (p *program) full(err error) error {
+	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+	defer stop()
+	checks := node.NewChecker(&node.Config{Ours: instance.Owns(p.opts.instance)})
+	r := checks.Report(ctx, nil)
+	r.Findings = slices.DeleteFunc(r.Findings, func(f node.Finding) bool {
+		return f.Check != node.Conntrack || f.Severity != node.Error
+	})
+	if len(r.Findings) == 0 {
+		return err
+	}
+	var text strings.Builder
+	fmt.Fprintln(&text, "the table of connections is full, so the page cannot be reached either")
+	writeNode(&text, r)
+	return errors.Join(p.print(r, text.String()), errNode)
+}
+
 // askHealth asks the program for /healthz.
 func (p *program) askHealth(ctx context.Context) (all json.RawMessage, h *healthJSON, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
@@ -91,7 +113,9 @@ func (p *program) askHealth(ctx context.Context) (all json.RawMessage, h *health
 	if err != nil {
 		return nil, nil, err
 	}
-	client := http.Client{Transport: &http.Transport{}} // without the environment's proxy
+	dialer := net.Dialer{Timeout: 3 * time.Second}
+	client := http.Client{Transport: &http.Transport{ // without the environment's proxy
+		DialContext: dialer.DialContext}}
 	a, err := client.Do(req)
 	if err != nil {
 		return nil, nil, fmt.Errorf("no program answers; kernlb watch -listen would: %w", err)
@@ -149,11 +173,8 @@ func writeNode(b *strings.Builder, r *node.Report) {
 
 	var counts []string
 	for _, s := range []node.Severity{node.Error, node.Warning, node.Note} {
-		switch n := r.Count("", s); {
-		case n == 1:
-			counts = append(counts, "1 "+string(s))
-		case n > 1:
-			counts = append(counts, fmt.Sprintf("%d %ss", n, s))
+		if n := r.Count("", s); n > 0 {
+			counts = append(counts, count(n, string(s)))
 		}
 	}
 
@@ -167,6 +188,14 @@ func writeNode(b *strings.Builder, r *node.Report) {
 	for _, u := range r.Unknown {
 		fmt.Fprintln(b, "not checked:", u)
 	}
+}
+
+// count writes a number of things.
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // writeServing writes what clients meet.

@@ -92,8 +92,10 @@ func (r *Reading) Recognize(program nft.Program, fault error) {
 	}
 	if r.Broken = len(why) > 0; !r.Broken {
 		for _, c := range r.hooks.Own(program) {
-			if !slices.Equal(r.Hashes[c.Name], c.Hashes()) {
-				why = append(why, fmt.Sprintf("the rules of chain %s are not ours", c.Name))
+			if got, want := r.Hashes[c.Name], c.Hashes(); !slices.Equal(got, want) {
+				why = append(why, fmt.Sprintf("the rules of chain %s differ from what kernlb "+
+					"writes (%d missing, %d foreign)", c.Name, lacking(want, got),
+					lacking(got, want)))
 			}
 		}
 
@@ -108,6 +110,22 @@ func (r *Reading) Recognize(program nft.Program, fault error) {
 	for _, text := range why {
 		r.Text = append(r.Text, "table "+r.Family.Name+": "+text)
 	}
+}
+
+// lacking returns how many of the rules of a chain others does not have.
+func lacking(rules, others []uint64) int {
+	counts := map[uint64]int{}
+	for _, h := range others {
+		counts[h]++
+	}
+	n := 0
+	for _, h := range rules {
+		if counts[h]--; counts[h] < 0 {
+			n++
+		}
+	}
+
+	return n
 }
 
 // wrongSets lists the sets that are missing, have another type, or do not belong, and keeps the
