@@ -381,8 +381,8 @@ func (j *judge) isOut(p place) bool {
 	return r != nil && r.out
 }
 
-// keep forgets the endpoints that are out and no longer wanted. It lets endpoints in, those first
-// that have been out longest, where too many of the wanted ones are out.
+// keep forgets the endpoints that are out or suspected, and no longer wanted. It lets endpoints in,
+// those first that have been out longest, where too many of the wanted ones are out.
 func (j *judge) keep(wanted func(place) bool, pools func(place) [][]netip.AddrPort,
 	now time.Time) {
 	out := map[place]*record{}
@@ -390,7 +390,7 @@ func (j *judge) keep(wanted func(place) bool, pools func(place) [][]netip.AddrPo
 		switch {
 		case r.out && wanted(p):
 			out[p] = r
-		case r.out:
+		case !wanted(p):
 			delete(j.open, p)
 			delete(j.records[p.service], p.endpoint)
 		}

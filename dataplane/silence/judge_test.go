@@ -339,6 +339,16 @@ func TestLossEjectsNobody(t *testing.T) {
 
 func TestEndpointsThatAreGoneAreForgotten(t *testing.T) {
 	t.Parallel()
+	suspected := newWorld(t, 2)
+	suspected.warm()
+	suspected.answers = silent0
+	suspected.connect(0, client(1), never)
+	suspected.pass(300 * time.Millisecond)
+	require.False(t, suspected.isOut(suspected.place(0)))
+	require.NotEmpty(t, suspected.open)
+	suspected.keep(func(place) bool { return false }, suspected.pools, suspected.now)
+	require.Empty(t, suspected.open)
+
 	w := newWorld(t, 2)
 	w.warm()
 	w.answers = func(int) bool { return false }
