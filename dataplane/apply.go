@@ -17,7 +17,8 @@ import (
 
 // Apply makes the kernel hold exactly the state, and returns when it does. If nothing differs, it
 // writes nothing. After an error the kernel holds what it held before, unless the backend documents
-// otherwise. The next Apply starts from the kernel's true contents.
+// otherwise; or it holds the new state already, if only the removal of what nobody wants failed or
+// was not approved. The next Apply starts from the kernel's true contents.
 //
 // A service is refused if it is invalid, if the backend cannot express it, or if a foreign object
 // in the kernel is in its way. By default a refused service is left out as a whole, with all its

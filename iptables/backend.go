@@ -50,8 +50,8 @@ func (c *Config) withDefaults() (r Config, err error) {
 	r.Logger = cmp.Or(r.Logger, slog.New(slog.DiscardHandler))
 	if !rendering.IsName(r.Prefix, maxPrefix, rendering.Capitals,
 		rendering.Capitals+rendering.Digits+"_") {
-		err = fmt.Errorf("iptables: prefix %q: want a capital letter, then capital letters, "+
-			"digits or \"_\", 7 in all at most", r.Prefix)
+		err = fmt.Errorf("iptables: prefix %q: must be capital letters, digits or \"_\", begin "+
+			"with a letter, and have at most 7 characters", r.Prefix)
 	}
 
 	return r, err

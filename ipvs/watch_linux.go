@@ -19,7 +19,7 @@ import (
 // without these no packet is led to IPVS: programs that manage networks remove rules that they do
 // not know. It makes the backend a [backends.Watcher].
 //
-// [backends.Watcher]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane#Watcher
+// [backends.Watcher]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane/backends#Watcher
 func (b *backend) Watch(ctx context.Context, changed func()) error {
 	k := &b.kernel
 	socket, err := rtnetlink.Subscribe(k.ns, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,

@@ -10,9 +10,9 @@
 //
 // # The ruleset
 //
-// The ruleset is a fixed program, and services are only data. There is one table in each of the
-// families ip and ip6 that services or servicemodel.Node.ServiceCIDRs have addresses in, named
-// after the instance ("kernlb"). A family without a table has no hooks and no connection tracking
+// The ruleset is a fixed program, and services are only data. There is one table, named after
+// the instance ("kernlb"), in each of the families ip and ip6 in which a service or
+// servicemodel.Node.ServiceCIDRs has an address. A family without a table has no hooks and no connection tracking
 // because of kernlb. A table stays when its last service goes, unless the node no longer serves its
 // family (servicemodel.Node.OnlyFamily). An instance without services has the table ip, or the only
 // one that the node serves. The chains and rules of a table are the same whatever the services are.

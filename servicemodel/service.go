@@ -96,7 +96,8 @@ type Service struct {
 	// at most one per family. In a family without one, they see an address of the interface by
 	// which the packet leaves. The unspecified address stands for the address of the service that
 	// the client connects to; it changes nothing at node ports and loopback addresses. An endpoint
-	// that connects to itself always sees an address of the interface.
+	// that connects to itself sees this source if its connection would be masqueraded anyway, and
+	// else an address of the interface.
 	//
 	// The endpoints' answers to these addresses must come back through this node.
 	MasqueradeIPs []netip.Addr `json:"masqueradeIPs,omitempty"`

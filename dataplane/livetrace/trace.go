@@ -44,7 +44,7 @@ func (f *Filter) check() error {
 	case !f.Protocol.Valid():
 		return fmt.Errorf("Filter.Protocol: %v: want TCP, UDP or SCTP", f.Protocol)
 	case f.Src.IsValid() && f.Src.Is4() != f.Dst.Addr().Is4():
-		return fmt.Errorf("Filter.Src: %v is of another family than %v", f.Src, f.Dst)
+		return fmt.Errorf("Filter.Src: %v and %v are of different address families", f.Src, f.Dst)
 	case f.Dst.Addr().Is4In6() || f.Src.Is4In6():
 		return errors.New("Filter: an IPv4 address is written as IPv6")
 	case len(f.InInterface) > 15:

@@ -31,7 +31,7 @@
 //
 //   - they are too many to be explained by lost packets: two in a network that loses none, and more
 //     if connections had no answer before;
-//   - they came from at least two clients. However many connections a client has, they count as
+//   - they came from at least two clients. All connections of the client that has most count as
 //     one. A client that no endpoint answers does not count at all;
 //   - another endpoint of the service answered a connection meanwhile.
 //

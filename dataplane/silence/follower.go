@@ -81,7 +81,7 @@ func (c Change) Evidence() string {
 }
 
 // Follower gives an engine states without the endpoints that do not answer. Its methods may be
-// called by several goroutines.
+// called by several goroutines, except Run, of which only one may be running.
 type Follower struct {
 	cfg   Config
 	set   func(servicemodel.State)
@@ -130,7 +130,7 @@ func NewFollower(set func(servicemodel.State), cfg *Config) (*Follower, error) {
 func (f *Follower) Close() error { return f.table.Close() }
 
 // Set takes the state that the program wants, and gives it to the engine without the endpoints that
-// are out. The cost depends on the number of endpoints that are out.
+// are out. The cost depends on the number of endpoints of the services of which one is out.
 func (f *Follower) Set(s servicemodel.State) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
