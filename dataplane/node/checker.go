@@ -23,7 +23,11 @@ type Config struct {
 	// NetNS names the network namespace of the node. Each report opens it again.
 	NetNS netns.Namespace
 	// Ours says whether a table of nf_tables belongs to kernlb, if chain is empty, or else whether
-	// a chain of the table does. Nil means the tables and chains of the default instances.
+	// a chain of the table does. Nil means the tables and chains of the default instances. The
+	// tables of nftables and ipvs are known also by what they contain, whatever their names are,
+	// so only a program with other chains of iptables needs Ours ([iptables.Config.Prefix]).
+	//
+	// [iptables.Config.Prefix]: https://pkg.go.dev/github.com/kernlb/kernlb/iptables#Config
 	Ours func(table, chain string) bool
 }
 

@@ -10,8 +10,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
+	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -175,6 +177,29 @@ func TestEachFaultIsReported(t *testing.T) {
 				require.NotEmpty(t, r.Findings[i].Do)
 			}
 		})
+	}
+}
+
+// The tables of an instance are not another program's, whatever their name is.
+func TestOwnTablesAreKnown(t *testing.T) {
+	t.Parallel()
+	c := netnstest.Start(t, netnstest.Options{})
+	b, err := nftables.New(&nftables.Config{NetNS: c.Node.NS.NetNS(), Table: "acme"})
+	require.NoError(t, err)
+	defer b.Close()
+	name := servicemodel.Name{Namespace: "default", Name: "web"}
+	state := servicemodel.State{}.WithService(&servicemodel.Service{Name: name,
+		ExternalIPs: []netip.Addr{netip.MustParseAddr("203.0.113.1")},
+		Ports:       []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}},
+	}).WithEndpoints(name, []servicemodel.Endpoint{{Addr: netip.MustParseAddr("10.244.1.2"),
+		Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}})
+	for _, s := range []servicemodel.State{state, state.WithEndpoints(name, nil)} {
+		_, err := dataplane.New(b, nil).Apply(t.Context(), s)
+		require.NoError(t, err)
+		table, err := servicemodel.Resolve(nil, s)
+		require.NoError(t, err)
+		checker := NewChecker(&Config{NetNS: c.Node.NS.NetNS()})
+		require.Empty(t, reported(checker.Report(t.Context(), table)))
 	}
 }
 

@@ -251,8 +251,14 @@ func (r *reader) findFailed(conn *rtnetlink.Conn, names map[int]string) error {
 
 // nftables reads the chains of other programs, and what a kube-proxy has left.
 func (r *reader) nftables(ctx context.Context) error {
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: r.ns.NetNS()})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ours := r.owner(ctx, conn)
 	chains, err := hooks.Read(ctx, &hooks.Config{NetNS: r.ns.NetNS()}, func(table string) bool {
-		return table == "nat" || r.cfg.Ours(table, "") // which drops nothing, and may be large
+		return table == "nat" || ours(table) // which drops nothing, and may be large
 	})
 	if err != nil {
 		return err
@@ -261,7 +267,7 @@ func (r *reader) nftables(ctx context.Context) error {
 		if c.Table == kubeProxyTable && !slices.Contains(r.leftover, "the table "+c.Table) {
 			r.leftover = append(r.leftover, "the table "+c.Table)
 		}
-		if c.Type != "filter" || r.cfg.Ours(c.Table, "") {
+		if c.Type != "filter" || ours(c.Table) {
 			continue
 		}
 		c.Drops = slices.DeleteFunc(c.Drops, func(d hooks.Rule) bool {
@@ -270,7 +276,28 @@ func (r *reader) nftables(ctx context.Context) error {
 		r.chains = append(r.chains, c)
 	}
 
-	return r.ask(ctx)
+	return r.ask(ctx, conn)
+}
+
+// owner returns a function that reports whether a table belongs to an instance of kernlb. Those of
+// nftables and ipvs have settings, whatever the name of the table is.
+func (r *reader) owner(ctx context.Context, conn *rawnl.Conn) func(table string) bool {
+	known := map[string]bool{}
+	return func(table string) bool {
+		is, asked := known[table]
+		if asked {
+			return is
+		}
+		is = r.cfg.Ours(table, "")
+		for _, f := range nft.Families {
+			lines, err := nft.Query{Conn: conn, Family: f, Table: table}.Comments(ctx, "settings")
+			is = is || err == nil && slices.ContainsFunc(lines, func(line string) bool {
+				return strings.HasPrefix(line, "layout ")
+			})
+		}
+		known[table] = is
+		return is
+	}
 }
 
 // Objects that only kube-proxy makes: the table of its mode nftables, and the chain by which the
@@ -281,12 +308,7 @@ const (
 )
 
 // ask asks for single objects.
-func (r *reader) ask(ctx context.Context) error {
-	conn, err := rawnl.Dial(&rawnl.Config{NetNS: r.ns.NetNS()})
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func (r *reader) ask(ctx context.Context, conn *rawnl.Conn) error {
 	for _, f := range nft.Families {
 		q := nft.Query{Conn: conn, Family: f, Table: "mangle"}
 		err := q.Chains(ctx, []string{kubeProxyChain}, func(nft.ChainInfo) {
