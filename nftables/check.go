@@ -53,7 +53,7 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 		}
 		if _, ok := form.RangePort(internal, external); !ok {
 			refuse(fe, backends.FieldEndPort, strconv.Itoa(int(fe.Key.EndPort)),
-				"on nftables the endpoints of a range have one port, or all have none")
+				"on nftables the endpoints of a range have one port, or all have port 0")
 		}
 	}
 

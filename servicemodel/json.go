@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"time"
 )
@@ -21,6 +22,9 @@ func unmarshalStrictly(data []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
+		if l := problemsOf(data, reflect.TypeOf(into)); len(l) > 0 {
+			return l
+		}
 		return err
 	}
 	if _, err := d.Token(); err != io.EOF {

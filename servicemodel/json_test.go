@@ -32,7 +32,7 @@ func TestAnEndpointAloneRefusesUnknownFields(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(`{"addr": "10.0.0.1", "condition": "ready"}`), &e))
 	require.Equal(t, sm.Endpoint{Addr: ip("10.0.0.1")}, e)
 	require.ErrorContains(t, json.Unmarshal([]byte(`{"addr": "10.0.0.1", "redy": true}`), &e),
-		`endpoint: json: unknown field "redy"`)
+		`endpoint: unknown field "redy"`)
 }
 
 // Each exported type that is part of a state, a table or a change set refuses unknown fields by
@@ -127,10 +127,18 @@ func TestWrongJSONIsAnError(t *testing.T) {
 		into       any
 		text, want string
 	}{
-		{&sm.State{}, `{"service": []}`, `state: json: unknown field "service"`},
+		{&sm.State{}, `{"service": []}`, `state: unknown field "service"`},
 		{&sm.State{}, `{"services": [null]}`, "services[0] is null"},
 		{&sm.State{}, `{"services": [{"name": "web"}]}`, "must be NAMESPACE/NAME"},
 		{&sm.State{}, `{"services": [{"name": "a/b", "x":1}]}`, `unknown field "x"`},
+		{&sm.State{}, `{"services": [{"ports": [{"port": 70000, "protocol": "icmp"}, {"x": 1}],
+			"externalIPs": ["::1", "203.0.113.666"], "slowStart": 3, "prefer": []}]}`,
+			`state: services[0].externalIPs[1]: ParseAddr("203.0.113.666"): IPv4 field has value >255
+services[0].ports[0].port: number 70000: must be a number from 0 to 65535
+services[0].ports[0].protocol: "icmp": must be tcp, udp or sctp
+services[0].ports[1]: unknown field "x"
+services[0].prefer: array: must be a text
+services[0].slowStart: number: must be a text`},
 		{&sm.State{}, `{"services": [{"name": "a/b"}, {"name": "a/b"}]}`,
 			"services[1] is null or occurs twice"},
 		{&sm.State{}, `{"endpoints": {"a/b": [{"addr": "10.0.0.1"}], "a/b": []}}`,

@@ -215,7 +215,7 @@ type HealthCheck struct {
 const NotServed = -1
 
 // Conflict says that two services claim one key. The winner has the lower kind, then the lower
-// name.
+// name. Winner.Name and Loser.Name name the services.
 type Conflict struct {
 	Key    FrontendKey `json:"key"`
 	Winner PortName    `json:"winner"`

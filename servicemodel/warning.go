@@ -6,12 +6,15 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// Warning says that a part of a valid state has no effect on its node, or that a service rejects
-// all packets because of what the state says about its endpoints. The state is applied as it is.
+// Warning says that a part of a valid state has no effect on its node, or that a service rejects all
+// packets because of what the state says about its endpoints. The state is applied as it is. A
+// service without endpoints, or without endpoints of one family, causes no warning: its frontends
+// have a [Cause].
 type Warning struct {
 	Kind WarningKind `json:"kind"`
 	// Service is the name of the service or of its endpoints. It is zero for the node.
@@ -61,6 +64,15 @@ func (t *Table) Warnings() Warnings {
 
 // Len returns the number of warnings.
 func (w Warnings) Len() int { return w.n }
+
+// String returns the warnings, one in each line.
+func (w Warnings) String() string {
+	var b strings.Builder
+	for warning := range w.All() {
+		b.WriteString(warning.String() + "\n")
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
 
 // IsZero reports whether there are no warnings.
 func (w Warnings) IsZero() bool { return w.n == 0 }

@@ -41,7 +41,7 @@ import (
 func main() {
 	listen := flag.String("listen", "127.0.0.1:8080", "`address` of the API; it has no login")
 	file := flag.String("file", "controller.json", "where the state is kept")
-	removes := flag.Int("removes", 100, "at most so many frontends are removed at once")
+	removes := flag.Int("removes", 100, "at most so many frontends and endpoints are removed at once")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -97,7 +97,7 @@ func open(file string, removes int, b backends.Backend, f dataplane.Flows) (*con
 	}
 	approve := func(_ context.Context, p *dataplane.Preview) error {
 		if n := p.Changes.Counts().Removed; n > removes {
-			return fmt.Errorf("%d frontends would go, and -removes is %d", n, removes)
+			return fmt.Errorf("%d frontends and endpoints would go, and -removes is %d", n, removes)
 		}
 		return nil
 	}

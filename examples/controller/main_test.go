@@ -181,7 +181,7 @@ func TestLargeRemovalsAreNotApproved(t *testing.T) {
 	require.Equal(t, http.StatusOK, code, text)
 	code, text = c.ask(t, "DELETE", "/services/default/web", "")
 	require.Equal(t, http.StatusUnprocessableEntity, code)
-	require.Contains(t, text, "2 frontends would go, and -removes is 1")
+	require.Contains(t, text, "2 frontends and endpoints would go, and -removes is 1")
 	require.Equal(t, 2, k.Table().Len())
 	code, _ = c.ask(t, "PUT", "/services/default/web", web)
 	require.Equal(t, http.StatusOK, code, "the denied state is not wanted any more")

@@ -105,8 +105,12 @@ func balance(ctx context.Context, backend backends.Backend, asks *checks.Config,
 	if err != nil {
 		return err
 	}
+	held, err := engine.Observe(ctx)
+	if err != nil {
+		return err
+	}
 	err = follower.Set(state, map[servicemodel.Name][]checks.Check{
-		name: {{Type: checks.TCP, Interval: time.Second}}}, nil)
+		name: {{Type: checks.TCP, Interval: time.Second}}}, held.Table)
 	if err != nil {
 		return err
 	}
