@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// Warning says that a part of a valid state has no effect on its node, or that a service rejects all
-// packets because of what the state says about its endpoints. The state is applied as it is. A
+// Warning says that a part of a valid state has no effect on its node, or that a service rejects
+// all packets because of what the state says about its endpoints. The state is applied as it is. A
 // service without endpoints, or without endpoints of one family, causes no warning: its frontends
 // have a [Cause].
 type Warning struct {

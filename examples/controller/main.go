@@ -41,7 +41,7 @@ import (
 func main() {
 	listen := flag.String("listen", "127.0.0.1:8080", "`address` of the API; it has no login")
 	file := flag.String("file", "controller.json", "where the state is kept")
-	removes := flag.Int("removes", 100, "at most so many frontends and endpoints are removed at once")
+	removes := flag.Int("removes", 100, "at most so many frontends and endpoints go at once")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
