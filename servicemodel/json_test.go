@@ -133,7 +133,7 @@ func TestWrongJSONIsAnError(t *testing.T) {
 		{&sm.State{}, `{"services": [{"name": "a/b", "x":1}]}`, `unknown field "x"`},
 		{&sm.State{}, `{"services": [{"ports": [{"port": 70000, "protocol": "icmp"}, {"x": 1}],
 			"externalIPs": ["::1", "203.0.113.x"], "slowStart": 3, "prefer": []}]}`,
-			`state: services[0].externalIPs[1]: ParseAddr("203.0.113.x"): unexpected character (at "x")
+			`services[0].externalIPs[1]: ParseAddr("203.0.113.x"): unexpected character (at "x")
 services[0].ports[0].port: number 70000: must be a number from 0 to 65535
 services[0].ports[0].protocol: "icmp": must be tcp, udp or sctp
 services[0].ports[1]: unknown field "x"
