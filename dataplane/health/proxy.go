@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/node"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -28,6 +30,9 @@ type ProxyConfig struct {
 	// Problems returns problems of the program's input that the engine does not see, such as a
 	// broken manifest, one line each. The answers list them. Nil means no problems.
 	Problems func() []string
+	// Silent returns the endpoints that are out because they do not answer clients, like
+	// [silence.Follower.Ejected]. The answers list them. Nil means none.
+	Silent func() []silence.Change
 	// Node checks the node for the services that the kernel holds, like [node.Checker.Report], for
 	// the JSON of /healthz. It does not change the code of the answer. Nil means no checks.
 	Node func(context.Context, *servicemodel.Table) *node.Report
@@ -55,6 +60,9 @@ func NewProxy(e *dataplane.Engine, cfg *ProxyConfig) *Proxy {
 	}
 	if p.cfg.Problems == nil {
 		p.cfg.Problems = func() []string { return nil }
+	}
+	if p.cfg.Silent == nil {
+		p.cfg.Silent = func() []silence.Change { return nil }
 	}
 	if p.cfg.Families == nil {
 		p.cfg.Families = []servicemodel.Family{servicemodel.IPv4, servicemodel.IPv6}
@@ -113,6 +121,7 @@ type proxyHealth struct {
 	Refused      []dataplane.Refusal     `json:"refused,omitempty"`
 	Warnings     servicemodel.Warnings   `json:"warnings,omitzero"`
 	Problems     []string                `json:"problems,omitempty"`
+	Silent       []string                `json:"silent,omitempty"`
 }
 
 type familyHealth struct {
@@ -147,6 +156,10 @@ func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, eligible *boo
 	h := proxyHealth{LastUpdated: updated, CurrentTime: now, NodeEligible: eligible,
 		Healthy: healthy, Status: map[string]familyHealth{}, Serving: serving, Node: checked,
 		Refused: s.Refused, Warnings: s.Warnings, Problems: p.cfg.Problems()}
+	for _, c := range p.cfg.Silent() {
+		h.Silent = append(h.Silent, fmt.Sprintf("%v of %v %s", c.Endpoint, c.Service,
+			c.Status(now)))
+	}
 	for _, f := range p.cfg.Families {
 		h.Status[f.String()] = familyHealth{LastUpdated: updated, Healthy: healthy}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/node"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -98,12 +99,19 @@ func TestTheAnswerListsProblems(t *testing.T) {
 	}
 
 	proxy := health.NewProxy(engine, &health.ProxyConfig{
-		Problems: func() []string { return []string{"web.yaml is broken"} }})
+		Problems: func() []string { return []string{"web.yaml is broken"} },
+		Silent: func() []silence.Change {
+			at := time.Now().Add(-90 * time.Second)
+			return []silence.Change{{Service: servicemodel.PortName{Name: web,
+				Protocol: servicemodel.TCP}, Out: true, Time: at, Since: at.Add(-time.Second),
+				Endpoint: netip.MustParseAddrPort("10.244.0.1:80"), Connections: 12, Clients: 5}}
+		}})
 	w := httptest.NewRecorder()
 	proxy.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
 	require.Equal(t, http.StatusOK, w.Code)
 	var got struct {
 		Problems []string
+		Silent   []string
 		Refused  []struct {
 			Service string
 			Kept    bool
@@ -111,6 +119,9 @@ func TestTheAnswerListsProblems(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
 	require.Equal(t, []string{"web.yaml is broken"}, got.Problems)
+	require.Len(t, got.Silent, 1)
+	require.Regexp(t, "^10.244.0.1:80 of "+web.String()+" ejected [1-9].*s ago: 12 connections of "+
+		"5 clients unanswered in 1s$", got.Silent[0])
 	require.Len(t, got.Refused, 1)
 	require.Equal(t, web.String(), got.Refused[0].Service)
 	require.True(t, got.Refused[0].Kept)

@@ -16,6 +16,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/node"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -40,6 +41,9 @@ type Config struct {
 	// Problems returns problems of the program's input that the engine does not see, such as a
 	// broken manifest, one line each. Nil means no problems.
 	Problems func() []string
+	// Silent returns the endpoints that are out because they do not answer clients, like
+	// [silence.Follower.Ejected]. Nil means none.
+	Silent func() []silence.Change
 	// Node checks the node for the services that the kernel holds, at each scrape, like
 	// [node.Checker.Report]. Nil means no such metrics.
 	Node func(context.Context, *servicemodel.Table) *node.Report
@@ -165,4 +169,9 @@ func (c *Collector) update(s *dataplane.Status) {
 		problems = len(c.cfg.Problems())
 	}
 	c.own.wrong.set(float64(problems))
+	silent := 0
+	if c.cfg.Silent != nil {
+		silent = len(c.cfg.Silent())
+	}
+	c.own.silent.set(float64(silent))
 }

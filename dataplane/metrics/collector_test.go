@@ -21,6 +21,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/dataplane/node"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -315,6 +316,17 @@ func TestProblemsAreCounted(t *testing.T) {
 		f := newFixture(t, "nftables", func(c *metrics.Config) { c.Problems = problems })
 		f.requireSeries(map[string]float64{"kernlb_input_problems": want})
 	}
+}
+
+// The number of silent endpoints is a metric, 0 if the program notices none.
+func TestSilentEndpointsAreCounted(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "nftables")
+	f.requireSeries(map[string]float64{"kernlb_silent_endpoints": 0})
+	f = newFixture(t, "nftables", func(c *metrics.Config) {
+		c.Silent = func() []silence.Change { return make([]silence.Change, 3) }
+	})
+	f.requireSeries(map[string]float64{"kernlb_silent_endpoints": 3})
 }
 
 // The findings of the checks of the node are counted by check and severity, notes are not.

@@ -24,6 +24,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/dataplane/node"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -32,6 +33,7 @@ type patient struct {
 	*fixture
 	stop      func() // of Run
 	problems  []string
+	silent    []silence.Change
 	findings  []node.Finding
 	unsettled atomic.Bool // later work fails
 	unwatched atomic.Bool // the addresses of the node are not followed
@@ -98,6 +100,7 @@ var faults = map[string]func(p *patient){
 	},
 	"KernlbServiceRefused":      func(p *patient) { p.want(adding(2, 1, invalid)) },
 	"KernlbInputProblem":        func(p *patient) { p.problems = []string{"a.yaml is broken"} },
+	"KernlbSilentEndpoints":     func(p *patient) { p.silent = make([]silence.Change, 1) },
 	"KernlbAddressClaimedTwice": func(p *patient) { p.want(adding(2, 1, sharing(1))) },
 	"KernlbServicesReject":      func(p *patient) { p.want(adding(2, 0)) },
 	"KernlbNodeLosesConnections": func(p *patient) {
@@ -197,6 +200,7 @@ func illness(t *testing.T, fault func(p *patient)) scraped {
 	f.engine = dataplane.New(&settling{f.backend, p}, &dataplane.Config{Node: p})
 	f.collector = metrics.New(f.engine, &metrics.Config{Flows: f.flows, Conntrack: f.conntrack,
 		Problems: func() []string { return p.problems },
+		Silent:   func() []silence.Change { return p.silent },
 		Node: func(context.Context, *servicemodel.Table) *node.Report {
 			return &node.Report{Findings: p.findings}
 		}})

@@ -18,23 +18,23 @@ var durationBuckets = prometheus.ExponentialBuckets(10e-6, 4, 12)
 type ownMetrics struct {
 	info, running *values
 
-	apply                           prometheus.Observer
-	phase                           *prometheus.HistogramVec
-	applies, changes, repaired      *prometheus.CounterVec
-	messages, bytes, elements       *prometheus.CounterVec
-	failures, conflicts, switches   *prometheus.CounterVec
-	scrapeErrors                    *prometheus.CounterVec
-	readings, refusals, repairs     prometheus.Counter
-	delays, watchFailures           prometheus.Counter
-	flowsDeleted, flowsReset        prometheus.Counter
-	succeeded, failed, settle       *values
-	pending, refused, claims, wrong *values
-	wantedServices, heldServices    *values
-	wantedEndpoints, heldEndpoints  *values
-	heldFrontends, adopted          *values
-	draining, connections           *values
-	services, warnings              *values
-	nodeFindings                    *values
+	apply                                   prometheus.Observer
+	phase                                   *prometheus.HistogramVec
+	applies, changes, repaired              *prometheus.CounterVec
+	messages, bytes, elements               *prometheus.CounterVec
+	failures, conflicts, switches           *prometheus.CounterVec
+	scrapeErrors                            *prometheus.CounterVec
+	readings, refusals, repairs             prometheus.Counter
+	delays, watchFailures                   prometheus.Counter
+	flowsDeleted, flowsReset                prometheus.Counter
+	succeeded, failed, settle               *values
+	pending, refused, claims, wrong, silent *values
+	wantedServices, heldServices            *values
+	wantedEndpoints, heldEndpoints          *values
+	heldFrontends, adopted                  *values
+	draining, connections                   *values
+	services, warnings                      *values
+	nodeFindings                            *values
 
 	conntrackCount, conntrackMax, conntrackEvents    *values
 	serviceConnections, servicePackets, serviceBytes *values
@@ -119,6 +119,8 @@ func (m *ownMetrics) makeState(r *maker) {
 			"A family that the kernel lacks counts as one.")
 	m.wrong = r.gauge("kernlb_input_problems", "What is wrong with what the program was asked for "+
 		"and no service is refused for, such as a broken manifest.")
+	m.silent = r.gauge("kernlb_silent_endpoints", "Endpoints that take no new connections because "+
+		"they do not answer clients.")
 	m.claims = r.gauge("kernlb_claim_conflicts",
 		"Addresses and ports that a service claims and another one has.")
 	m.warnings = r.gauge("kernlb_warnings",

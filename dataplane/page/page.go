@@ -15,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/node"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/internal/serve"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -52,6 +53,9 @@ type Config struct {
 	// broken manifest, one line each. Each page shows their number, and /refused lists them. Nil
 	// means no problems.
 	Problems func() []string
+	// Silent returns the endpoints that are out because they do not answer clients, like
+	// [silence.Follower.Ejected]. Nil means none.
+	Silent func() []silence.Change
 	// Recent is the number of events of the engine that are kept. Zero means 100, and less none.
 	Recent int
 }
@@ -81,6 +85,9 @@ func New(e *dataplane.Engine, cfg *Config) *Page {
 	}
 	if p.cfg.Problems == nil {
 		p.cfg.Problems = func() []string { return nil }
+	}
+	if p.cfg.Silent == nil {
+		p.cfg.Silent = func() []silence.Change { return nil }
 	}
 	p.recent = &ring{size: max(0, cmp.Or(p.cfg.Recent, 100))}
 	p.close = e.Subscribe(p.recent.observe)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,6 +18,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/dataplane/page"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/servetest"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -101,7 +103,8 @@ func TestPagesOfTheList(t *testing.T) {
 
 func TestServiceShowsWeightsAndShares(t *testing.T) {
 	t.Parallel()
-	s := holding(t, web(), nil)
+	var out []silence.Change
+	s := holding(t, web(), &page.Config{Silent: func() []silence.Change { return out }})
 	var got struct {
 		Condition string
 		Ports     []struct {
@@ -125,6 +128,15 @@ func TestServiceShowsWeightsAndShares(t *testing.T) {
 	require.Equal(t, "is not on this node", eps[1].ExcludedLocal)
 	require.Equal(t, "is not ready", eps[2].Excluded)
 	require.Equal(t, 3, eps[0].Weight)
+
+	out = []silence.Change{{Service: sm.PortName{Name: sm.Name{Namespace: "default", Name: "web"},
+		Port: "http", Protocol: sm.TCP}, Endpoint: netip.MustParseAddrPort(eps[2].Endpoint),
+		Out: true, Connections: 12, Clients: 5, Since: time.Now().Add(-time.Minute),
+		Time: time.Now().Add(-time.Minute).Add(400 * time.Millisecond)}}
+	s.json(t, "/service.json?name=default/web", &got)
+	require.Regexp(t, "^ejected .* ago: 12 connections of 5 clients unanswered in 400ms$",
+		got.Ports[0].Endpoints[2].Excluded)
+	require.Empty(t, got.Ports[0].Endpoints[0].Excluded)
 
 	_, body := s.get("/service?name=default/web")
 	require.Contains(t, body, "75 %")

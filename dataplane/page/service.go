@@ -6,9 +6,11 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -92,6 +94,7 @@ func (p *Page) service(r *http.Request, s *dataplane.Status) (any, error) {
 		d.Frontends = append(d.Frontends, frontendRow{f, l.Held.Cause(f).String()})
 	}
 	d.addPorts(l, e)
+	d.addSilent(p.cfg.Silent(), time.Now())
 	if q.Get("connections") != "" {
 		if d.Connections, err = p.connectionsOf(r.Context(), l.Held, name); err != nil {
 			return d, err
@@ -129,6 +132,19 @@ func (d *serviceData) addPorts(l *listing, e *entry) {
 	})
 	for _, p := range slices.Compact(parts) {
 		d.Ports = append(d.Ports, l.portPart(p.port, p.family))
+	}
+}
+
+// addSilent says of endpoints that are out because they do not answer clients why they are.
+func (d *serviceData) addSilent(out []silence.Change, now time.Time) {
+	for _, c := range out {
+		for _, port := range d.Ports {
+			for i := range port.Endpoints {
+				if row := &port.Endpoints[i]; port.Port == c.Service && row.Endpoint == c.Endpoint {
+					row.Excluded, row.ExcludedLocal = c.Status(now), c.Status(now)
+				}
+			}
+		}
 	}
 }
 

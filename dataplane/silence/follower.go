@@ -80,6 +80,12 @@ func (c Change) Evidence() string {
 		c.Time.Sub(c.Since).Round(time.Millisecond))
 }
 
+// Status returns what is to be said of an endpoint that is out, such as "ejected 4s ago: 12
+// connections of 5 clients unanswered in 400ms".
+func (c Change) Status(now time.Time) string {
+	return fmt.Sprintf("ejected %s ago: %s", now.Sub(c.Time).Truncate(time.Second), c.Evidence())
+}
+
 // Follower gives an engine states without the endpoints that do not answer. Its methods may be
 // called by several goroutines, except Run, of which only one may be running.
 type Follower struct {

@@ -47,6 +47,7 @@ type healthJSON struct {
 	Warnings []servicemodel.Warning `json:"warnings"`
 	Node     *node.Report           `json:"node"`
 	Problems []string               `json:"problems"`
+	Silent   []string               `json:"silent"`
 }
 
 var (
@@ -157,6 +158,9 @@ func (h *healthJSON) text() string {
 		}
 	}
 
+	for _, l := range h.Silent {
+		fmt.Fprintln(&b, "silent: "+l)
+	}
 	for _, w := range h.Warnings {
 		fmt.Fprintln(&b, "warning:", w)
 	}

@@ -47,13 +47,13 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	}
 	checks := node.NewChecker(&node.Config{Ours: instance.Owns(o.instance)})
 	shown := page.New(e, &page.Config{Problems: w.problems, Conntrack: table, Counters: source,
-		Node: checks.Report,
+		Node: checks.Report, Silent: w.silent,
 		Dial: new(net.Dialer).DialContext,
 		Hooks: func(ctx context.Context) ([]hooks.Chain, error) {
 			return hooks.Read(ctx, nil, w.opts.ownsTable)
 		}})
 	collector := metrics.New(e, &metrics.Config{Flows: w.keeper, Conntrack: table,
-		Problems: w.problems, Node: checks.Report})
+		Problems: w.problems, Node: checks.Report, Silent: w.silent})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -61,7 +61,7 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	mux.Handle("/", shown)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	healthy := collector.CountProbes(health.NewProxy(e, &health.ProxyConfig{RequireState: true,
-		Problems: w.problems, Node: checks.Report}).Handler())
+		Problems: w.problems, Node: checks.Report, Silent: w.silent}).Handler())
 	mux.Handle("/healthz", healthy)
 	mux.Handle("/livez", healthy)
 	var handler http.Handler = mux

@@ -39,7 +39,7 @@ func ejects(t *testing.T, flag, annotations string) {
 
 	first := serve(0)
 	serve(1)
-	w := newWatched(t, flag, "-backend", "nftables")
+	w := newWatched(t, flag, "-backend", "nftables", "-listen", "127.0.0.1:0")
 	w.ns = c.Node.NS
 	w.write("a.yaml", strings.Replace(serviceManifest("a", "10.96.0.1", annotations, ""),
 		"endpoints: [", "endpoints: [{addresses: [10.244.1.1], conditions: {ready: true}}, ", 1))
@@ -74,6 +74,9 @@ func ejects(t *testing.T, flag, annotations string) {
 	require.NoError(t, first.Close())
 	answers("pod2")
 	w.logs("10.244.1.1:8080 of default/a:http ejected: ")
+	p, status := process(t, w.ns, "status", "-page", "http://"+w.address())
+	_ = p.Wait()
+	require.Contains(t, status.String(), "silent: 10.244.1.1:8080 of default/a:http ejected ")
 	serve(0)
 	answers("pod1", "pod2")
 	w.logs("10.244.1.1:8080 of default/a:http answers again after ")

@@ -88,7 +88,7 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 			return err
 		}
 		defer p.silent.Close()
-		p.give = p.silent.Set
+		p.give, tracking.Silent = p.silent.Set, p.silent.Ejected
 	}
 
 	tracking.Problems = p.problems
@@ -97,7 +97,7 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	p.metrics = metrics.New(p.engine, &tracking)
 	defer p.metrics.Close()
 	p.health = health.NewProxy(p.engine, &health.ProxyConfig{Timeout: 2 * p.run.RetryMax,
-		Problems: p.problems, Node: checker.Report,
+		Problems: p.problems, Node: checker.Report, Silent: tracking.Silent,
 		Eligible: func() bool {
 			source := p.source.Load()
 			return source != nil && source.NodeEligible()

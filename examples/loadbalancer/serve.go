@@ -29,16 +29,17 @@ func (b *balancer) handler(keeper *flows.Keeper, table *conntrack.Table) (h http
 	closeIt func()) {
 	checker := node.NewChecker(&node.Config{Ours: instance.Owns("loadbalancer")})
 	collector := metrics.New(b.engine, &metrics.Config{Flows: keeper, Conntrack: table,
-		Problems: b.problems, Node: checker.Report})
+		Problems: b.problems, Node: checker.Report, Silent: b.silent})
 	shown := page.New(b.engine, &page.Config{Conntrack: table, Problems: b.problems,
-		Node: checker.Report})
+		Node: checker.Report, Silent: b.silent})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector, verdicts{b}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	healthy := collector.CountProbes(health.NewProxy(b.engine,
-		&health.ProxyConfig{Problems: b.problems, Node: checker.Report}).Handler())
+		&health.ProxyConfig{Problems: b.problems, Node: checker.Report,
+			Silent: b.silent}).Handler())
 	mux.Handle("/healthz", healthy)
 	mux.Handle("/livez", healthy)
 	mux.HandleFunc("/backends", func(w http.ResponseWriter, _ *http.Request) {
