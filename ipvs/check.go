@@ -34,7 +34,7 @@ func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
 		if fe == nil {
 			continue
 		}
-		for _, s := range pl.servers(c.New, fe, addrs, 0) {
+		for _, s := range pl.servers(c.New, &record{fe: fe}, addrs) {
 			if k := s.svc.ServiceKey; pl.have.foreign[k] && pl.have.claimable[k] == nil {
 				errs = append(errs,
 					&backends.CollisionError{Backend: Name, Service: fe.Service.Name,
@@ -115,7 +115,8 @@ func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
 }
 
 // Check returns the parts of a change set that IPVS cannot express on any kernel: schedulers that
-// it does not have, such as random; direct routing and tunnels of node ports and to other ports;
+// it does not have, such as random; direct routing and tunnels of node ports, of ranges of ports
+// and to other ports;
 // ports at loopback addresses ([servicemodel.Node.LocalhostNodePorts]) and masqueraded neighbours;
 // more endpoints than the table of mh has entries, under sh and mh;
 // affinity for a whole service, and of prefixes where pods have endpoints of their own;
@@ -138,13 +139,13 @@ func check(c *servicemodel.ChangeSet, usual servicemodel.Scheduler,
 				"addresses of the node that others can reach")
 	}
 
-	forwarding := checkForwarding(c)
+	forwarding, lacksMaglev := checkForwarding(c), lacking[string(servicemodel.Maglev)]
 	return errors.Join(loopback, rendering.Check(Name, c, rendering.Abilities{
 		Scheduler: func(s servicemodel.Scheduler) bool {
 			name, _, _ := s.Split()
 			return hasScheduler(s) && !lacking[string(name)]
 		},
-		SchedulerHint: "the kernel has no such scheduler",
+		SchedulerHint: "the kernel has no such scheduler", Ranges: true,
 		Frontend: func(r *rendering.Refusals, fe *servicemodel.Frontend) {
 			forwarding(r, fe)
 			if fe.AffinityService {
@@ -152,28 +153,38 @@ func check(c *servicemodel.ChangeSet, usual servicemodel.Scheduler,
 					"clients of each port; nftables and iptables can")
 			}
 
-			_, alt := pools(c.New, fe)
-			if alt != nil && fe.AffinityBits > 0 {
-				r.Refuse(fe.Service, backends.FieldAffinityBits, fmt.Sprint(fe.AffinityBits),
-					"where pods and the host have endpoints of their own, their affinity is a "+
-						"hash of the client's address; nftables and iptables can")
-			}
-
-			if alt != nil && fe.Affinity > 0 && lacking[string(servicemodel.Maglev)] {
-				r.Refuse(fe.Service, backends.FieldSessionAffinity, "ClientIP",
-					"where pods and the host have endpoints of their own, it needs the scheduler "+
-						"mh, which the kernel does not have")
-			}
+			checkHashed(r, c.New, fe, lacksMaglev)
 		},
 		Pool: func(r *rendering.Refusals, p *servicemodel.Pool) {
-			checkTable(r, p, cmp.Or(p.Scheduler, usual), lacking[string(servicemodel.Maglev)])
-			if p.Forwarding != servicemodel.ForwardNAT {
-				for _, fe := range c.New.FrontendsOf(p.ID.Service) {
+			checkTable(r, p, cmp.Or(p.Scheduler, usual), lacksMaglev)
+			for _, fe := range c.New.FrontendsOf(p.ID.Service) {
+				if p.Forwarding != servicemodel.ForwardNAT {
 					forwarding(r, fe)
+				}
+				if fe.Key.EndPort != 0 {
+					checkHashed(r, c.New, fe, lacksMaglev)
 				}
 			}
 		},
 	}))
+}
+
+// checkHashed refuses affinity that a hash of the client cannot give, at frontends whose virtual
+// servers cannot remember clients.
+func checkHashed(r *rendering.Refusals, t *servicemodel.Table, fe *servicemodel.Frontend,
+	lacksMaglev bool) {
+	if fe.Affinity == 0 {
+		return
+	}
+	hashed := hashedClients(t, fe)
+	if hashed != "" && fe.AffinityBits > 0 {
+		r.Refuse(fe.Service, backends.FieldAffinityBits, fmt.Sprint(fe.AffinityBits), hashed+
+			", affinity is a hash of the client's address; nftables and iptables can")
+	}
+	if hashed != "" && lacksMaglev {
+		r.Refuse(fe.Service, backends.FieldSessionAffinity, "ClientIP",
+			hashed+", it needs the scheduler mh, which the kernel does not have")
+	}
 }
 
 // checkTable refuses pools under a scheduler that hashes, if its table has no entry for some of the
@@ -204,7 +215,7 @@ func checkForwarding(c *servicemodel.ChangeSet) func(*rendering.Refusals, *servi
 		if what := forwardedElsewhere(c.New, fe); what != "" && !seen[fe.Key] {
 			seen[fe.Key] = true
 			r.Refuse(fe.Service, backends.FieldForwarding, what, "packets arrive as they were "+
-				"sent: endpoints listen at the address and port of the service")
+				"sent: endpoints listen at the address and one port of the service")
 		}
 	}
 }
@@ -217,8 +228,11 @@ func forwardedElsewhere(t *servicemodel.Table, fe *servicemodel.Frontend) string
 		if p == nil || p.Forwarding == servicemodel.ForwardNAT {
 			continue
 		}
-		if fe.Key.NodePort() {
+		switch {
+		case fe.Key.NodePort():
 			return string(p.Forwarding) + " on a node port"
+		case fe.Key.EndPort != 0:
+			return string(p.Forwarding) + " on a range of ports"
 		}
 		for _, s := range p.Slots {
 			if s.Endpoint.Port() != fe.Key.Port {

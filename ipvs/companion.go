@@ -20,6 +20,7 @@ type companion struct {
 	other    bool    // another version of kernlb has made one of the tables
 	foreign  string  // a table that no instance has made; empty: there is none
 	rules    servicemodel.Rules
+	sizes    [2]blockSizes           // by family
 	addrs    map[string][]netip.Addr // by addrSets; sorted
 	records  map[servicemodel.FrontendKey]*record
 	tunables map[string]string // the earlier values of tunables that this instance may have set
@@ -44,7 +45,8 @@ func newCompanion() companion {
 // equal reports whether the tables have the same content.
 func (c *companion) equal(o *companion) bool {
 	return c.version == o.version && c.exists == o.exists && c.whole == o.whole &&
-		c.rules.Equal(o.rules) && maps.EqualFunc(c.addrs, o.addrs, slices.Equal) &&
+		c.rules.Equal(o.rules) && c.sizes == o.sizes &&
+		maps.EqualFunc(c.addrs, o.addrs, slices.Equal) &&
 		maps.EqualFunc(c.records, o.records, (*record).equal) && maps.Equal(c.tunables, o.tunables)
 }
 
@@ -80,10 +82,12 @@ type record struct {
 	fe   *servicemodel.Frontend
 	mark uint32 // of the virtual server for pods and the host, if they have endpoints of their own
 	nat  bool   // its packets are translated, and so can be masqueraded
+	at   *portRange
 }
 
 func (r *record) equal(o *record) bool {
-	return r == o || r != nil && o != nil && r.mark == o.mark && r.nat == o.nat && r.fe.Equal(o.fe)
+	return r == o || r != nil && o != nil && r.mark == o.mark && r.nat == o.nat &&
+		r.at.equal(o.at) && r.fe.Equal(o.fe)
 }
 
 // The words that the companion adds to the comment of a frontend.
@@ -135,37 +139,50 @@ func (r *record) elements(to func(set string, e nft.Elem)) {
 		return
 	}
 	kind, key := kindService, nft.AppendFrontend(nil, r.fe.Key)
-	if r.fe.Key.NodePort() {
+	restricted, sources := setRestricted, setSources
+	registered := nft.Elem{Key: key, UserData: nft.AppendComment(nil, r.comment())}
+	switch {
+	case r.at != nil:
+		kind, restricted, sources = kindRange, setRangeRestricted, setRangeSources
+		key = nft.Native32(r.at.mark)
+		registered.Data = key
+		r.at.elements(r.fe.Key, to)
+	case r.fe.Key.NodePort():
 		kind = kindNodePort
 	}
-	to(kind+"s", nft.Elem{Key: key, UserData: nft.AppendComment(nil, r.comment())})
-	in := func(set string) {
+
+	to(kind+"s", registered)
+	in := func(set string, key []byte) {
 		if set != "" {
 			to(kind+set, nft.Elem{Key: key})
 		}
 	}
 
-	in(refusing[r.fe.Internal])
+	in(refusing[r.fe.Internal], key)
 	if r.fe.External != r.fe.Internal {
-		in(setSplit)
-		in(refusingOutside[r.fe.External])
+		in(setSplit, key)
+		in(refusingOutside[r.fe.External], key)
 	}
 
 	if r.mark != 0 {
 		to(kind+setMarks, nft.Elem{Key: key, Data: nft.Native32(r.mark)})
 	}
 	if r.nat {
-		in(masqueradeSets[r.fe.Masquerade])
+		in(masqueradeSets[r.fe.Masquerade], key)
 	}
 	if !r.nat && kind == kindService {
 		to(setRouted, nft.Elem{Key: key})
 	}
 	if r.fe.Sources != nil {
-		to(setRestricted, nft.Elem{Key: key})
+		to(restricted, nft.Elem{Key: key})
 	}
 	for _, p := range r.fe.Sources {
-		to(setSources, nft.Elem{Key: nft.AppendAddr(slices.Clone(key), p.Masked().Addr()),
+		to(sources, nft.Elem{Key: nft.AppendAddr(slices.Clone(key), p.Masked().Addr()),
 			KeyEnd: nft.AppendAddr(slices.Clone(key), nft.LastAddr(p))})
+	}
+
+	if r.at != nil && r.mark != 0 {
+		in(masqueradeSets[r.fe.Masquerade], nft.Native32(r.mark))
 	}
 }
 

@@ -76,7 +76,8 @@ func needIPVS(t *testing.T) {
 }
 
 // underTest is the backend for the tests of package dataplanetest.
-var underTest = dataplanetest.Backend{Open: open, Require: needIPVS, OwnConnections: true}
+var underTest = dataplanetest.Backend{Open: open, Require: needIPVS, OwnConnections: true,
+	Ranges: true}
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
@@ -91,7 +92,7 @@ func TestRandomPackets(t *testing.T) {
 // One value for each field, because all of them would take minutes in an emulated machine. The test
 // runs alone: others delete virtual servers, and an engine reads then, whatever the namespace.
 func TestEveryField(t *testing.T) {
-	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{OneValue: true})
+	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{OneValue: true, Ranges: true})
 }
 
 // withoutDraining is the backend, except that endpoints are removed at once.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"syscall"
 
@@ -140,6 +141,37 @@ func (k *kernel) readMarks(ctx context.Context) (map[uint32]servicemodel.Fronten
 
 				marks[n] = frontend
 			}
+		}
+
+		ranges, err := k.readRangeMarks(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(marks, ranges)
+	}
+
+	return marks, nil
+}
+
+// readRangeMarks reads to which ranges the marks of virtual servers belong. A range counts at its
+// last port.
+func (k *kernel) readRangeMarks(ctx context.Context, f *nft.Family) (
+	map[uint32]servicemodel.FrontendKey, error) {
+	const set = kindRange + "s"
+	elems, err := readElements(ctx, nft.Query{Conn: k.nf, Family: f, Table: k.table}, set)
+	if rawnl.Except(err, syscall.ENOENT) != nil {
+		return nil, err
+	}
+	c := newCompanion()
+	err = c.takeRanges(f, &rawTable{elems: map[string]map[string]nft.Elem{set: elems}})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", rawnl.ErrMalformed, err)
+	}
+	marks := map[uint32]servicemodel.FrontendKey{}
+	for key, r := range c.records {
+		for _, mark := range r.marks() {
+			marks[mark] = servicemodel.FrontendKey{Addr: key.Addr, Protocol: key.Protocol,
+				Port: key.EndPort}
 		}
 	}
 

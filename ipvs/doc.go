@@ -14,7 +14,10 @@
 //     drops, so that connections which drain go on.
 //   - A virtual server by firewall mark for each frontend whose endpoints for pods and the host
 //     differ from those for clients outside (external traffic policy Local). An instance has
-//     262,143 marks for them.
+//     262,143 marks for them and for ranges.
+//   - A virtual server by firewall mark for each frontend at a range of ports, and a second one if
+//     pods and the host have other endpoints. Its destinations have port 0, which keeps the
+//     packet's port, or the one port of the endpoints.
 //   - The tables ip and ip6 named [Config.Table], the companion. Its chains are fixed; a frontend
 //     is elements of sets.
 //   - A rule and a local route in each family, which deliver packets with the instance's mark to
@@ -82,6 +85,10 @@
 //	Mark + 0x80000     a packet that IPVS sent on by direct routing, from output to postrouting:
 //	                   it still goes to the address of the service, and must not be led to IPVS
 //	                   again
+//	Mark + 0xc0000 + n a packet that IPVS sent on for the virtual server of Mark + 0x40000 + n,
+//	                   from output to postrouting, in a table with ranges
+//
+// Packets to ranges, and to virtual servers by mark, lose the bits of others.
 //
 // Policy rules of other programs may match such marks, or may precede the rule of the instance.
 // Each reading of the kernel checks for such rules, and warns through [Config.Logger].
@@ -235,7 +242,9 @@
 //   - The ports of a service remember their clients independently: affinity for a whole service is
 //     refused. A virtual server by firewall mark keeps the port that the client addressed.
 //   - Where pods and the host have endpoints of their own, their affinity is a hash of the client's
-//     address (mh), of all its bits.
+//     address (mh), of all its bits. The same holds at ranges of ports whose endpoints have one
+//     port. At other ranges a client has one endpoint at all ports.
+//   - Direct routing and tunnels are refused at ranges of ports.
 //   - IPVS does not notice when another program, such as package dataplane/flows, cuts a
 //     connection: the endpoint then drains until the drain limit.
 //   - Direct routing and tunnels are never masqueraded.

@@ -70,10 +70,11 @@ func (d draining) servers(o *observed) []ipvsnl.ServiceKey {
 }
 
 // drained returns the commands that delete destinations of a virtual server: those without
-// connections, and those that have drained for the limit. It also returns an event for each, but
-// none for a virtual server by mark, because the one at the address has the same destinations.
-func (d draining) drained(k ipvsnl.ServiceKey, dests []ipvsnl.ObservedDestination,
-	limit time.Duration, now time.Time) (l []ipvsnl.Op, said []backends.Drained) {
+// connections, and those that have drained for the limit. It also returns an event for each, if of
+// is the frontend of the virtual server.
+func (d draining) drained(k ipvsnl.ServiceKey, of *servicemodel.FrontendKey,
+	dests []ipvsnl.ObservedDestination, limit time.Duration, now time.Time) (l []ipvsnl.Op,
+	said []backends.Drained) {
 	for _, dest := range dests {
 		since, ours := d[drainKey{k, dest.DestinationKey}]
 		open := dest.ActiveConns+dest.InactiveConns > 0
@@ -81,10 +82,8 @@ func (d draining) drained(k ipvsnl.ServiceKey, dests []ipvsnl.ObservedDestinatio
 			continue
 		}
 		l = append(l, ipvsnl.DelDestination(k, dest.DestinationKey))
-		if k.FWMark == 0 {
-			said = append(said, backends.Drained{Deadline: open,
-				Frontend: servicemodel.FrontendKey{Addr: k.Addr, Port: k.Port,
-					Protocol: servicemodel.Protocol(k.Protocol)},
+		if of != nil {
+			said = append(said, backends.Drained{Deadline: open, Frontend: *of,
 				Endpoint: netip.AddrPortFrom(dest.Addr, dest.Port)})
 		}
 	}

@@ -39,6 +39,7 @@ func TestWhatHasDrained(t *testing.T) {
 	k := ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))
 	const limit = time.Minute
 	now := time.Now()
+	at := sm.FrontendKey{Addr: k.Addr, Port: 80, Protocol: sm.TCP}
 	for _, c := range []struct {
 		name             string
 		ours             bool
@@ -60,7 +61,7 @@ func TestWhatHasDrained(t *testing.T) {
 		if c.ours {
 			d[drainKey{k, dest.DestinationKey}] = now.Add(-c.since)
 		}
-		l, said := d.drained(k, []ipvsnl.ObservedDestination{dest}, limit, now)
+		l, said := d.drained(k, &at, []ipvsnl.ObservedDestination{dest}, limit, now)
 		if !c.drained {
 			require.Empty(t, l, c.name)
 			require.Empty(t, said, c.name)
@@ -69,7 +70,7 @@ func TestWhatHasDrained(t *testing.T) {
 
 		require.Equal(t, []ipvsnl.Op{ipvsnl.DelDestination(k, dest.DestinationKey)}, l, c.name)
 		require.Equal(t, []backends.Drained{{
-			Frontend: sm.FrontendKey{Addr: k.Addr, Port: 80, Protocol: sm.TCP},
+			Frontend: at,
 			Endpoint: netip.AddrPortFrom(dest.Addr, 8080),
 			Deadline: c.active+c.inactive > 0,
 		}}, said, c.name)

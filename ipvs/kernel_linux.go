@@ -240,7 +240,8 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 		if err != nil {
 			return 0, b.failed("drain", err)
 		}
-		del, events := b.draining.drained(k, dests, b.cfg.DrainLimit, time.Now())
+		del, events := b.draining.drained(k, b.pl.have.frontendOf(k), dests,
+			b.cfg.DrainLimit, time.Now())
 		ops, drained = append(ops, del...), append(drained, events...)
 	}
 

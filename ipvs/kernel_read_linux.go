@@ -146,7 +146,11 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family) (*rawTable, error
 	if raw.TableInfo, exists, err = q.Info(ctx); err != nil || !exists {
 		return nil, err
 	}
-	err = q.Chains(ctx, chainNames(), func(c nft.ChainInfo) { raw.chains[c.Name] = c })
+	if err := q.Sets(ctx, func(s nft.SetInfo) { raw.sets[s.Name] = s }); err != nil {
+		return nil, err
+	}
+	err = q.Chains(ctx, chainNames(sizesOf(raw)),
+		func(c nft.ChainInfo) { raw.chains[c.Name] = c })
 	if err != nil {
 		return nil, err
 	}
@@ -156,9 +160,6 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family) (*rawTable, error
 		return nil
 	})
 	if err != nil {
-		return nil, err
-	}
-	if err := q.Sets(ctx, func(s nft.SetInfo) { raw.sets[s.Name] = s }); err != nil {
 		return nil, err
 	}
 	for name, s := range raw.sets {

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"hash/fnv"
+	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -25,6 +26,10 @@ const (
 	setMasqHost   = "-masquerade-host"
 )
 
+// verdictSets are the sets of a kind that only say which frontends are in them.
+var verdictSets = []string{setReject, setDrop, setSplit, setExtReject, setExtDrop, setMasqAll,
+	setMasqNotPod, setMasqHost}
+
 // Sets that do not belong to a kind.
 const (
 	setSettings   = "settings"
@@ -36,13 +41,15 @@ const (
 	setSources    = "sources"
 )
 
-// Kinds of frontends: at an address and port, and at a port of the node's addresses.
+// Kinds of frontends: at an address and port, at a port of the node's addresses, and at a range of
+// ports of an address.
 const (
 	kindService  = "service"
 	kindNodePort = "nodeport"
+	kindRange    = "range"
 )
 
-var kinds = [2]string{kindService, kindNodePort}
+var kinds = [2]string{kindService, kindNodePort} // without ranges, see ranges.go
 
 // tableSets are the sets of the companion tables, in the order of nft.Families.
 var tableSets = [2][]*nft.Set{newSets(nft.Families[0]), newSets(nft.Families[1])}
@@ -52,11 +59,11 @@ var settingsSet = &nft.Set{Name: setSettings, Key: []nft.Field{nft.FieldMark}}
 
 // tableOf returns the sets and chains of the companion table of a family, and whether there is a
 // table.
-func tableOf(f *nft.Family, r servicemodel.Rules, mark uint32) (sets []*nft.Set,
+func tableOf(f *nft.Family, r servicemodel.Rules, mark uint32, sizes blockSizes) (sets []*nft.Set,
 	program nft.Program, exists bool) {
 	switch {
 	case f.ServedBy(&r):
-		return setsOf(f), newProgram(f, r, mark), true
+		return setsOf(f, sizes), newProgram(f, r, mark, sizes), true
 	case hasTable(f, &r):
 		return []*nft.Set{versionSet, settingsSet}, nil, true
 	}
@@ -72,13 +79,17 @@ func hasTable(f *nft.Family, r *servicemodel.Rules) bool {
 	return f == nft.IPv4 || f.ServedBy(r)
 }
 
-// setsOf lists the sets of a companion table of a family that the node serves. They do not depend
-// on the services, and must not be modified.
-func setsOf(f *nft.Family) []*nft.Set {
-	if f == nft.IPv4 {
-		return tableSets[0]
+// setsOf lists the sets of a companion table of a family that the node serves. They depend on the
+// services only by the sizes of the blocks of ranges, and must not be modified.
+func setsOf(f *nft.Family, sizes blockSizes) []*nft.Set {
+	sets := tableSets[0]
+	if f == nft.IPv6 {
+		sets = tableSets[1]
 	}
-	return tableSets[1]
+	if sizes == 0 {
+		return sets
+	}
+	return slices.Concat(sets, rangeSets(f, sizes))
 }
 
 // newSets makes the sets of a companion table.
@@ -88,8 +99,7 @@ func newSets(f *nft.Family) []*nft.Set {
 	for _, k := range kinds {
 		key := f.FrontendFields(k == kindNodePort)
 		l = append(l, &nft.Set{Name: k + "s", Key: key})
-		for _, rest := range []string{setReject, setDrop, setSplit, setExtReject, setExtDrop,
-			setMasqAll, setMasqNotPod, setMasqHost} {
+		for _, rest := range verdictSets {
 			l = append(l, &nft.Set{Name: k + rest, Key: key})
 		}
 
@@ -116,10 +126,13 @@ func newSets(f *nft.Family) []*nft.Set {
 //
 // - 00: a packet to the address of a service. It is delivered to this machine, where IPVS receives
 // it. Other programs' bits below stay.
-// - 01: the same, for a service whose pods and host have other endpoints than clients outside. The
-// bits below are the number of the virtual server. IPVS finds it by the whole mark.
+// - 01: the same, for a range of ports, or for a service whose pods and host have other endpoints
+// than clients outside. The bits below are the number of the virtual server. IPVS finds it by the
+// whole mark.
 // - 10: a packet that IPVS has sent on unchanged. It still goes to the address of the service, and
 // must not be led to IPVS again until it has left.
+// - 11: in a table with ranges, a packet of 01 that IPVS has sent on translated. The number tells
+// whether it is masqueraded.
 //
 // All instances set the two highest bits in their marks, so each leaves the packets of the others
 // alone.

@@ -83,9 +83,25 @@ func (o *observed) owned(k servicemodel.FrontendKey, to func(ipvsnl.ServiceKey))
 	}
 	addrs := slices.Concat(o.companion.addrs[setNodeAddrs], o.addresses.node)
 	addressServices(k, addrs, o.recorded, to)
-	if r.mark != 0 {
-		to(markService(k, r.mark))
+	for _, mark := range r.marks() {
+		to(markService(k, mark))
 	}
+}
+
+// frontendOf returns the frontend of a virtual server, but nil for the endpoints that only pods and
+// the host have, because the virtual server for clients outside has the same ones.
+func (o *observed) frontendOf(k ipvsnl.ServiceKey) *servicemodel.FrontendKey {
+	if k.FWMark == 0 {
+		return &servicemodel.FrontendKey{Addr: k.Addr, Port: k.Port,
+			Protocol: servicemodel.Protocol(k.Protocol)}
+	}
+	for key, r := range o.companion.records {
+		if r.at != nil && r.at.mark == k.FWMark {
+			return &key
+		}
+	}
+
+	return nil
 }
 
 // addresses are the addresses of a network namespace, and the device that holds the addresses of
@@ -146,8 +162,8 @@ func (o *observed) committed(p *plan, ifindex int) {
 
 	records, marks := o.companion.records, o.index.marks
 	for k := range p.records {
-		if was := records[k]; was != nil {
-			delete(marks, was.mark)
+		for _, mark := range records[k].marks() {
+			delete(marks, mark)
 		}
 	}
 
@@ -158,8 +174,8 @@ func (o *observed) committed(p *plan, ifindex int) {
 		}
 
 		records[k] = r
-		if r.mark != 0 {
-			marks[r.mark] = true
+		for _, mark := range r.marks() {
+			marks[mark] = true
 		}
 	}
 
@@ -176,6 +192,7 @@ func (o *observed) committed(p *plan, ifindex int) {
 	}
 
 	o.companion.addrs[setNodeAddrs], o.companion.tunables = p.addrs, p.tunables
+	o.companion.sizes = p.sizes
 	o.committedDevice(&p.device, ifindex)
 	o.unrouted = [2][]string{}
 	o.tunables.Committed(p.network.tunables)

@@ -66,6 +66,7 @@ type plan struct {
 	servers  map[ipvsnl.ServiceKey]*server // nil for a removed one
 	records  map[servicemodel.FrontendKey]*record
 	addrs    []netip.Addr
+	sizes    [2]blockSizes
 	tunables map[string]string
 }
 
@@ -82,6 +83,7 @@ type stage [2]tablePlan
 // tablePlan is the change of a companion table in one transaction.
 type tablePlan struct {
 	remove, create bool       // delete the table; make it
+	sizes          blockSizes // of the table afterwards
 	sets           []*nft.Set // sets to make
 	program        nft.Program
 	del, add       elements
@@ -112,7 +114,7 @@ func (pl *planner) newPlan() *plan {
 	return &plan{name: pl.cfg.Table, mark: pl.cfg.Mark | splitMark, from: c.version,
 		servers: map[ipvsnl.ServiceKey]*server{},
 		records: map[servicemodel.FrontendKey]*record{},
-		addrs:   c.addrs[setNodeAddrs], tunables: c.tunables}
+		addrs:   c.addrs[setNodeAddrs], sizes: c.sizes, tunables: c.tunables}
 }
 
 // affected returns the frontends that a change set or damage concerns, sorted.
@@ -136,6 +138,7 @@ func (pl *planner) affected(c *servicemodel.ChangeSet,
 	for _, fc := range c.Frontends {
 		note(fc.Old)
 		note(fc.New)
+		l = append(l, rangesBeside(c, fc)...)
 	}
 
 	for _, pc := range c.Pools {
@@ -177,7 +180,7 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 
 		r := pl.record(p, c.New, fe)
 		p.records[k] = r
-		for _, s := range pl.servers(c.New, fe, p.addrs, r.mark) {
+		for _, s := range pl.servers(c.New, r, p.addrs) {
 			want[s.svc.ServiceKey] = s
 		}
 	}
@@ -204,19 +207,33 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 func (pl *planner) record(p *plan, t *servicemodel.Table, fe *servicemodel.Frontend) *record {
 	main, alt := pools(t, fe)
 	r := &record{fe: fe, nat: main == nil || main.Forwarding == servicemodel.ForwardNAT}
-	if alt == nil {
-		return r
-	}
-	if had := pl.have.companion.records[fe.Key]; had != nil && had.mark != 0 {
-		r.mark = had.mark
-		return r
+	had := pl.have.companion.records[fe.Key]
+	if fe.Key.EndPort != 0 {
+		r.at = rangeIn(t, fe.Key)
+		if had != nil {
+			r.at.mark = had.at.mark
+		} else {
+			r.at.mark = pl.newMark(p)
+		}
 	}
 
+	switch {
+	case alt == nil:
+	case had != nil && had.mark != 0:
+		r.mark = had.mark
+	default:
+		r.mark = pl.newMark(p)
+	}
+
+	return r
+}
+
+// newMark returns a mark that no virtual server has.
+func (pl *planner) newMark(p *plan) uint32 {
 	for p.mark++; pl.have.index.marks[p.mark]; {
 		p.mark++
 	}
-	r.mark = p.mark
-	return r
+	return p.mark
 }
 
 // change plans how a virtual server becomes the wanted one, and returns the result.

@@ -44,8 +44,10 @@ func (ph phase) between(old, now *record) *record {
 	switch {
 	case ph == restricted && old != nil:
 		return old.withSourcesOf(now)
+	case ph == restricted:
+		return now.withoutBlocks()
 	case ph == opened && now == nil:
-		return old
+		return old.withoutBlocks()
 	case ph == opened && now.fe.Sources == nil:
 		return now.withSourcesOf(old)
 	}
@@ -89,7 +91,10 @@ func (pl *planner) planVersion(p *plan) {
 // planTables plans the changes of the companion tables.
 func (pl *planner) planTables(p *plan, c *servicemodel.ChangeSet, keys []servicemodel.FrontendKey) {
 	for i, f := range nft.Families {
-		changed, anew := keys, !pl.have.companion.whole[i] || c.Rules != nil
+		p.growSizes(i, keys)
+		changed := keys
+		anew := !pl.have.companion.whole[i] || c.Rules != nil ||
+			p.sizes[i] != pl.have.companion.sizes[i]
 		if anew {
 			changed = pl.planNewTable(p, i, c)
 		} else {
@@ -103,6 +108,10 @@ func (pl *planner) planTables(p *plan, c *servicemodel.ChangeSet, keys []service
 			if nft.FamilyIndex(k.Addr) == i {
 				pl.planRecord(p, i, k, anew)
 			}
+		}
+
+		for s := range p.stages {
+			p.stages[s][i].sizes = p.sizes[i]
 		}
 	}
 }
@@ -175,16 +184,32 @@ func (pl *planner) planNewTable(p *plan, i int,
 	f, tp := nft.Families[i], &p.stages[stageRestrict][i]
 	rules := c.New.Rules()
 	tp.remove = pl.have.companion.exists[i]
-	tp.sets, tp.program, tp.create = tableOf(f, rules, pl.cfg.Mark)
+	keys := pl.newTableKeys(p, i, c)
+	tp.sets, tp.program, tp.create = tableOf(f, rules, pl.cfg.Mark, p.sizes[i])
 	if tp.create {
 		next := companion{rules: rules, addrs: addrsOf(c.New, p.addrs)}
 		next.elements(f, tp.add.put)
 	}
 
-	if !f.ServedBy(&rules) {
+	return keys
+}
+
+// newTableKeys returns the frontends whose records a new table gets. It notes the new records, and
+// the sizes of blocks that all of them need.
+func (pl *planner) newTableKeys(p *plan, i int,
+	c *servicemodel.ChangeSet) []servicemodel.FrontendKey {
+	rules := c.New.Rules()
+	p.sizes[i] = 0
+	if !nft.Families[i].ServedBy(&rules) {
 		return nil
 	}
 	keys := slices.Collect(maps.Keys(pl.have.companion.records))
+	for k, r := range pl.have.companion.records {
+		if r.at != nil && nft.FamilyIndex(k.Addr) == i {
+			p.sizes[i] |= r.at.sizes()
+		}
+	}
+
 	for fe := range c.New.Frontends() {
 		keys = append(keys, fe.Key)
 		if nft.FamilyIndex(fe.Key.Addr) == i && p.records[fe.Key] == nil {
@@ -193,5 +218,7 @@ func (pl *planner) planNewTable(p *plan, i int,
 	}
 
 	slices.SortFunc(keys, servicemodel.FrontendKey.Compare)
-	return slices.Compact(keys)
+	keys = slices.Compact(keys)
+	p.growSizes(i, keys)
+	return keys
 }

@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -116,6 +117,20 @@ func goldenStory() []struct {
 	with := func(edit ...func(*sm.Service)) sm.State {
 		return base.WithService(goldenService(edit...)).WithEndpoints(name, two)
 	}
+	ranges := func(ports ...uint16) sm.State {
+		return base.WithService(goldenService(local, sticky, func(s *sm.Service) {
+			s.Ports = nil
+			for i := 0; i < len(ports); i += 2 {
+				s.Ports = append(s.Ports, sm.ServicePort{Name: fmt.Sprint(ports[i]),
+					Protocol: sm.UDP, Port: ports[i], EndPort: ports[i+1]})
+			}
+		})).WithEndpoints(name, []sm.Endpoint{{Addr: netip.MustParseAddr("10.244.1.1"),
+			Node: "this", Ports: []sm.EndpointPort{{Name: "1000", Protocol: sm.UDP},
+				{Name: "1200", Protocol: sm.UDP, Port: 53}}},
+			{Addr: netip.MustParseAddr("10.244.2.2"),
+				Ports: []sm.EndpointPort{{Name: "1000", Protocol: sm.UDP}}}})
+	}
+
 	return []struct {
 		name  string
 		state sm.State
@@ -138,6 +153,10 @@ func goldenStory() []struct {
 		{"13-other-settings-and-less-restricted", with(restrictedTo()).WithNode(marked)},
 		{"14-no-endpoints", base.WithNode(marked).WithEndpoints(name, nil)},
 		{"15-gone", base.WithNode(marked).WithoutService(name)},
+		{"16-range", ranges(1000, 1999)},
+		{"17-range-in-it", ranges(1000, 1999, 1200, 1203)},
+		{"18-outer-range-gone", ranges(1200, 1203)},
+		{"19-ranges-gone", base.WithoutService(name)},
 	}
 }
 

@@ -11,14 +11,15 @@ type builder struct {
 	f     *nft.Family
 	rules servicemodel.Rules
 	mark  uint32 // of the instance
+	sizes blockSizes
 }
 
-func newProgram(f *nft.Family, r servicemodel.Rules, mark uint32) nft.Program {
-	b := &builder{f: f, rules: r, mark: mark}
+func newProgram(f *nft.Family, r servicemodel.Rules, mark uint32, sizes blockSizes) nft.Program {
+	b := &builder{f: f, rules: r, mark: mark, sizes: sizes}
 	reset := b.Chain(chainReset)
 	reset.Add(nft.L4ProtoTCP, nft.ResetTCP)
 	reset.Add(b.f.Reject())
-	for _, k := range kinds {
+	for _, k := range b.kinds() {
 		b.frontends(k)
 	}
 	admit := b.Chain("admit") // the first packets of connections
@@ -31,12 +32,27 @@ func newProgram(f *nft.Family, r servicemodel.Rules, mark uint32) nft.Program {
 		unused.Add(b.f.DaddrWithin(p), nft.Drop)
 	}
 	b.masquerade()
+	b.ranges()
 	b.hooks()
 	return b.Program
 }
 
-// frontend selects the key of a frontend from the packet.
-func (b *builder) frontend(kind string) nft.Concat { return b.f.Frontend(kind == kindNodePort) }
+// kinds are the kinds of frontends that the table has.
+func (b *builder) kinds() []string {
+	if b.sizes == 0 {
+		return kinds[:]
+	}
+	return append(kinds[:], kindRange)
+}
+
+// frontend selects the key of a frontend from the packet. A packet to a range already has the mark
+// of the range.
+func (b *builder) frontend(kind string) nft.Concat {
+	if kind == kindRange {
+		return nft.Concat{nft.Mark}
+	}
+	return b.f.Frontend(kind == kindNodePort)
+}
 
 // in matches packets to a frontend in a set.
 func (b *builder) in(kind, set string) nft.Rule { return b.frontend(kind).In(set) }
@@ -44,9 +60,13 @@ func (b *builder) in(kind, set string) nft.Rule { return b.frontend(kind).In(set
 // flowIn matches packets of flows that were sent to a frontend in a set, according to conntrack.
 func (b *builder) flowIn(kind, set string) nft.Rule {
 	key := nft.Concat{nft.CTOriginalProtocol, nft.CTOriginalDPort}
-	if kind == kindService {
+	switch kind {
+	case kindService:
 		return append(nft.Concat{b.f.CTDaddr}, key...).In(set)
+	case kindRange:
+		return b.in(kind, set)
 	}
+
 	return nft.Join(b.f.CTDaddr.In(setNodeAddrs), key.In(set))
 }
 
@@ -59,9 +79,13 @@ func (b *builder) frontends(kind string) {
 
 	key, notPods := b.frontend(kind), b.f.NotFromPods(b.rules.LocalPods)
 	c := b.Chain(kind)
-	if kind == kindService {
+	switch kind {
+	case kindService:
 		c.Add(key.In(setRestricted), key.With(b.f.Saddr).NotIn(setSources), nft.Drop)
+	case kindRange:
+		c.Add(key.In(setRangeRestricted), key.With(b.f.Saddr).NotIn(setRangeSources), nft.Drop)
 	}
+
 	c.Add(key.In(kind+setSplit), notPods, nft.FIBSaddrNotLocal, nft.Goto(kind+"-external"))
 	c.Add(key.In(kind+setDrop), nft.Drop)
 	c.Add(key.In(kind+setReject), b.noEndpoints())
@@ -84,8 +108,11 @@ func (b *builder) noEndpoints() nft.Rule {
 // that IPVS has sent on.
 func (b *builder) masquerade() {
 	notPods := b.f.NotFromPods(b.rules.LocalPods)
-	for _, k := range kinds {
+	for _, k := range b.kinds() {
 		c := b.Chain(k + "-postrouting")
+		if k == kindRange {
+			c.Add(nft.MarkXor(sentMark), b.f.Saddr.In(setRangeAddresses), nft.Masquerade)
+		}
 		c.Add(nft.Concat{b.f.Saddr, b.f.Daddr}.In(setHairpins), nft.Masquerade)
 		if k == kindService {
 			// If the address of a service is bound to a device, packets of the host to the service
@@ -125,10 +152,11 @@ func (b *builder) hooks() {
 	out := b.Filter("unmark-output", nft.HookOutput, prioUnmark)
 	out.Add(b.marked(splitMark), services, nft.MarkAndOr(0, b.mark|sentMark))
 	out.Add(b.marked(0), services, nft.MarkAndOr(^kindMask, b.mark|sentMark))
-	out.Add(b.marked(splitMark), nft.MarkAnd(0))
+	out.Add(b.marked(splitMark), b.sent())
 	out.Add(b.marked(0), nft.MarkAnd(^kindMask))
 	post := b.Filter("unmark-postrouting", nft.HookPostrouting, prioUnmarkIn)
 	post.Add(b.marked(splitMark), nft.MarkAnd(0))
+	b.addIfRanges(post, b.marked(splitMark|sentMark), nft.MarkAnd(0))
 	post.Add(nft.MarkIs(ownMask, b.mark), nft.MarkAnd(^kindMask))
 
 	b.lead(services)
@@ -137,11 +165,14 @@ func (b *builder) hooks() {
 	// device has the address, so the machine itself cannot answer.
 	input := b.Filter("input", nft.HookInput, prioReset)
 	input.Add(b.marked(0), nft.L4ProtoTCP, nft.FIBDaddrNotLocal, nft.ResetTCP)
+	b.addIfRanges(input, b.marked(splitMark), nft.L4ProtoTCP, nft.FIBDaddrNotLocal, nft.ResetTCP)
 
 	snat := b.NAT("postrouting", nft.HookPostrouting, prioSNAT)
 	for _, k := range kinds {
 		snat.Add(b.flowIn(k, k+"s"), nft.Goto(k+"-postrouting"))
 	}
+
+	b.addIfRanges(snat, b.marked(splitMark|sentMark), nft.Goto(kindRange+"-postrouting"))
 }
 
 // lead makes the chains that lead packets to IPVS.
@@ -155,8 +186,10 @@ func (b *builder) lead(services nft.Rule) {
 	pre.Add(b.in(kindService, setRouted), b.steer())
 	out := b.Route("output", nft.HookOutput, prioSteer)
 	out.Add(b.marked(sentMark), nft.Accept)
+	b.addIfRanges(out, b.marked(splitMark|sentMark), nft.Accept)
 	out.Add(services, nft.CTDirOriginal, b.steer())
 	out.Add(backwards, services, nft.FIBDaddrNotLocal, b.steer())
+	b.leadRanges(pre, out)
 	for _, c := range []*nft.ProgramChain{pre, out} {
 		c.Add(nft.CTStateNew, nft.Jump("admit"))
 	}

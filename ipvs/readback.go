@@ -26,7 +26,9 @@ func (pl *planner) adopt(o observed, drift []string) (*backends.Observation, err
 	}
 	drift = append(drift, frontends...)
 	for k, r := range comp.records {
-		o.index.marks[r.mark] = true
+		for _, mark := range r.marks() {
+			o.index.marks[mark] = true
+		}
 		if !k.NodePort() {
 			o.index.users[k.Addr]++
 		}

@@ -38,7 +38,7 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift [
 	unowned := maps.Clone(o.servers)
 	for _, k := range keys {
 		r := records[k]
-		servers := pl.servers(recorded, r.fe, addrs, r.mark)
+		servers := pl.servers(recorded, r, addrs)
 		for _, s := range servers {
 			key := s.svc.ServiceKey
 			delete(unowned, key)
@@ -111,6 +111,9 @@ func (o *observed) findPools(r *record, found map[servicemodel.PoolID]*servicemo
 	main := mainVerdict(r.fe)
 	addressServices(r.fe.Key, o.addresses.node, o.recorded,
 		func(k ipvsnl.ServiceKey) { note(main, k) })
+	if r.at != nil {
+		note(main, markService(r.fe.Key, r.at.mark))
+	}
 	if r.mark != 0 {
 		note(r.fe.Internal, markService(r.fe.Key, r.mark))
 	}
@@ -136,7 +139,7 @@ func (o *observed) unheld(addrs []netip.Addr,
 	empty := map[servicemodel.PoolID]*servicemodel.Pool{}
 	for k, r := range o.companion.records {
 		id, balances := r.fe.Pool(mainVerdict(r.fe))
-		held := !balances || found[id] != nil
+		held := !balances || found[id] != nil || r.at != nil
 		addressServices(k, addrs, o.recorded, func(ipvsnl.ServiceKey) { held = true })
 		if !held {
 			empty[id] = &servicemodel.Pool{ID: id}

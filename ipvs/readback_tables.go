@@ -80,7 +80,8 @@ func (c *companion) take(f *nft.Family, raw *rawTable, mark uint32) error {
 	if c.rules.MasqueradeMark != 0 && !c.rules.Equal(rules) {
 		return errors.New("it was made for other settings")
 	}
-	sets, program, wanted := tableOf(f, rules, mark)
+	sizes := sizesOf(raw)
+	sets, program, wanted := tableOf(f, rules, mark, sizes)
 	if !wanted {
 		return fmt.Errorf("the node does not serve %v", f.Model)
 	}
@@ -104,7 +105,7 @@ func (c *companion) take(f *nft.Family, raw *rawTable, mark uint32) error {
 	if err := one.requireElements(f, raw, tunables); err != nil {
 		return err
 	}
-	c.rules = rules
+	c.rules, c.sizes[nft.FamilyIndex(f.Any)] = rules, sizes
 	for _, set := range addrSets {
 		c.addrs[set] = append(c.addrs[set], one.addrs[set]...)
 	}
@@ -150,7 +151,7 @@ func (c *companion) requireElements(f *nft.Family, raw *rawTable,
 	for name, value := range tunables {
 		add(setSettings, tunableElem(name, value))
 	}
-	for _, s := range setsOf(f) {
+	for _, s := range setsOf(f, sizesOf(raw)) {
 		have := raw.elems[s.Name]
 		if s == versionSet {
 			continue
@@ -197,9 +198,9 @@ func requireProgram(raw *rawTable, sets []*nft.Set, prog nft.Program) error {
 }
 
 // chainNames are the names of the chains in a companion table. They do not depend on the rules.
-func chainNames() []string {
+func chainNames(sizes blockSizes) []string {
 	var l []string
-	for _, c := range newProgram(nft.IPv4, servicemodel.Rules{}, 0) {
+	for _, c := range newProgram(nft.IPv4, servicemodel.Rules{}, 0, sizes) {
 		l = append(l, c.Name)
 	}
 	return l
@@ -254,16 +255,24 @@ func (c *companion) takeRecords(f *nft.Family, raw *rawTable) error {
 		}
 	}
 
-	return nil
+	return c.takeRanges(f, raw)
 }
 
 // readSources reads the source ranges of frontends.
 func readSources(f *nft.Family, raw *rawTable) map[servicemodel.FrontendKey][]netip.Prefix {
-	m := map[servicemodel.FrontendKey][]netip.Prefix{}
-	for _, e := range raw.elems[setSources] {
+	return sourcesIn(f, raw.elems[setSources], func(r *nft.Reader) servicemodel.FrontendKey {
+		return r.Frontend(f.Any, false)
+	})
+}
+
+// sourcesIn reads the elements of a set of source ranges. read reads the key of a frontend.
+func sourcesIn[K comparable](f *nft.Family, elems map[string]nft.Elem,
+	read func(*nft.Reader) K) map[K][]netip.Prefix {
+	m := map[K][]netip.Prefix{}
+	for _, e := range elems {
 		first, last := nft.Reader{Bytes: e.Key}, nft.Reader{Bytes: e.KeyEnd}
-		k := first.Frontend(f.Any, false)
-		last.Frontend(f.Any, false)
+		k := read(&first)
+		read(&last)
 		p, ok := nft.RangePrefix(first.Addr(f.AddrLen), last.Addr(f.AddrLen))
 		if ok && first.Done() && last.Done() {
 			m[k] = append(m[k], p)

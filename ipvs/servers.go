@@ -49,26 +49,33 @@ func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (main, alt *service
 }
 
 // servers returns the virtual servers of a frontend. A node port has one at each of the addresses,
-// except where a service has the address and port.
-func (pl *planner) servers(t *servicemodel.Table, fe *servicemodel.Frontend, addrs []netip.Addr,
-	mark uint32) []*server {
+// except where a service has the address and port. A range has one by mark.
+func (pl *planner) servers(t *servicemodel.Table, r *record, addrs []netip.Addr) []*server {
+	fe := r.fe
 	main, alt := pools(t, fe)
 	var l []*server
 	taken := func(k servicemodel.FrontendKey) bool { return t.Frontend(k) != nil }
 	addressServices(fe.Key, addrs, taken, func(k ipvsnl.ServiceKey) {
 		l = append(l, pl.server(k, fe, main, false))
 	})
-	if alt != nil && mark != 0 {
-		l = append(l, pl.server(markService(fe.Key, mark), fe, alt, true))
+	if r.at != nil {
+		l = append(l, pl.server(markService(fe.Key, r.at.mark), fe, main, true))
+	}
+	if alt != nil && r.mark != 0 {
+		l = append(l, pl.server(markService(fe.Key, r.mark), fe, alt, true))
 	}
 	return l
 }
 
 // addressServices calls to with the key of each virtual server by address of a frontend. A node
-// port has them at all addresses of its family, except where another frontend has the port.
+// port has them at all addresses of its family, except where another frontend has the port. A range
+// has none.
 func addressServices(k servicemodel.FrontendKey, addrs []netip.Addr,
 	taken func(servicemodel.FrontendKey) bool, to func(ipvsnl.ServiceKey)) {
 	proto := ipvsnl.Protocol(k.Protocol)
+	if k.EndPort != 0 {
+		return
+	}
 	if !k.NodePort() {
 		to(ipvsnl.AddressService(proto, netip.AddrPortFrom(k.Addr, k.Port)))
 		return
@@ -104,7 +111,7 @@ func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *ser
 	s.svc.Flags |= askedFlags(want)
 	scheduler := cmp.Or(want, pl.cfg.Scheduler)
 	switch {
-	case fe.Affinity > 0 && byMark:
+	case fe.Affinity > 0 && byMark && !keepsPorts(fe, p):
 		// Persistence by mark keeps the port that the client addressed (ip_vs_sched_persist), so a
 		// hash of the client's address chooses the endpoint instead.
 		scheduler = servicemodel.Maglev + "+fallback"

@@ -131,6 +131,30 @@ func (t *Table) rangesAt(a netip.Addr, p Protocol, port uint16) (l []*Frontend) 
 	return l
 }
 
+// OwnBlocks yields the blocks by which packets find a range: its blocks, except those that lie in a
+// range before it ([FrontendKey.CompareRange]). No two ranges of an address own the same block, and
+// the smallest owned block with a port belongs to the range that gets its packets.
+func (t *Table) OwnBlocks(k FrontendKey) iter.Seq[PortBlock] {
+	return func(yield func(PortBlock) bool) {
+		for b := range k.Blocks() {
+			if t.orEmpty().firstWith(k, b) == k && !yield(b) {
+				return
+			}
+		}
+	}
+}
+
+// firstWith returns the first range at the address of k that has all ports of a block.
+func (t *Table) firstWith(k FrontendKey, b PortBlock) FrontendKey {
+	for _, r := range t.rangesAt(k.Addr, k.Protocol, b.First) {
+		if r.Key.Contains(b.Last()) {
+			return r.Key
+		}
+	}
+
+	return k
+}
+
 // FirstRange returns one of the frontends at an address that answer at a range of ports, the same
 // one for equal tables, or nil if there is none.
 func (t *Table) FirstRange(a netip.Addr) *Frontend {

@@ -23,6 +23,9 @@ var (
 	L4Proto = Selector{"meta l4proto", protocolLen, func(b *rawnl.Batch, reg uint32) {
 		AppendMeta(b, reg, MetaL4Proto)
 	}}
+	Mark = Selector{"meta mark", 4, func(b *rawnl.Batch, reg uint32) {
+		AppendMeta(b, reg, MetaMark)
+	}}
 	DPort = Selector{"th dport", portLen, func(b *rawnl.Batch, reg uint32) {
 		AppendPayload(b, reg, TransportHeader, dportOffset, portLen)
 	}}

@@ -14,8 +14,9 @@ import (
 
 // Matches of the flow.
 var (
-	CTStateNew = ctBits("ct state new", ctState, ctStateNew, CmpNeq)
-	CTNotKnown = ctBits("ct state ! established,related", ctState, ctStateEstablished|
+	CTStateNew     = ctBits("ct state new", ctState, ctStateNew, CmpNeq)
+	CTStateRelated = ctBits("ct state related", ctState, ctStateRelated, CmpNeq)
+	CTNotKnown     = ctBits("ct state ! established,related", ctState, ctStateEstablished|
 		ctStateRelated, CmpEq)
 	CTStatusDNAT   = ctBits("ct status dnat", ctStatus, ctDNAT, CmpNeq)
 	CTDirOriginal  = ctDirectionIs("original", ctDirOriginal)

@@ -20,7 +20,7 @@ func (b *Backend) protocols() []servicemodel.Protocol {
 
 // asks reports whether the backend can pass a scenario: a process does not see the interface by
 // which a connection came in, IPVS knows no loopback addresses, and only nftables knows
-// neighbours, other answers and ranges of ports.
+// neighbours and other answers.
 func (b *Backend) asks(s *scenario.Scenario) bool {
 	for _, step := range s.Steps {
 		if n := step.State.Node(); n.LocalhostNodePorts && !b.Loopback ||

@@ -15,29 +15,15 @@ func (w *Writer) Blocks(t *servicemodel.Table, fe *servicemodel.Frontend, to Sin
 		return
 	}
 	w.data = nft.AppendPortRange(w.data[:0], k)
-	for b := range k.Blocks() {
-		if firstWith(t, k, b) == k {
-			w.key = nft.AppendBlock(w.key[:0], b.First, k)
-			to(BlockMap(b.Bits), nft.Elem{Key: w.key, Data: w.data})
-		}
+	for b := range t.OwnBlocks(k) {
+		w.key = nft.AppendBlock(w.key[:0], b.First, k)
+		to(BlockMap(b.Bits), nft.Elem{Key: w.key, Data: w.data})
 	}
 
 	if first := t.FirstRange(k.Addr); first != nil && first.Key == k {
 		w.key = nft.AppendAddr(w.key[:0], k.Addr)
 		to(SetRangeAddresses, nft.Elem{Key: w.key})
 	}
-}
-
-// firstWith returns the first range at the address of k that has all ports of a block.
-func firstWith(t *servicemodel.Table, k servicemodel.FrontendKey,
-	b servicemodel.PortBlock) servicemodel.FrontendKey {
-	for _, r := range t.RangesAt(k.Addr, k.Protocol, b.First) {
-		if r.Key.Contains(b.Last()) {
-			return r.Key
-		}
-	}
-
-	return k
 }
 
 // RangePort writes the elements of a range of t whose endpoints have one port.

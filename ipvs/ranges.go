@@ -1,0 +1,289 @@
+package ipvs
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// This file is about ranges of ports. IPVS knows none, but a virtual server by firewall mark has
+// any port: a destination of port 0 gets packets at the port to which they were sent. So a range
+// has a mark, and the companion gives it to all packets of flows to the range. A packet finds its
+// range by blocks of ports, as in package nftables: there is a map for each size of a block in use,
+// and the packet asks that of the smallest blocks first. From there on the mark stands for the
+// range: it is the key in the sets of the kind.
+//
+// A table gets the sets and chains of ranges when it first needs them, and keeps them until it is
+// made anew for another reason.
+
+// Sets of ranges.
+const (
+	setRangeAddresses  = "range-addresses"
+	setRangeRestricted = "range-restricted"
+	setRangeSources    = "range-sources"
+)
+
+// blockMap is the name of the map of blocks with so many leading bits.
+func blockMap(bits uint8) string { return "range-blocks-" + strconv.Itoa(int(bits)) }
+
+// blockSizes are the numbers of leading bits that blocks of a table have, a bit for each number. It
+// is 0 if the table has no ranges.
+type blockSizes uint32
+
+// allSizes are all numbers of leading bits, from 0 to 16.
+const allSizes blockSizes = 1<<17 - 1
+
+// bits lists the numbers of leading bits, the greatest first.
+func (s blockSizes) bits() (l []uint8) {
+	for b := 16; b >= 0; b-- {
+		if s>>b&1 != 0 {
+			l = append(l, uint8(b))
+		}
+	}
+
+	return l
+}
+
+// sizesOf returns the sizes of the blocks for which a table was made.
+func sizesOf(raw *rawTable) (s blockSizes) {
+	for _, b := range allSizes.bits() {
+		if _, has := raw.sets[blockMap(b)]; has {
+			s |= 1 << b
+		}
+	}
+
+	return s
+}
+
+// growSizes adds the sizes of blocks that new records of a family need.
+func (p *plan) growSizes(family int, keys []servicemodel.FrontendKey) {
+	for _, k := range keys {
+		if r := p.records[k]; r != nil && r.at != nil && nft.FamilyIndex(k.Addr) == family {
+			p.sizes[family] |= r.at.sizes()
+		}
+	}
+}
+
+// portRange is what the record of a range has beside that of a port.
+type portRange struct {
+	mark   uint32 // of its virtual server
+	blocks []servicemodel.PortBlock
+	first  bool // its address is in the set because of it
+}
+
+func (p *portRange) equal(o *portRange) bool {
+	return p == o || p != nil && o != nil && p.mark == o.mark && p.first == o.first &&
+		slices.Equal(p.blocks, o.blocks)
+}
+
+// rangeIn returns the blocks of a range of a table.
+func rangeIn(t *servicemodel.Table, k servicemodel.FrontendKey) *portRange {
+	first := t.FirstRange(k.Addr)
+	return &portRange{blocks: slices.Collect(t.OwnBlocks(k)), first: first != nil && first.Key == k}
+}
+
+func (p *portRange) sizes() (s blockSizes) {
+	for _, b := range p.blocks {
+		s |= 1 << b.Bits
+	}
+	return s
+}
+
+// elements passes on the elements by which packets find the range.
+func (p *portRange) elements(k servicemodel.FrontendKey, to func(set string, e nft.Elem)) {
+	for _, b := range p.blocks {
+		to(blockMap(b.Bits), nft.Elem{Key: nft.AppendBlock(nil, b.First, k),
+			Data: nft.Native32(p.mark)})
+	}
+
+	if p.first {
+		to(setRangeAddresses, nft.Elem{Key: nft.AppendAddr(nil, k.Addr)})
+	}
+}
+
+// withoutBlocks returns r, but no packet finds its range.
+func (r *record) withoutBlocks() *record {
+	if r == nil || r.at == nil {
+		return r
+	}
+	next := *r
+	next.at = &portRange{mark: r.at.mark}
+	return &next
+}
+
+// marks lists the marks of the virtual servers of a record, which may be nil.
+func (r *record) marks() (l []uint32) {
+	switch {
+	case r == nil:
+		return nil
+	case r.at != nil:
+		l = append(l, r.at.mark)
+	}
+
+	if r.mark != 0 {
+		l = append(l, r.mark)
+	}
+	return l
+}
+
+// rangesBeside returns the ranges that stay, and whose blocks may change because a range comes or
+// goes: a range that has ports of it, and comes after it, has one of its ends.
+func rangesBeside(c *servicemodel.ChangeSet, fc servicemodel.Change[servicemodel.Frontend]) (
+	l []servicemodel.FrontendKey) {
+	fe := fc.New
+	if fe == nil {
+		fe = fc.Old
+	}
+	k := fe.Key
+	if k.EndPort == 0 || fc.Old != nil && fc.New != nil {
+		return nil
+	}
+	for _, t := range []*servicemodel.Table{c.Old, c.New} {
+		for _, r := range slices.Concat(t.RangesAt(k.Addr, k.Protocol, k.Port),
+			t.RangesAt(k.Addr, k.Protocol, k.EndPort)) {
+			l = append(l, r.Key)
+		}
+		if first := t.FirstRange(k.Addr); first != nil {
+			l = append(l, first.Key)
+		}
+	}
+
+	return l
+}
+
+// keepsPorts reports whether a frontend is a range and packets keep their ports at all endpoints.
+func keepsPorts(fe *servicemodel.Frontend, p *servicemodel.Pool) bool {
+	return fe.Key.EndPort != 0 && (p == nil || !slices.ContainsFunc(p.Slots,
+		func(s servicemodel.Slot) bool { return s.Endpoint.Port() != 0 }))
+}
+
+// hashedClients says where a frontend has virtual servers by mark that cannot remember clients. It
+// is empty if there are none.
+func hashedClients(t *servicemodel.Table, fe *servicemodel.Frontend) string {
+	main, alt := pools(t, fe)
+	switch {
+	case fe.Key.EndPort != 0 && (!keepsPorts(fe, main) || !keepsPorts(fe, alt)):
+		return "at a range of ports whose endpoints have one port"
+	case fe.Key.EndPort == 0 && alt != nil:
+		return "where pods and the host have endpoints of their own"
+	}
+
+	return ""
+}
+
+// rangeSets lists the sets of ranges.
+func rangeSets(f *nft.Family, sizes blockSizes) []*nft.Set {
+	mark := []nft.Field{nft.FieldMark}
+	l := []*nft.Set{
+		{Name: kindRange + "s", Key: []nft.Field{f.Addr, nft.FieldProto, f.Addr}, Data: mark,
+			Flags: nft.SetMap}, // the ports have the form of an address
+		{Name: kindRange + setMarks, Key: mark, Data: mark, Flags: nft.SetMap},
+		{Name: setRangeAddresses, Key: []nft.Field{f.Addr}},
+		{Name: setRangeRestricted, Key: mark},
+		{Name: setRangeSources, Key: []nft.Field{nft.FieldMark, f.Addr},
+			Flags: nft.SetInterval | nft.SetConcat},
+	}
+	for _, rest := range verdictSets {
+		l = append(l, &nft.Set{Name: kindRange + rest, Key: mark})
+	}
+	for _, b := range sizes.bits() {
+		l = append(l, &nft.Set{Name: blockMap(b), Key: []nft.Field{nft.FieldPort, f.Addr,
+			nft.FieldProto}, Data: mark, Flags: nft.SetMap})
+	}
+
+	return l
+}
+
+// addIfRanges appends a rule to a chain if the table has ranges.
+func (b *builder) addIfRanges(c *nft.ProgramChain, parts ...nft.Rule) {
+	if b.sizes != 0 {
+		c.Add(parts...)
+	}
+}
+
+// The chains in which a packet to an address with ranges looks for its range, and has found it.
+const (
+	chainFindRange = "find-range"
+	chainAtRange   = "at-range"
+)
+
+// ranges makes the chains by which packets find their range. An exact port and a node port win over
+// a range. The answers of routers about packets of a range have no ports.
+func (b *builder) ranges() {
+	if b.sizes == 0 {
+		return
+	}
+	at := b.Chain(chainAtRange)
+	at.Add(nft.CTStateNew, nft.Goto(kindRange))
+	c := b.Chain(chainFindRange)
+	c.Add(b.in(kindService, kindService+"s"), nft.Return)
+	c.Add(b.in(kindNodePort, kindNodePort+"s"), b.f.Daddr.In(setNodeAddrs), nft.Return)
+	for _, bits := range b.sizes.bits() {
+		key := nft.Concat{nft.PortPrefix(nft.DPort, bits), b.f.Daddr, nft.L4Proto}
+		c.Add(nft.SetMark(key.Map(blockMap(bits))), nft.Goto(chainAtRange))
+	}
+
+	c.Add(nft.CTStateRelated, b.steer())
+}
+
+// leadRanges leads packets to addresses with ranges to IPVS.
+func (b *builder) leadRanges(pre, out *nft.ProgramChain) {
+	there := b.f.Daddr.In(setRangeAddresses)
+	b.addIfRanges(pre, there, nft.CTDirOriginal, nft.CTNotDNAT, nft.Jump(chainFindRange))
+	b.addIfRanges(out, there, nft.CTDirOriginal, nft.Jump(chainFindRange))
+	for _, c := range []*nft.ProgramChain{pre, out} {
+		b.addIfRanges(c, there, backwards, nft.FIBDaddrNotLocal, nft.Jump(chainFindRange))
+	}
+}
+
+// sent ends a rule for packets that IPVS has sent on translated, and that had a mark of a virtual
+// server. A table with ranges needs the mark until they are masqueraded.
+func (b *builder) sent() nft.Rule {
+	if b.sizes != 0 {
+		return nft.MarkOr(sentMark)
+	}
+	return nft.MarkAnd(0)
+}
+
+// takeRanges reads the records of ranges in the registry.
+func (c *companion) takeRanges(f *nft.Family, raw *rawTable) error {
+	sources := sourcesIn(f, raw.elems[setRangeSources], (*nft.Reader).Native)
+	var all []*servicemodel.Frontend
+	for key, e := range raw.elems[kindRange+"s"] {
+		rd, data := nft.Reader{Bytes: []byte(key)}, nft.Reader{Bytes: e.Data}
+		k, mark := rd.RangeFrontend(f.AddrLen), data.Native()
+		if !rd.Done() || !data.Done() || k.EndPort == 0 {
+			return fmt.Errorf("set %ss: a key of %d bytes and a mark of %d", kindRange, len(key),
+				len(e.Data))
+		}
+		r, err := parseRecord(nft.CommentOf(e.UserData), k)
+		if err != nil {
+			return err
+		}
+
+		r.at = &portRange{mark: mark}
+		if _, restricted := raw.elems[setRangeRestricted][string(e.Data)]; restricted {
+			r.fe.Sources = append([]netip.Prefix{}, sources[mark]...)
+		}
+
+		c.records[k] = r
+		all = append(all, &servicemodel.Frontend{Key: k, Service: r.fe.Service})
+	}
+
+	t, err := servicemodel.NewTable(servicemodel.Contents{Frontends: all})
+	if err != nil {
+		return err
+	}
+	for _, fe := range all {
+		r := c.records[fe.Key]
+		mark := r.at.mark
+		r.at = rangeIn(t, fe.Key)
+		r.at.mark = mark
+	}
+
+	return nil
+}
