@@ -145,7 +145,7 @@ func check(c *servicemodel.ChangeSet, usual servicemodel.Scheduler,
 			name, _, _ := s.Split()
 			return hasScheduler(s) && !lacking[string(name)]
 		},
-		SchedulerHint: "the kernel has no such scheduler", Ranges: true,
+		SchedulerHint: "the kernel has no such scheduler", Ranges: true, MasqueradeIPs: true,
 		Frontend: func(r *rendering.Refusals, fe *servicemodel.Frontend) {
 			forwarding(r, fe)
 			if fe.AffinityService {

@@ -20,7 +20,7 @@ type companion struct {
 	other    bool    // another version of kernlb has made one of the tables
 	foreign  string  // a table that no instance has made; empty: there is none
 	rules    servicemodel.Rules
-	sizes    [2]blockSizes           // by family
+	shapes   [2]shape                // by family
 	addrs    map[string][]netip.Addr // by addrSets; sorted
 	records  map[servicemodel.FrontendKey]*record
 	tunables map[string]string // the earlier values of tunables that this instance may have set
@@ -45,7 +45,7 @@ func newCompanion() companion {
 // equal reports whether the tables have the same content.
 func (c *companion) equal(o *companion) bool {
 	return c.version == o.version && c.exists == o.exists && c.whole == o.whole &&
-		c.rules.Equal(o.rules) && c.sizes == o.sizes &&
+		c.rules.Equal(o.rules) && c.shapes == o.shapes &&
 		maps.EqualFunc(c.addrs, o.addrs, slices.Equal) &&
 		maps.EqualFunc(c.records, o.records, (*record).equal) && maps.Equal(c.tunables, o.tunables)
 }
@@ -168,7 +168,7 @@ func (r *record) elements(to func(set string, e nft.Elem)) {
 		to(kind+setMarks, nft.Elem{Key: key, Data: nft.Native32(r.mark)})
 	}
 	if r.nat {
-		in(masqueradeSets[r.fe.Masquerade], key)
+		r.masquerade(kind, key, to)
 	}
 	if !r.nat && kind == kindService {
 		to(setRouted, nft.Elem{Key: key})
@@ -182,7 +182,17 @@ func (r *record) elements(to func(set string, e nft.Elem)) {
 	}
 
 	if r.at != nil && r.mark != 0 {
-		in(masqueradeSets[r.fe.Masquerade], nft.Native32(r.mark))
+		r.masquerade(kind, nft.Native32(r.mark), to)
+	}
+}
+
+// masquerade passes on the elements that say which connections are masqueraded, and as what.
+func (r *record) masquerade(kind string, key []byte, to func(set string, e nft.Elem)) {
+	if set := masqueradeSets[r.fe.Masquerade]; set != "" {
+		to(kind+set, nft.Elem{Key: key})
+	}
+	if r.fe.MasqueradeIP.IsValid() {
+		to(kind+setMasqIPs, nft.Elem{Key: key, Data: nft.AppendAddr(nil, r.fe.MasqueradeIP)})
 	}
 }
 

@@ -82,12 +82,12 @@ func rawOf(c *companion) (raws [2]*rawTable) {
 			}
 		}
 
-		for _, s := range setsOf(f, c.sizes[i]) {
+		for _, s := range setsOf(f, c.shapes[i]) {
 			raw.sets[s.Name] = nft.SetInfo{Name: s.Name, Spec: s.Spec()}
 			raw.Use++
 		}
 
-		for _, ch := range newProgram(f, c.rules, testMark, c.sizes[i]) {
+		for _, ch := range newProgram(f, c.rules, testMark, c.shapes[i]) {
 			raw.chains[ch.Name] = nft.ChainInfo{Chain: ch.Chain}
 			raw.rules[ch.Name] = ch.Hashes()
 			raw.Use++

@@ -77,7 +77,7 @@ func needIPVS(t *testing.T) {
 
 // underTest is the backend for the tests of package dataplanetest.
 var underTest = dataplanetest.Backend{Open: open, Require: needIPVS, OwnConnections: true,
-	Ranges: true}
+	Ranges: true, MasqueradeIPs: true}
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
@@ -92,7 +92,8 @@ func TestRandomPackets(t *testing.T) {
 // One value for each field, because all of them would take minutes in an emulated machine. The test
 // runs alone: others delete virtual servers, and an engine reads then, whatever the namespace.
 func TestEveryField(t *testing.T) {
-	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{OneValue: true, Ranges: true})
+	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{OneValue: true, Ranges: true,
+		MasqueradeIPs: true})
 }
 
 // withoutDraining is the backend, except that endpoints are removed at once.

@@ -149,7 +149,7 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family) (*rawTable, error
 	if err := q.Sets(ctx, func(s nft.SetInfo) { raw.sets[s.Name] = s }); err != nil {
 		return nil, err
 	}
-	err = q.Chains(ctx, chainNames(sizesOf(raw)),
+	err = q.Chains(ctx, chainNames(shapeOf(raw)),
 		func(c nft.ChainInfo) { raw.chains[c.Name] = c })
 	if err != nil {
 		return nil, err

@@ -24,6 +24,7 @@ const (
 	setMasqAll    = "-masquerade-all"
 	setMasqNotPod = "-masquerade-not-pods"
 	setMasqHost   = "-masquerade-host"
+	setMasqIPs    = "-masquerade-ips"
 )
 
 // verdictSets are the sets of a kind that only say which frontends are in them.
@@ -51,6 +52,63 @@ const (
 
 var kinds = [2]string{kindService, kindNodePort} // without ranges, see ranges.go
 
+// shape says what a companion table has because some frontend needs it: bit n is set if it has
+// ranges with blocks of n leading bits. A table gets the sets and chains when it first needs them,
+// and keeps them until it is made anew for another reason.
+type shape uint32
+
+const (
+	allBlocks    shape = 1<<17 - 1 // from 0 to 16 bits
+	givenSources shape = 1 << 17   // some service gives the source of masqueraded connections
+)
+
+// shapeOf returns the shape of a table that was read.
+func shapeOf(raw *rawTable) (s shape) {
+	for _, b := range allBlocks.blockBits() {
+		if _, has := raw.sets[blockMap(b)]; has {
+			s |= 1 << b
+		}
+	}
+
+	if _, has := raw.sets[kindService+setMasqIPs]; has {
+		s |= givenSources
+	}
+	return s
+}
+
+func (s shape) hasRanges() bool { return s&allBlocks != 0 }
+
+// kinds are the kinds of frontends that a table has.
+func (s shape) kinds() []string {
+	if s.hasRanges() {
+		return append(kinds[:], kindRange)
+	}
+	return kinds[:]
+}
+
+// shape returns the least shape of a table with the record.
+func (r *record) shape() (s shape) {
+	if r.at != nil {
+		for _, b := range r.at.blocks {
+			s |= 1 << b.Bits
+		}
+	}
+
+	if r.fe.MasqueradeIP.IsValid() {
+		s |= givenSources
+	}
+	return s
+}
+
+// growShape adds to the shape of a family's table what new records need.
+func (p *plan) growShape(family int, keys []servicemodel.FrontendKey) {
+	for _, k := range keys {
+		if r := p.records[k]; r != nil && nft.FamilyIndex(k.Addr) == family {
+			p.shapes[family] |= r.shape()
+		}
+	}
+}
+
 // tableSets are the sets of the companion tables, in the order of nft.Families.
 var tableSets = [2][]*nft.Set{newSets(nft.Families[0]), newSets(nft.Families[1])}
 
@@ -59,11 +117,11 @@ var settingsSet = &nft.Set{Name: setSettings, Key: []nft.Field{nft.FieldMark}}
 
 // tableOf returns the sets and chains of the companion table of a family, and whether there is a
 // table.
-func tableOf(f *nft.Family, r servicemodel.Rules, mark uint32, sizes blockSizes) (sets []*nft.Set,
+func tableOf(f *nft.Family, r servicemodel.Rules, mark uint32, s shape) (sets []*nft.Set,
 	program nft.Program, exists bool) {
 	switch {
 	case f.ServedBy(&r):
-		return setsOf(f, sizes), newProgram(f, r, mark, sizes), true
+		return setsOf(f, s), newProgram(f, r, mark, s), true
 	case hasTable(f, &r):
 		return []*nft.Set{versionSet, settingsSet}, nil, true
 	}
@@ -80,16 +138,32 @@ func hasTable(f *nft.Family, r *servicemodel.Rules) bool {
 }
 
 // setsOf lists the sets of a companion table of a family that the node serves. They depend on the
-// services only by the sizes of the blocks of ranges, and must not be modified.
-func setsOf(f *nft.Family, sizes blockSizes) []*nft.Set {
+// services only by the shape, and must not be modified.
+func setsOf(f *nft.Family, s shape) []*nft.Set {
 	sets := tableSets[0]
 	if f == nft.IPv6 {
 		sets = tableSets[1]
 	}
-	if sizes == 0 {
+	if s == 0 {
 		return sets
 	}
-	return slices.Concat(sets, rangeSets(f, sizes))
+	sets = slices.Clone(sets)
+	if s.hasRanges() {
+		sets = append(sets, rangeSets(f, s)...)
+	}
+	if s&givenSources == 0 {
+		return sets
+	}
+	for _, k := range s.kinds() {
+		key := f.FrontendFields(k == kindNodePort)
+		if k == kindRange {
+			key = []nft.Field{nft.FieldMark}
+		}
+		sets = append(sets, &nft.Set{Name: k + setMasqIPs, Key: key, Data: []nft.Field{f.Addr},
+			Flags: nft.SetMap})
+	}
+
+	return sets
 }
 
 // newSets makes the sets of a companion table.

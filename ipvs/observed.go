@@ -192,7 +192,7 @@ func (o *observed) committed(p *plan, ifindex int) {
 	}
 
 	o.companion.addrs[setNodeAddrs], o.companion.tunables = p.addrs, p.tunables
-	o.companion.sizes = p.sizes
+	o.companion.shapes = p.shapes
 	o.committedDevice(&p.device, ifindex)
 	o.unrouted = [2][]string{}
 	o.tunables.Committed(p.network.tunables)

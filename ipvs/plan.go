@@ -66,7 +66,7 @@ type plan struct {
 	servers  map[ipvsnl.ServiceKey]*server // nil for a removed one
 	records  map[servicemodel.FrontendKey]*record
 	addrs    []netip.Addr
-	sizes    [2]blockSizes
+	shapes   [2]shape
 	tunables map[string]string
 }
 
@@ -83,7 +83,7 @@ type stage [2]tablePlan
 // tablePlan is the change of a companion table in one transaction.
 type tablePlan struct {
 	remove, create bool       // delete the table; make it
-	sizes          blockSizes // of the table afterwards
+	shape          shape      // of the table afterwards
 	sets           []*nft.Set // sets to make
 	program        nft.Program
 	del, add       elements
@@ -114,7 +114,7 @@ func (pl *planner) newPlan() *plan {
 	return &plan{name: pl.cfg.Table, mark: pl.cfg.Mark | splitMark, from: c.version,
 		servers: map[ipvsnl.ServiceKey]*server{},
 		records: map[servicemodel.FrontendKey]*record{},
-		addrs:   c.addrs[setNodeAddrs], sizes: c.sizes, tunables: c.tunables}
+		addrs:   c.addrs[setNodeAddrs], shapes: c.shapes, tunables: c.tunables}
 }
 
 // affected returns the frontends that a change set or damage concerns, sorted.

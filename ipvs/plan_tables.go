@@ -91,10 +91,10 @@ func (pl *planner) planVersion(p *plan) {
 // planTables plans the changes of the companion tables.
 func (pl *planner) planTables(p *plan, c *servicemodel.ChangeSet, keys []servicemodel.FrontendKey) {
 	for i, f := range nft.Families {
-		p.growSizes(i, keys)
+		p.growShape(i, keys)
 		changed := keys
 		anew := !pl.have.companion.whole[i] || c.Rules != nil ||
-			p.sizes[i] != pl.have.companion.sizes[i]
+			p.shapes[i] != pl.have.companion.shapes[i]
 		if anew {
 			changed = pl.planNewTable(p, i, c)
 		} else {
@@ -111,7 +111,7 @@ func (pl *planner) planTables(p *plan, c *servicemodel.ChangeSet, keys []service
 		}
 
 		for s := range p.stages {
-			p.stages[s][i].sizes = p.sizes[i]
+			p.stages[s][i].shape = p.shapes[i]
 		}
 	}
 }
@@ -185,7 +185,7 @@ func (pl *planner) planNewTable(p *plan, i int,
 	rules := c.New.Rules()
 	tp.remove = pl.have.companion.exists[i]
 	keys := pl.newTableKeys(p, i, c)
-	tp.sets, tp.program, tp.create = tableOf(f, rules, pl.cfg.Mark, p.sizes[i])
+	tp.sets, tp.program, tp.create = tableOf(f, rules, pl.cfg.Mark, p.shapes[i])
 	if tp.create {
 		next := companion{rules: rules, addrs: addrsOf(c.New, p.addrs)}
 		next.elements(f, tp.add.put)
@@ -195,18 +195,18 @@ func (pl *planner) planNewTable(p *plan, i int,
 }
 
 // newTableKeys returns the frontends whose records a new table gets. It notes the new records, and
-// the sizes of blocks that all of them need.
+// the shape that all of them need.
 func (pl *planner) newTableKeys(p *plan, i int,
 	c *servicemodel.ChangeSet) []servicemodel.FrontendKey {
 	rules := c.New.Rules()
-	p.sizes[i] = 0
+	p.shapes[i] = 0
 	if !nft.Families[i].ServedBy(&rules) {
 		return nil
 	}
 	keys := slices.Collect(maps.Keys(pl.have.companion.records))
 	for k, r := range pl.have.companion.records {
-		if r.at != nil && nft.FamilyIndex(k.Addr) == i {
-			p.sizes[i] |= r.at.sizes()
+		if nft.FamilyIndex(k.Addr) == i {
+			p.shapes[i] |= r.shape()
 		}
 	}
 
@@ -219,6 +219,6 @@ func (pl *planner) newTableKeys(p *plan, i int,
 
 	slices.SortFunc(keys, servicemodel.FrontendKey.Compare)
 	keys = slices.Compact(keys)
-	p.growSizes(i, keys)
+	p.growShape(i, keys)
 	return keys
 }

@@ -156,7 +156,8 @@ func goldenStory() []struct {
 		{"16-range", ranges(1000, 1999)},
 		{"17-range-in-it", ranges(1000, 1999, 1200, 1203)},
 		{"18-outer-range-gone", ranges(1200, 1203)},
-		{"19-ranges-gone", base.WithoutService(name)},
+		{"19-given-source", with(givenSource)},
+		{"20-given-source-gone", base.WithoutService(name)},
 	}
 }
 

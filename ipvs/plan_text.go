@@ -162,7 +162,7 @@ func (tp *tablePlan) write(w nft.Writer, f *nft.Family) {
 	if l := tp.del[setVersion]; l != nil {
 		w.Elements(nft.Delete, versionSet, l)
 	}
-	for _, s := range setsOf(f, tp.sizes) {
+	for _, s := range setsOf(f, tp.shape) {
 		if l := tp.del[s.Name]; l != nil && s != versionSet {
 			w.Elements(nft.Delete, s, l)
 		}
@@ -178,7 +178,7 @@ func (tp *tablePlan) write(w nft.Writer, f *nft.Family) {
 		}
 	}
 
-	for _, s := range setsOf(f, tp.sizes) {
+	for _, s := range setsOf(f, tp.shape) {
 		if l := tp.add[s.Name]; l != nil {
 			w.Elements(nft.Add, s, l)
 		}

@@ -11,15 +11,15 @@ type builder struct {
 	f     *nft.Family
 	rules servicemodel.Rules
 	mark  uint32 // of the instance
-	sizes blockSizes
+	shape shape
 }
 
-func newProgram(f *nft.Family, r servicemodel.Rules, mark uint32, sizes blockSizes) nft.Program {
-	b := &builder{f: f, rules: r, mark: mark, sizes: sizes}
+func newProgram(f *nft.Family, r servicemodel.Rules, mark uint32, s shape) nft.Program {
+	b := &builder{f: f, rules: r, mark: mark, shape: s}
 	reset := b.Chain(chainReset)
 	reset.Add(nft.L4ProtoTCP, nft.ResetTCP)
 	reset.Add(b.f.Reject())
-	for _, k := range b.kinds() {
+	for _, k := range b.shape.kinds() {
 		b.frontends(k)
 	}
 	admit := b.Chain("admit") // the first packets of connections
@@ -37,14 +37,6 @@ func newProgram(f *nft.Family, r servicemodel.Rules, mark uint32, sizes blockSiz
 	return b.Program
 }
 
-// kinds are the kinds of frontends that the table has.
-func (b *builder) kinds() []string {
-	if b.sizes == 0 {
-		return kinds[:]
-	}
-	return append(kinds[:], kindRange)
-}
-
 // frontend selects the key of a frontend from the packet. A packet to a range already has the mark
 // of the range.
 func (b *builder) frontend(kind string) nft.Concat {
@@ -57,17 +49,24 @@ func (b *builder) frontend(kind string) nft.Concat {
 // in matches packets to a frontend in a set.
 func (b *builder) in(kind, set string) nft.Rule { return b.frontend(kind).In(set) }
 
-// flowIn matches packets of flows that were sent to a frontend in a set, according to conntrack.
-func (b *builder) flowIn(kind, set string) nft.Rule {
-	key := nft.Concat{nft.CTOriginalProtocol, nft.CTOriginalDPort}
+// flow selects the key of the frontend to which a flow was sent, according to conntrack.
+func (b *builder) flow(kind string) nft.Concat {
 	switch kind {
 	case kindService:
-		return append(nft.Concat{b.f.CTDaddr}, key...).In(set)
+		return nft.Concat{b.f.CTDaddr, nft.CTOriginalProtocol, nft.CTOriginalDPort}
 	case kindRange:
-		return b.in(kind, set)
+		return b.frontend(kind)
 	}
 
-	return nft.Join(b.f.CTDaddr.In(setNodeAddrs), key.In(set))
+	return nft.Concat{nft.CTOriginalProtocol, nft.CTOriginalDPort}
+}
+
+// flowIn matches packets of flows that were sent to a frontend in a set.
+func (b *builder) flowIn(kind, set string) nft.Rule {
+	if kind == kindNodePort {
+		return nft.Join(b.f.CTDaddr.In(setNodeAddrs), b.flow(kind).In(set))
+	}
+	return b.flow(kind).In(set)
 }
 
 // frontends makes the chains for the first packet of a connection to a frontend.
@@ -108,12 +107,12 @@ func (b *builder) noEndpoints() nft.Rule {
 // that IPVS has sent on.
 func (b *builder) masquerade() {
 	notPods := b.f.NotFromPods(b.rules.LocalPods)
-	for _, k := range b.kinds() {
+	for _, k := range b.shape.kinds() {
+		as := b.masqueradeAs(k)
 		c := b.Chain(k + "-postrouting")
 		if k == kindRange {
 			c.Add(nft.MarkXor(sentMark), b.f.Saddr.In(setRangeAddresses), nft.Masquerade)
 		}
-		c.Add(nft.Concat{b.f.Saddr, b.f.Daddr}.In(setHairpins), nft.Masquerade)
 		if k == kindService {
 			// If the address of a service is bound to a device, packets of the host to the service
 			// have this address as their source. The answers must come back here.
@@ -121,10 +120,23 @@ func (b *builder) masquerade() {
 				In(kindService+"s"), nft.Masquerade)
 		}
 
-		c.Add(b.flowIn(k, k+setMasqAll), nft.Masquerade)
-		c.Add(b.flowIn(k, k+setMasqNotPod), notPods, nft.Masquerade)
-		c.Add(b.flowIn(k, k+setMasqHost), notPods, nft.FIBSaddrLocal, nft.Masquerade)
+		c.Add(b.flowIn(k, k+setMasqAll), as)
+		c.Add(b.flowIn(k, k+setMasqNotPod), notPods, as)
+		c.Add(b.flowIn(k, k+setMasqHost), notPods, nft.FIBSaddrLocal, as)
+		c.Add(nft.Concat{b.f.Saddr, b.f.Daddr}.In(setHairpins), nft.Masquerade)
 	}
+}
+
+// masqueradeAs returns the end of a rule that masquerades packets to frontends of a kind, and makes
+// the chain for those that give the source.
+func (b *builder) masqueradeAs(kind string) nft.Rule {
+	if b.shape&givenSources == 0 {
+		return nft.Masquerade
+	}
+	c := b.Chain(kind + "-source")
+	c.Add(b.f.SNATAddr(b.flow(kind).Map(kind + setMasqIPs)))
+	c.Add(nft.Masquerade)
+	return nft.Goto(c.Name)
 }
 
 // Priorities (enum nf_ip_hook_priorities in include/uapi/linux/netfilter_ipv4.h). IPVS works at -98

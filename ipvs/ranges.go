@@ -16,9 +16,6 @@ import (
 // range by blocks of ports, as in package nftables: there is a map for each size of a block in use,
 // and the packet asks that of the smallest blocks first. From there on the mark stands for the
 // range: it is the key in the sets of the kind.
-//
-// A table gets the sets and chains of ranges when it first needs them, and keeps them until it is
-// made anew for another reason.
 
 // Sets of ranges.
 const (
@@ -30,15 +27,8 @@ const (
 // blockMap is the name of the map of blocks with so many leading bits.
 func blockMap(bits uint8) string { return "range-blocks-" + strconv.Itoa(int(bits)) }
 
-// blockSizes are the numbers of leading bits that blocks of a table have, a bit for each number. It
-// is 0 if the table has no ranges.
-type blockSizes uint32
-
-// allSizes are all numbers of leading bits, from 0 to 16.
-const allSizes blockSizes = 1<<17 - 1
-
-// bits lists the numbers of leading bits, the greatest first.
-func (s blockSizes) bits() (l []uint8) {
+// blockBits lists the numbers of leading bits that blocks of the table have, the greatest first.
+func (s shape) blockBits() (l []uint8) {
 	for b := 16; b >= 0; b-- {
 		if s>>b&1 != 0 {
 			l = append(l, uint8(b))
@@ -46,26 +36,6 @@ func (s blockSizes) bits() (l []uint8) {
 	}
 
 	return l
-}
-
-// sizesOf returns the sizes of the blocks for which a table was made.
-func sizesOf(raw *rawTable) (s blockSizes) {
-	for _, b := range allSizes.bits() {
-		if _, has := raw.sets[blockMap(b)]; has {
-			s |= 1 << b
-		}
-	}
-
-	return s
-}
-
-// growSizes adds the sizes of blocks that new records of a family need.
-func (p *plan) growSizes(family int, keys []servicemodel.FrontendKey) {
-	for _, k := range keys {
-		if r := p.records[k]; r != nil && r.at != nil && nft.FamilyIndex(k.Addr) == family {
-			p.sizes[family] |= r.at.sizes()
-		}
-	}
 }
 
 // portRange is what the record of a range has beside that of a port.
@@ -84,13 +54,6 @@ func (p *portRange) equal(o *portRange) bool {
 func rangeIn(t *servicemodel.Table, k servicemodel.FrontendKey) *portRange {
 	first := t.FirstRange(k.Addr)
 	return &portRange{blocks: slices.Collect(t.OwnBlocks(k)), first: first != nil && first.Key == k}
-}
-
-func (p *portRange) sizes() (s blockSizes) {
-	for _, b := range p.blocks {
-		s |= 1 << b.Bits
-	}
-	return s
 }
 
 // elements passes on the elements by which packets find the range.
@@ -176,7 +139,7 @@ func hashedClients(t *servicemodel.Table, fe *servicemodel.Frontend) string {
 }
 
 // rangeSets lists the sets of ranges.
-func rangeSets(f *nft.Family, sizes blockSizes) []*nft.Set {
+func rangeSets(f *nft.Family, shape shape) []*nft.Set {
 	mark := []nft.Field{nft.FieldMark}
 	l := []*nft.Set{
 		{Name: kindRange + "s", Key: []nft.Field{f.Addr, nft.FieldProto, f.Addr}, Data: mark,
@@ -190,7 +153,7 @@ func rangeSets(f *nft.Family, sizes blockSizes) []*nft.Set {
 	for _, rest := range verdictSets {
 		l = append(l, &nft.Set{Name: kindRange + rest, Key: mark})
 	}
-	for _, b := range sizes.bits() {
+	for _, b := range shape.blockBits() {
 		l = append(l, &nft.Set{Name: blockMap(b), Key: []nft.Field{nft.FieldPort, f.Addr,
 			nft.FieldProto}, Data: mark, Flags: nft.SetMap})
 	}
@@ -200,7 +163,7 @@ func rangeSets(f *nft.Family, sizes blockSizes) []*nft.Set {
 
 // addIfRanges appends a rule to a chain if the table has ranges.
 func (b *builder) addIfRanges(c *nft.ProgramChain, parts ...nft.Rule) {
-	if b.sizes != 0 {
+	if b.shape.hasRanges() {
 		c.Add(parts...)
 	}
 }
@@ -214,7 +177,7 @@ const (
 // ranges makes the chains by which packets find their range. An exact port and a node port win over
 // a range. The answers of routers about packets of a range have no ports.
 func (b *builder) ranges() {
-	if b.sizes == 0 {
+	if !b.shape.hasRanges() {
 		return
 	}
 	at := b.Chain(chainAtRange)
@@ -222,7 +185,7 @@ func (b *builder) ranges() {
 	c := b.Chain(chainFindRange)
 	c.Add(b.in(kindService, kindService+"s"), nft.Return)
 	c.Add(b.in(kindNodePort, kindNodePort+"s"), b.f.Daddr.In(setNodeAddrs), nft.Return)
-	for _, bits := range b.sizes.bits() {
+	for _, bits := range b.shape.blockBits() {
 		key := nft.Concat{nft.PortPrefix(nft.DPort, bits), b.f.Daddr, nft.L4Proto}
 		c.Add(nft.SetMark(key.Map(blockMap(bits))), nft.Goto(chainAtRange))
 	}
@@ -243,7 +206,7 @@ func (b *builder) leadRanges(pre, out *nft.ProgramChain) {
 // sent ends a rule for packets that IPVS has sent on translated, and that had a mark of a virtual
 // server. A table with ranges needs the mark until they are masqueraded.
 func (b *builder) sent() nft.Rule {
-	if b.sizes != 0 {
+	if b.shape.hasRanges() {
 		return nft.MarkOr(sentMark)
 	}
 	return nft.MarkAnd(0)
@@ -269,7 +232,7 @@ func (c *companion) takeRanges(f *nft.Family, raw *rawTable) error {
 		if _, restricted := raw.elems[setRangeRestricted][string(e.Data)]; restricted {
 			r.fe.Sources = append([]netip.Prefix{}, sources[mark]...)
 		}
-
+		r.takeMasqueradeIP(raw, kindRange, string(e.Data))
 		c.records[k] = r
 		all = append(all, &servicemodel.Frontend{Key: k, Service: r.fe.Service})
 	}

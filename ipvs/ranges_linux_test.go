@@ -38,7 +38,7 @@ func rangeState(rng *rand.Rand) sm.State {
 			s.ExternalTrafficPolicy = sm.PolicyLocal
 		}, func(s *sm.Service) {
 			s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
-		}} {
+		}, givenSource} {
 			if rng.IntN(2) == 0 {
 				edit(svc)
 			}
@@ -100,7 +100,7 @@ func (b *backend) requireRange(t *testing.T, raw *rawTable, table *sm.Table, k s
 	if l := table.RangesAt(k.Addr, k.Protocol, k.Port); len(l) > 0 {
 		want = b.pl.have.companion.records[l[0].Key].at.mark
 	}
-	for _, bits := range allSizes.bits() {
+	for _, bits := range allBlocks.blockBits() {
 		first := uint16(uint32(k.Port) >> (16 - bits) << (16 - bits))
 		e, found := raw.elems[blockMap(bits)][string(nft.AppendBlock(nil, first, k))]
 		if found {
@@ -111,6 +111,11 @@ func (b *backend) requireRange(t *testing.T, raw *rawTable, table *sm.Table, k s
 	}
 
 	require.Equal(t, want, got, k)
+}
+
+// givenSource gives the source of masqueraded connections.
+func givenSource(s *sm.Service) {
+	s.MasqueradeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.99"), netip.IPv6Unspecified()}
 }
 
 // oneRange has one service with a range.
@@ -130,12 +135,12 @@ func TestDamageOfARangeIsRepaired(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	e := r.engine()
-	r.apply(e, oneRange())
+	r.apply(e, oneRange(givenSource))
 	want := r.state()
 	repaired := func(what string) {
 		t.Helper()
 		require.NotEqual(t, want, r.state(), what)
-		require.NotEmpty(t, r.apply(r.engine(), oneRange()).Drift, what)
+		require.Positive(t, r.apply(r.engine(), oneRange(givenSource)).Stats.Messages, what)
 		require.Equal(t, want, r.state(), what)
 	}
 
@@ -143,6 +148,8 @@ func TestDamageOfARangeIsRepaired(t *testing.T) {
 		"nft flush map ip kernlb-ipvs range-blocks-13",
 		"nft flush map ip kernlb-ipvs ranges",
 		"nft flush set ip kernlb-ipvs range-addresses",
+		"nft flush map ip kernlb-ipvs range-masquerade-ips",
+		"nft flush chain ip kernlb-ipvs range-source",
 		"nft flush chain ip kernlb-ipvs find-range",
 		"nft add element ip kernlb-ipvs range-drop { 7 }",
 		"nft add element ip kernlb-ipvs range-blocks-13 { 7 . 10.96.0.10 . tcp : 7 }",

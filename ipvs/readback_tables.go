@@ -80,8 +80,8 @@ func (c *companion) take(f *nft.Family, raw *rawTable, mark uint32) error {
 	if c.rules.MasqueradeMark != 0 && !c.rules.Equal(rules) {
 		return errors.New("it was made for other settings")
 	}
-	sizes := sizesOf(raw)
-	sets, program, wanted := tableOf(f, rules, mark, sizes)
+	shape := shapeOf(raw)
+	sets, program, wanted := tableOf(f, rules, mark, shape)
 	if !wanted {
 		return fmt.Errorf("the node does not serve %v", f.Model)
 	}
@@ -105,7 +105,7 @@ func (c *companion) take(f *nft.Family, raw *rawTable, mark uint32) error {
 	if err := one.requireElements(f, raw, tunables); err != nil {
 		return err
 	}
-	c.rules, c.sizes[nft.FamilyIndex(f.Any)] = rules, sizes
+	c.rules, c.shapes[nft.FamilyIndex(f.Any)] = rules, shape
 	for _, set := range addrSets {
 		c.addrs[set] = append(c.addrs[set], one.addrs[set]...)
 	}
@@ -151,7 +151,7 @@ func (c *companion) requireElements(f *nft.Family, raw *rawTable,
 	for name, value := range tunables {
 		add(setSettings, tunableElem(name, value))
 	}
-	for _, s := range setsOf(f, sizesOf(raw)) {
+	for _, s := range setsOf(f, shapeOf(raw)) {
 		have := raw.elems[s.Name]
 		if s == versionSet {
 			continue
@@ -198,9 +198,9 @@ func requireProgram(raw *rawTable, sets []*nft.Set, prog nft.Program) error {
 }
 
 // chainNames are the names of the chains in a companion table. They do not depend on the rules.
-func chainNames(sizes blockSizes) []string {
+func chainNames(s shape) []string {
 	var l []string
-	for _, c := range newProgram(nft.IPv4, servicemodel.Rules{}, 0, sizes) {
+	for _, c := range newProgram(nft.IPv4, servicemodel.Rules{}, 0, s) {
 		l = append(l, c.Name)
 	}
 	return l
@@ -251,11 +251,19 @@ func (c *companion) takeRecords(f *nft.Family, raw *rawTable) error {
 			if _, restricted := raw.elems[setRestricted][key]; restricted {
 				r.fe.Sources = append([]netip.Prefix{}, sources[k]...)
 			}
+			r.takeMasqueradeIP(raw, kind, key)
 			c.records[k] = r
 		}
 	}
 
 	return c.takeRanges(f, raw)
+}
+
+// takeMasqueradeIP reads the source that a frontend gives for masqueraded connections.
+func (r *record) takeMasqueradeIP(raw *rawTable, kind, key string) {
+	if e, given := raw.elems[kind+setMasqIPs][key]; given {
+		r.fe.MasqueradeIP, _ = netip.AddrFromSlice(e.Data)
+	}
 }
 
 // readSources reads the source ranges of frontends.

@@ -27,7 +27,8 @@ func TestEveryFieldOnTheFake(t *testing.T) {
 	dataplanetest.EveryField(t, dataplanetest.Backend{
 		Open: func(ns netns.Namespace) (backends.Backend, error) {
 			return openOn(fake, Config{NetNS: ns}, rawnl.Config{})
-		}}, dataplanetest.FieldsOptions{OneValue: true})
+		}}, dataplanetest.FieldsOptions{OneValue: true, Ranges: true,
+		MasqueradeIPs: true})
 }
 
 // unheldState has a node port in both families. Its clients outside have the endpoints of this
