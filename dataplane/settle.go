@@ -109,7 +109,7 @@ func (s *Status) overdue(err error) {
 	s.Unsettled = err
 }
 
-// earlier returns the shorter of two waits. 0 means no wait.
+// earlier returns the shorter of two waits. 0 means that nothing is due.
 func earlier(a, b time.Duration) time.Duration {
 	if a == 0 || b > 0 && b < a {
 		return b

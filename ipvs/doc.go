@@ -142,9 +142,9 @@
 // comment reads everything and takes over, and then the first writer has a conflict. Settle is such
 // a writer as well. If every writer uses the lock ([backends.Locker]), conflicts are rare.
 //
-// A process that is killed leaves each virtual server with its earlier destinations, with the
-// wanted ones, or with some of those that only one of the two has. A virtual server never lacks a
-// destination that both have, and clients that neither state admits never reach it. The version
+// A process that is killed leaves each virtual server with the earlier destinations, the wanted
+// ones, or those common to both and some of the others. A virtual server never lacks a destination
+// that both have, and clients that neither state admits never reach it. The version
 // says that a commit has not ended, so the next apply reads everything and completes it. One case
 // is left to the next full reading: a writer was stopped for longer than 10 s while another took
 // over, continues, sends commands, and is killed before its next check of the version.

@@ -18,10 +18,9 @@ import (
 // Settle deletes the entries that must go until there are none. An entry can come back: a packet
 // that followed the entry before its deletion is learnt after it. A packet goes through the rules
 // in one RCU read-side section, so Settle waits for a grace period before each reading of all maps.
-// Only
-// existing entries lead to new ones. So the sweep of a commit ends when a reading finds none of its
-// entries, and no packet was under way that began before the commit and the last deletion. One
-// reading serves all commits before it.
+// Only existing entries lead to new ones. So the sweep of a commit ends when a reading finds none
+// of its entries, and no packet was under way that began before the commit and the last deletion.
+// One reading serves all commits before it.
 func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 	if !b.observed || !b.pl.Version.Unswept {
 		return 0, nil

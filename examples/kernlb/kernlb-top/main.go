@@ -77,7 +77,7 @@ func (o *options) parse(args []string, w io.Writer) error {
 
 	switch {
 	case fs.NArg() > 0:
-		return fmt.Errorf("%q is no flag; -h lists them", fs.Arg(0))
+		return fmt.Errorf("unknown argument %q; -h lists the flags", fs.Arg(0))
 	case o.interval < 100*time.Millisecond:
 		return fmt.Errorf("-interval: %v: want 100ms or more", o.interval)
 	case !slices.Contains([]string{"auto", nftables.Name, iptables.Name, ipvs.Name}, o.backend):

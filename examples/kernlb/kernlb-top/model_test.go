@@ -288,7 +288,7 @@ func TestFlags(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{"-interval 1ms": "-interval: 1ms",
 		"-backend x": `-backend: there is no backend "x"`,
-		"x":          `"x" is no flag`, "-page ftp://x": "-page:"} {
+		"x":          `unknown argument "x"`, "-page ftp://x": "-page:"} {
 		var o options
 		err := o.parse(strings.Fields(args), io.Discard)
 		if err == nil {

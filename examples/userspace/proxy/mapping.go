@@ -39,7 +39,7 @@ func ParseRule(s string) (Rule, error) {
 		return r, nil
 	}
 	if r.To, r.ToPort, err = parseAddr(to); err != nil {
-		return Rule{}, fmt.Errorf("%s: must be an address, an address and a port, or none", to)
+		return Rule{}, fmt.Errorf("%s: must be an address, an address and a port, or \"none\"", to)
 	}
 	return r, nil
 }

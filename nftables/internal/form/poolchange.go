@@ -69,6 +69,7 @@ func without(old, new *servicemodel.Pool) []netip.AddrPort {
 	})
 }
 
+// EndpointsOf returns the endpoints of a pool; none if it is nil.
 func EndpointsOf(p *servicemodel.Pool) []netip.AddrPort {
 	if p == nil {
 		return nil
