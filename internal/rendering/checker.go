@@ -100,7 +100,8 @@ func (r *Refusals) frontend(f *servicemodel.Frontend, can *Abilities) {
 		r.Refuse(f.Service, backends.FieldEndPort, strconv.Itoa(int(f.Key.EndPort)), "")
 	}
 	if f.MasqueradeIP.IsValid() && !can.MasqueradeIPs {
-		r.Refuse(f.Service, backends.FieldMasqueradeIPs, f.MasqueradeIP.String(), "nftables can")
+		r.Refuse(f.Service, backends.FieldMasqueradeIPs, f.MasqueradeIP.String(),
+			"nftables and ipvs can")
 	}
 	if can.Frontend != nil {
 		can.Frontend(r, f)

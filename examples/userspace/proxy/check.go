@@ -71,7 +71,7 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 		}
 
 		if a := f.New.MasqueradeIP; a.IsValid() {
-			refuse(f.New.Service, backends.FieldMasqueradeIPs, a.String(), "nftables can")
+			refuse(f.New.Service, backends.FieldMasqueradeIPs, a.String(), "nftables and ipvs can")
 		}
 	}
 
