@@ -43,9 +43,6 @@ func (r *runner) socket(ctx context.Context, to *servicemodel.Candidate) (s *soc
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("send from %v: %w", r.report.Client, err), s.close())
 	}
-	r.mu.Lock()
-	r.used[s.src.Port()] = true
-	r.mu.Unlock()
 	if to == nil || r.Direct {
 		return s, nil
 	}
@@ -129,6 +126,10 @@ func (s *socket) begin() error {
 		return nil
 	}
 
+	if errors.Is(err, unix.ENETUNREACH) {
+		return fmt.Errorf("send to %v: %w: there is no route to it, see docs/sharing.md", s.dst,
+			err)
+	}
 	return fmt.Errorf("send to %v: %w", s.dst, err)
 }
 

@@ -54,7 +54,8 @@ func FindNamespace(addr netip.Addr) (netns.Namespace, error) {
 		return netns.Namespace(found), nil
 	}
 	return "", fmt.Errorf("no network namespace of this machine has the address %v (%d could not "+
-		"be read): name the namespace of the client", addr, denied)
+		"be read): name the namespace of the client; kernlb trace -live follows packets "+
+		"of a client on another machine", addr, denied)
 }
 
 // has reports whether a namespace has an address.

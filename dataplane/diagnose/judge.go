@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -45,7 +46,55 @@ func (c *Config) judgeModel(p servicemodel.Packet, pod bool) (servicemodel.Decis
 		why = d.Reason
 	}
 	return d, &Fault{Refused, fmt.Sprintf("the connection is %v: %s", brief(d), why),
-		"kernlb explain NAMESPACE/NAME -f FILE shows the service, and how each endpoint is used"}
+		doRefused(&d, &want.Cause)}
+}
+
+// doRefused says what to do about a service that refuses connections.
+func doRefused(d *servicemodel.Decision, c *servicemodel.Cause) string {
+	if d.Frontend == nil {
+		return "kernlb show lists the services"
+	}
+	do := fmt.Sprintf("kernlb explain %v, with the same flags -f and -node, shows how each "+
+		"endpoint is used", d.Frontend.Service.Name)
+	if c.Kind == "no-port" {
+		do = fmt.Sprintf("name the port of the EndpointSlice as the service's: %q; ",
+			d.Frontend.Service.Port) + do
+	}
+	return do
+}
+
+// others notes what the tables say of the other addresses of a service port, which get no packets,
+// and of clients from outside.
+func (r *Report) others(c *Config, p servicemodel.Packet, pod bool,
+	asked *servicemodel.Decision) {
+	table := cmp.Or(c.Wanted, c.Table)
+	var rest []string
+	for _, f := range table.FrontendsOfService(asked.Frontend.Service.Name) {
+		here, family := f.Key == asked.Frontend.Key, f.Key.Family()
+		if f.Service != asked.Frontend.Service || here && asked.Outcome != servicemodel.Balanced ||
+			family != servicemodel.FamilyOf(p.Src.Addr()) {
+			continue
+		}
+
+		var fault *Fault
+		if !f.Key.NodePort() && !here {
+			p.Dst = netip.AddrPortFrom(f.Key.Addr, f.Key.Port)
+			_, fault = c.judgeModel(p, pod)
+		}
+
+		switch cause := table.Cause(f); {
+		case cause.Kind != "":
+			r.note("at %v clients from outside are refused: %v", f.Key, cause)
+		case fault != nil:
+			r.note("at %v: %s", f.Key, fault.Says)
+		case !here:
+			rest = append(rest, f.Key.String())
+		}
+	}
+
+	if len(rest) > 0 {
+		r.note("not asked: %s", strings.Join(rest, ", "))
+	}
 }
 
 // judgeDrift puts changed objects of kernlb before a fault that they can cause.

@@ -44,6 +44,7 @@ type Kind string
 
 // The kinds of faults, in the order in which a connection meets them.
 const (
+	Conflict       Kind = "conflict"        // another service has the address
 	NoService      Kind = "no-service"      // nothing answers at the address
 	NotProgrammed  Kind = "not-programmed"  // the kernel does not match the desired state
 	WrongPods      Kind = "pod-network"     // the client is a pod, and does not count as one
@@ -78,8 +79,9 @@ type Endpoint struct {
 	Endpoint netip.AddrPort `json:"endpoint"`
 	// Says is the result of a connection to it: "answers", or what is wrong.
 	Says string `json:"says"`
-	// Begun, Answered and Reset count the connections of clients to the endpoint in the table of
-	// connections: without an answer, with one, and those that ended with a reset.
+	// Begun, Answered and Reset count the connections of other clients to the endpoint in the table
+	// of connections: without an answer, with one, and those that ended with a reset. Connections
+	// that this node refused or dropped are not there.
 	Begun    int `json:"begun"`
 	Answered int `json:"answered"`
 	Reset    int `json:"reset"`
@@ -142,8 +144,8 @@ func (r *Report) String() string {
 	for _, e := range r.Endpoints {
 		fmt.Fprintf(&b, "  %v: %s", e.Endpoint, e.Says)
 		if e.Begun+e.Answered+e.Reset > 0 {
-			fmt.Fprintf(&b, "; clients: %d answered, %d without an answer, %d reset", e.Answered,
-				e.Begun, e.Reset)
+			fmt.Fprintf(&b, "; other clients in conntrack: %d answered, %d without an answer, "+
+				"%d reset", e.Answered, e.Begun, e.Reset)
 		}
 
 		b.WriteByte('\n')

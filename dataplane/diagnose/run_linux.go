@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,8 +44,7 @@ type runner struct {
 	packet       servicemodel.Packet
 	decision     servicemodel.Decision
 
-	mu   sync.Mutex
-	used map[uint16]bool // source ports of connections that the run made
+	mu sync.Mutex // for routes
 }
 
 // Run diagnoses. It needs CAP_NET_ADMIN and CAP_NET_RAW, and CAP_SYS_ADMIN if the client is in
@@ -57,6 +57,9 @@ func Run(ctx context.Context, cfg *Config) (*Report, error) {
 	defer r.close()
 	if err := r.walk(ctx); err != nil {
 		return nil, fmt.Errorf("diagnose: %w", err)
+	}
+	if r.decision.Frontend != nil {
+		r.report.others(r.Config, r.packet, r.pod, &r.decision)
 	}
 	r.report.judgeDrift(r.Drift)
 	return r.report, nil
@@ -108,8 +111,7 @@ func begin(cfg *Config) (*runner, error) {
 	if cfg == nil || cfg.Table == nil || !cfg.To.Protocol.Valid() || cfg.To.NodePort() {
 		return nil, errors.New("fields To and Table are required, and To has an address")
 	}
-	r := &runner{Config: cfg, report: &Report{To: cfg.To, Client: cfg.Source, Steps: []string{}},
-		used: map[uint16]bool{}}
+	r := &runner{Config: cfg, report: &Report{To: cfg.To, Client: cfg.Source, Steps: []string{}}}
 	if err := r.open(); err != nil {
 		r.close()
 		return nil, err
@@ -291,6 +293,9 @@ func (r *runner) endpoints(ctx context.Context) error {
 		r.report.Endpoints = append(r.report.Endpoints, e)
 	}
 
+	if answered > 0 && r.To.Protocol == servicemodel.TCP {
+		r.report.note("not tested: answers of full size; fetch a large page")
+	}
 	if answered == len(l) {
 		r.report.ok("each endpoint answers when it is asked alone")
 	}
@@ -354,11 +359,10 @@ func (r *runner) flows(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if f.Original.Src.Addr() == r.report.Client && r.used[f.Original.Src.Port()] {
-			continue
-		}
 		if e := counts[f.Reply.Src]; e != nil {
-			e.count(&f)
+			if f.Original.Src.Addr() != r.report.Client { // which has connections of earlier runs
+				e.count(&f)
+			}
 		} else if at := index.Frontend(&f); at != nil && !index.Serves(at, &f) && living(&f) {
 			stale[fmt.Sprintf("%v to %v", f.Original.Src.Addr(), f.Reply.Src)]++
 		}
@@ -367,8 +371,10 @@ func (r *runner) flows(ctx context.Context) error {
 	for _, way := range slices.Sorted(maps.Keys(stale)) {
 		r.report.add(&Fault{StaleFlow, fmt.Sprintf("%d connections of %s go on, and that is no "+
 			"endpoint of the service now", stale[way], way),
-			"kernlb flows lists them; kernlb apply and watch delete stale flows when they change " +
-				"a service; conntrack -D deletes single ones"})
+			fmt.Sprintf("kernlb flows lists them; kernlb apply and watch delete stale flows when "+
+				"they change a service, and so does a new start of watch without -keep-flows; "+
+				"conntrack -D -p %s --orig-dst %v deletes those of this address",
+				strings.ToLower(r.To.Protocol.String()), r.To.Addr)})
 	}
 
 	return nil

@@ -33,6 +33,8 @@ type Serving struct {
 	// number of warnings.
 	Conflicts int `json:"conflicts,omitzero"`
 	Warnings  int `json:"warnings,omitzero"`
+	// Lost has the first [MaxRejected] of these conflicts.
+	Lost []servicemodel.Conflict `json:"lost,omitempty"`
 	// Rejected has the causes for the first [MaxRejected] of the services that Reject counts, in
 	// the order of their names: one address of each.
 	Rejected []servicemodel.Cause `json:"rejected,omitempty"`
@@ -58,6 +60,7 @@ func ServingOf(s dataplane.Status) *Serving {
 		return nil
 	}
 	v := &Serving{Services: s.State.Len(), Conflicts: len(s.Conflicts),
+		Lost:     s.Conflicts[:min(MaxRejected, len(s.Conflicts))],
 		Warnings: s.Warnings.Len()}
 	refused := map[servicemodel.Name]bool{}
 	for _, r := range s.Refused {

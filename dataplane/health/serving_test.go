@@ -97,7 +97,8 @@ func TestServing(t *testing.T) {
 
 			require.Equal(t, tt.causes, causes)
 			answered := *got
-			got.Rejected = nil
+			require.Len(t, got.Lost, tt.want.Conflicts)
+			got.Rejected, got.Lost = nil, nil
 			require.Equal(t, &tt.want, got)
 			healthy := tt.want.Serve+tt.want.Local == tt.want.Services && tt.want.Conflicts == 0
 			require.Equal(t, healthy, got.All())

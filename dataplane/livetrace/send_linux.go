@@ -126,6 +126,9 @@ func connect(fd, kind int, dst netip.AddrPort) error {
 		return nil
 	}
 
+	if errors.Is(err, unix.ENETUNREACH) {
+		return fmt.Errorf("send to %v: %w: there is no route to it, see docs/sharing.md", dst, err)
+	}
 	return fmt.Errorf("send to %v: %w", dst, err)
 }
 

@@ -339,7 +339,7 @@ func TestSend(t *testing.T) {
 		"Filter.Protocol: sctp: only TCP and UDP": {Dst: at(clusterIP),
 			Protocol: servicemodel.SCTP},
 		"Filter.Dst: want an address and a port": {Protocol: servicemodel.TCP},
-		"is of another family": {Dst: at(clusterIP), Protocol: servicemodel.TCP,
+		"of different address families": {Dst: at(clusterIP), Protocol: servicemodel.TCP,
 			Src: netip.MustParseAddr("fd00::1")},
 	} {
 		cfg.Filter = f

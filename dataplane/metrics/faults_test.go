@@ -106,6 +106,9 @@ var faults = map[string]func(p *patient){
 	"KernlbNodeLosesConnections": func(p *patient) {
 		p.findings = []node.Finding{{Check: node.Forwarding, Severity: node.Error}}
 	},
+	"KernlbNodeMayLoseConnections": func(p *patient) {
+		p.findings = []node.Finding{{Check: node.ReversePath, Severity: node.Warning}}
+	},
 	"KernlbChangedByOthers": func(p *patient) { p.backend.Kernel().Flush() },
 	"KernlbRepairsUndone": func(p *patient) {
 		for range 100 {

@@ -57,7 +57,8 @@ func commands() []command {
 			[]definer{kernelFlags, outputFlag, ipvsFlags}, nil, (*program).probe},
 		{"trace", "-from IP -to IP:PORT/PROTOCOL",
 			"say step by step what happens to a packet, by the manifests or by what the kernel " +
-				"holds; with -live to a real packet, by whose rules",
+				"holds; with -live to a real packet, by whose rules; the exit code is 5 if " +
+				"-until-lost found a lost packet",
 			"trace -from 10.244.1.5 -to 10.96.0.10:80/tcp",
 			[]definer{traceFlags, inputFlags, kernelFlags, outputFlag, nodeFlags, ipvsFlags},
 			checkTrace, (*program).trace},
@@ -68,7 +69,7 @@ func commands() []command {
 			(*program).explain},
 		{"diagnose", "NAMESPACE/NAME or ADDRESS:PORT/PROTOCOL", "connect to a service as a " +
 			"client would, and to each of its endpoints; name the first thing that is wrong, " +
-			"and what to do; the exit code is 1 then",
+			"and what to do; the exit code is 5 then",
 			"diagnose default/web -f services.yaml -from 10.244.1.5",
 			[]definer{diagnoseFlags, inputFlags, kernelFlags, outputFlag, nodeFlags, ipvsFlags},
 			checkDiagnose, (*program).diagnose},

@@ -22,6 +22,7 @@ type diagnoseOptions struct {
 	namespace netns.Namespace          // of the client
 	source    netip.Addr               // of the client
 	at        servicemodel.FrontendKey // what is diagnosed, if it is no service
+	preview   *dataplane.Preview       // of the manifests, nil without
 }
 
 func diagnoseFlags(o *options, fs *flag.FlagSet) {
@@ -71,8 +72,9 @@ func (p *program) diagnose(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	lost := p.lost()
 	targets, err := p.targets(cfg)
-	if err != nil {
+	if err != nil && len(lost) == 0 {
 		return err
 	}
 	var reports []*diagnose.Report
@@ -86,8 +88,14 @@ func (p *program) diagnose(ctx context.Context) error {
 		reports = append(reports, r)
 		fmt.Fprint(&text, r)
 		if r.Fault != nil {
+			lost = nil
 			break
 		}
+	}
+
+	for _, r := range lost {
+		reports = append(reports, r)
+		fmt.Fprint(&text, r)
 	}
 
 	if err := p.print(reports, text.String()); err != nil {
@@ -133,13 +141,39 @@ func (p *program) diagnosis(ctx context.Context) (*diagnose.Config, error) {
 		if err != nil {
 			return nil, p.classify(err)
 		}
-		cfg.Wanted = v.Changes.New
+		cfg.Wanted, d.preview = v.Changes.New, v
 	}
 
 	if d.source.IsValid() && d.namespace == "" && !cfg.Here.Local(d.source) {
 		cfg.From, err = diagnose.FindNamespace(d.source)
 	}
 	return cfg, err
+}
+
+// lost returns a report for each address that the service lost to another one, or for its refusal.
+func (p *program) lost() (l []*diagnose.Report) {
+	add := func(to servicemodel.FrontendKey, kind diagnose.Kind, says, do string) {
+		l = append(l, &diagnose.Report{To: to, Steps: []string{}, Fault: &diagnose.Fault{Kind: kind,
+			Says: says, Do: do}})
+	}
+	if p.opts.diagnose.preview == nil {
+		return nil
+	}
+	for _, r := range p.opts.diagnose.preview.Refused {
+		if r.Service == p.opts.explained && r.Service != (servicemodel.Name{}) {
+			add(servicemodel.FrontendKey{}, diagnose.NotProgrammed, fmt.Sprintf("the service is "+
+				"refused: %v", r.Err), "correct the service, or use another backend")
+		}
+	}
+
+	for _, c := range p.opts.diagnose.preview.Conflicts {
+		if c.Loser.Name == p.opts.explained {
+			add(c.Key, diagnose.Conflict, fmt.Sprintf("%v has %v, so %v does not get it", c.Winner,
+				c.Key, c.Loser), "give one of the services another address or port")
+		}
+	}
+
+	return l
 }
 
 // targets returns the frontends to diagnose: one of each port of the service.

@@ -170,6 +170,10 @@ func moreTroubles() map[string]trouble {
 			"loadBalancerSourceRanges: [192.0.2.0/24]"+ingress), to: "203.0.113.10:80/tcp",
 			make: func(*night) {}, want: "refuses: the connection is dropped: 10.244.1.1 may " +
 				"not connect, only 192.0.2.0/24"},
+		"another service has the address": {manifest: nightManifest("", "") + "---\n" +
+			strings.ReplaceAll(nightManifest("", ""), "name: web", "name: zweb"),
+			to: "default/zweb", make: func(*night) {}, want: "conflict: default/web:http has " +
+				"10.96.0.10:80/tcp, so default/zweb:http does not get it"},
 		"no such service": {to: "10.96.0.11:80", make: func(*night) {},
 			want: "no-service: no service answers at 10.96.0.11:80"},
 		"nothing, on a bridge": {options: netnstest.Options{Bridge: "cni0"}, make: func(*night) {}},
@@ -228,6 +232,28 @@ func TestDiagnoseAnswersScripts(t *testing.T) {
 	require.Len(t, reports, 1)
 	require.Equal(t, diagnose.Refused, reports[0].Fault.Kind)
 	kernlb(t, n.Node.NS, "", exitFailed, "diagnose default/web", "-from", "/no/such/namespace")
+}
+
+// diagnose of a service says what the tables say of the addresses that it does not ask.
+func TestDiagnoseNamesOtherAddresses(t *testing.T) {
+	t.Parallel()
+	for spec, note := range map[string]string{
+		"type: LoadBalancer, loadBalancerSourceRanges: [192.0.2.0/24]" + ingress: "at " +
+			"203.0.113.10:80/tcp: the connection is dropped: 10.244.1.1 may not connect, only " +
+			"192.0.2.0/24",
+		"type: LoadBalancer, externalTrafficPolicy: Local" + ingress: "at 203.0.113.10:80/tcp " +
+			"clients from outside are refused: externalTrafficPolicy is Local",
+		"type: LoadBalancer" + ingress: "not asked: 203.0.113.10:80/tcp",
+	} {
+		t.Run(spec, func(t *testing.T) {
+			t.Parallel()
+			n := newNight(t, netnstest.Options{}, nightManifest("", spec), "-node", "n1")
+			out := done(t, n.Node.NS, "", "diagnose default/web -node n1 -f "+n.file, "-from",
+				n.from)
+			require.Contains(t, out, "  note   "+note)
+			require.Contains(t, out, "  note   not tested: answers of full size")
+		})
+	}
 }
 
 // diagnose makes the trouble, and returns what diagnose prints.

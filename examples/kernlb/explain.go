@@ -188,6 +188,9 @@ func (x *explanation) printService(s *servicemodel.Service) {
 	if s.Scheduler != servicemodel.SchedulerDefault {
 		fmt.Fprintf(x.stdout, ", scheduler %s", s.Scheduler)
 	}
+	if l := s.LoadBalancerSourceRanges; len(l) > 0 {
+		fmt.Fprintf(x.stdout, ", source ranges %v", l)
+	}
 	fmt.Fprintln(x.stdout)
 }
 

@@ -11,7 +11,8 @@
 // and plan leave out services that are invalid or that the backend refuses. They print these
 // services, do everything else, and exit with code 1. Warnings are printed last. Code 3 is for
 // status alone: the kernel is in sync, and clients cannot use some of the services. So is
-// code 4: the services are as they should be, and this node loses connections of clients.
+// code 4: the services are as they should be, and this node loses connections of clients. Code 5 is
+// for diagnose and trace -until-lost, which found something wrong.
 package main
 
 import (

@@ -219,14 +219,20 @@ func writeServing(b *strings.Builder, s *health.Serving) {
 		{s.Nowhere, "without an address at this node"},
 		{s.Refused, "refused"},
 		{s.Kept, "by an earlier definition"},
-		{s.Conflicts, "addresses lost to other services"},
 	} {
 		if n.services > 0 {
 			fmt.Fprintf(b, "; %d %s", n.services, n.what)
 		}
 	}
 
+	if s.Conflicts > 0 {
+		fmt.Fprintf(b, "; conflicts: %d", s.Conflicts)
+	}
+
 	fmt.Fprintln(b)
+	for _, c := range s.Lost {
+		fmt.Fprintln(b, "conflict:", c)
+	}
 	for _, c := range s.Rejected {
 		fmt.Fprintf(b, "rejects: %v at %v: %v\n", c.Service.Name, c.At, c)
 	}

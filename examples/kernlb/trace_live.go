@@ -102,6 +102,9 @@ func (l *liveTrace) describe(t *livetrace.Trace) (livePacket, string) {
 	summary := t.Summary(l.opts.owns)
 	if c := expected.Decision.Cause; t.By != nil && l.opts.owns(*t.By) && c.Kind != "" {
 		summary += ": " + c.String()
+	} else if c.Kind != "" && !t.Works() {
+		summary += fmt.Sprintf("; the service would have %s it anyhow: %v",
+			expected.Decision.Outcome, c)
 	}
 	return livePacket{summary, newTracedPacket(expected), t},
 		fmt.Sprintf("What services say of it:\n%v\nWhat it met:\n%v\n%s\n", expected, t, summary)
@@ -126,6 +129,7 @@ func (l *liveTrace) several(ctx context.Context) error {
 	o := &l.opts.trace
 	var all livePackets
 	var text strings.Builder
+	var lost error
 	for begun := time.Now(); o.count == 0 || len(all.Packets) < o.count; {
 		t, err := l.next(ctx)
 		if err != nil && len(all.Packets) == 0 {
@@ -142,6 +146,7 @@ func (l *liveTrace) several(ctx context.Context) error {
 		fmt.Fprintf(&text, "%d: %v: %s\n", len(all.Packets), t.Packet, one.Summary)
 		if o.untilLost && !t.Works() {
 			fmt.Fprintf(&text, "\n%s", whole)
+			lost = errFault
 			break
 		}
 	}
@@ -156,10 +161,7 @@ func (l *liveTrace) several(ctx context.Context) error {
 		fmt.Fprintf(w, "%s\t%d\t%d\n", to, e.Answered, e.Lost)
 	}
 
-	if err := errors.Join(w.Flush(), l.print(all, text.String())); err != nil {
-		return err
-	}
-	return nil
+	return errors.Join(w.Flush(), l.print(all, text.String()), lost)
 }
 
 // add counts a packet for the endpoint that it was sent to.

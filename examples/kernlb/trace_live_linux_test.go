@@ -49,14 +49,14 @@ func TestTraceFollowsSeveralPackets(t *testing.T) {
 	require.NotRegexp(t, `(?m)[1-9]$`, out[strings.Index(out, "ENDPOINT"):], "some were lost")
 
 	rules(3, "type filter hook input priority 0; tcp dport 8080 drop")(n)
-	out = done(t, n.Node.NS, "", send+" -until-lost")
+	out, _ = kernlb(t, n.Node.NS, "", exitFault, send+" -until-lost")
 	require.Contains(t, out, "no answer of "+silent+" was seen")
 	require.Contains(t, out, "What it met:")
 	require.Regexp(t, `(?m)^`+regexp.QuoteMeta(silent)+` +0 +1$`, out)
 	out = done(t, n.Node.NS, "", send+" -until-lost -count 2 -o json -endpoint "+good)
 	require.Contains(t, out, `"answered": 2,`)
 
-	out = done(t, n.Node.NS, "", live+" -until-lost -endpoint "+silent)
+	out, _ = kernlb(t, n.Node.NS, "", exitFault, live+" -until-lost -endpoint "+silent)
 	require.Contains(t, out, "no answer of "+silent+" was seen")
 	out = done(t, n.Node.NS, "", live+" -count 2 -endpoint "+good)
 	require.Regexp(t, `(?m)^`+regexp.QuoteMeta(good)+` +2 +0$`, out)

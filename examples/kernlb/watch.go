@@ -451,7 +451,7 @@ func (w *watcher) tellManager(_ context.Context, ev dataplane.Event) {
 		text := fmt.Sprintf("%s\nSTATUS=%s holds the services; %d refused", daemon.SdNotifyReady,
 			ev.Backend, len(ev.Refused))
 		if n := len(w.problems()); n > 0 {
-			text += fmt.Sprintf("; %d problems: kernlb status", n)
+			text += fmt.Sprintf("; %s: kernlb status", count(n, "problem"))
 		}
 		notify(text)
 	case dataplane.Failed:
