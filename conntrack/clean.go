@@ -190,7 +190,7 @@ func (c *cleaning) take(ctx context.Context, f *Flow) error {
 	if c.opts.Stale != nil {
 		c.opts.Stale(f)
 	}
-	if f.Protocol == TCP && f.TCP.open() && !c.opts.KeepOpen {
+	if f.Protocol == TCP && f.TCP.Open() && !c.opts.KeepOpen {
 		c.open = append(c.open, *f)
 	} else {
 		c.stale = append(c.stale, *f)

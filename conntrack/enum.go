@@ -128,8 +128,8 @@ var tcpStateNames = [...]string{
 // String returns the name that conntrack(8) prints, and the number of an unknown state.
 func (s TCPState) String() string { return stateName(tcpStateNames[:], uint8(s)) }
 
-// open reports whether both ends may still believe in the connection. Then only a reset ends it.
-func (s TCPState) open() bool { return s >= tcpSynRecv && s <= tcpLastAck }
+// Open reports whether both ends may still believe in the connection. Then only a reset ends it.
+func (s TCPState) Open() bool { return s >= tcpSynRecv && s <= tcpLastAck }
 
 // SCTPState is the state of an SCTP association as conntrack sees it (enum sctp_conntrack,
 // include/uapi/linux/netfilter/nf_conntrack_sctp.h). Zero is the state of other protocols.

@@ -54,8 +54,6 @@ func (f *Flow) Family() Family { return f.family() }
 
 func (f *Flow) Masqueraded() bool { return f.masqueraded() }
 
-func (s TCPState) Open() bool { return s.open() }
-
 func (t *Table) Scan(ctx context.Context, requests []DumpRequest, wants func(*Flow) bool,
 	each func(*Flow) error) error {
 	return t.scan(ctx, requests, wants, each)

@@ -12,8 +12,8 @@ import (
 )
 
 // Check returns the parts of a change set that nftables cannot express on any kernel: schedulers
-// other than random, rr, wrr, sh and mh; forwarding other than NAT; pools whose weights, divided by
-// their greatest common divisor, add up to more than 65,536; and, in tables that are not made by
+// other than random, rr, wrr, sh, mh, lc and wlc; forwarding other than NAT; pools whose weights,
+// divided by their greatest common divisor, add up to more than 65,536; and, in tables not made by
 // servicemodel.Resolve, source ranges of node ports and some combinations of origins whose packets
 // are masqueraded. The errors, which [dataplane.Problems] lists, are *[backends.UnsupportedError]
 // values. Check needs neither a kernel nor Linux. The change set of a whole table is
@@ -71,10 +71,14 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 	return errors.Join(errs...)
 }
 
-// checkParts refuses ranges of ports in parts: ranges of several owners would share elements.
+// checkParts refuses ranges of ports in parts, because ranges of several owners would share
+// elements, and lc and wlc, because their programs live for one change, and feed no shares back.
 func checkParts(c *servicemodel.ChangeSet) error {
-	r := rendering.Abilities{Scheduler: abilities.Scheduler, AnyOrigins: true, Answers: true,
-		Neighbours: true, MasqueradeIPs: true}
+	r := rendering.Abilities{AnyOrigins: true, Answers: true, Neighbours: true, MasqueradeIPs: true,
+		SchedulerHint: "nftables has random, rr, wrr, sh and mh in parts",
+		Scheduler: func(s servicemodel.Scheduler) bool {
+			return abilities.Scheduler(s) && !s.Fed()
+		}}
 	return rendering.Check(Name, c, r)
 }
 
@@ -85,7 +89,8 @@ var abilities = rendering.Abilities{
 		_, ok := form.SchedulerWays[name]
 		return ok
 	},
-	SchedulerHint:  "nftables has random, rr, wrr, sh and mh, and ipvs the others",
+	SchedulerHint: "nftables has random, rr, wrr, sh, mh, lc and wlc, and ipvs the others",
+
 	ForwardingHint: "nftables translates addresses", Answers: true, Neighbours: true, Ranges: true,
 	MasqueradeIPs: true,
 	Frontend: func(r *rendering.Refusals, fe *servicemodel.Frontend) {

@@ -15,7 +15,7 @@ import (
 // A test without a kernel, or a check of manifests, finds out what nftables would refuse.
 func ExampleCheck() {
 	name := sm.Name{Namespace: "default", Name: "web"}
-	state := sm.State{}.WithService(&sm.Service{Name: name, Scheduler: sm.LeastConn,
+	state := sm.State{}.WithService(&sm.Service{Name: name, Scheduler: sm.ShortestDelay,
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 		Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}})
 
@@ -33,5 +33,5 @@ func ExampleCheck() {
 		}
 	}
 	// Output:
-	// default/web true lc
+	// default/web true sed
 }

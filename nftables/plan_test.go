@@ -219,7 +219,7 @@ func TestALargeBatchIsAllocatedOnce(t *testing.T) {
 func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 	t.Parallel()
 	for field, edit := range map[string]func(*servicemodel.Service){
-		"scheduler": func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn },
+		"scheduler": func(s *servicemodel.Service) { s.Scheduler = servicemodel.ShortestDelay },
 		"forwarding": func(s *servicemodel.Service) {
 			s.Forwarding = servicemodel.ForwardDirect
 		},

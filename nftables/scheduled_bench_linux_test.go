@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -82,5 +83,66 @@ func BenchmarkChangeWithScheduler(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// An update of the shares of ten endpoints, or of one weight of the default scheduler, among 1,000
+// services.
+func BenchmarkFeedback(b *testing.B) {
+	base := benchState(1000, 1, servicemodel.LeastConn)
+	name := servicemodel.Name{Namespace: "default", Name: "web-0"}
+	with := func(s servicemodel.State,
+		edit func(i int, e *servicemodel.Endpoint)) servicemodel.State {
+		eps := s.Endpoints(name)
+		for i := range eps {
+			edit(i, &eps[i])
+		}
+		return s.WithEndpoints(name, eps)
+	}
+
+	shares := func(moved int) servicemodel.State {
+		return with(base, func(i int, e *servicemodel.Endpoint) {
+			switch e.Share = []uint16{6, 6, 6, 6, 6, 6, 7, 7, 7, 7}[i]; {
+			case i == 0:
+				e.Share += uint16(moved)
+			case i <= moved:
+				e.Share--
+			}
+		})
+	}
+
+	random := base.WithService(func() *servicemodel.Service {
+		svc := base.Service(name)
+		svc.Scheduler = servicemodel.SchedulerDefault
+		return svc
+	}())
+	weights := func(first uint16) servicemodel.State {
+		return with(random, func(i int, e *servicemodel.Endpoint) {
+			if e.Weight = 10; i == 0 {
+				e.Weight = first
+			}
+		})
+	}
+
+	for _, bb := range []struct {
+		name   string
+		states [2]servicemodel.State
+	}{{"units=1", [2]servicemodel.State{shares(0), shares(1)}},
+		{"units=4", [2]servicemodel.State{shares(0), shares(4)}},
+		{"units=8", [2]servicemodel.State{shares(0), shares(8)}},
+		{"weight", [2]servicemodel.State{weights(11), weights(12)}}} {
+		b.Run(bb.name, func(b *testing.B) {
+			e := benchEngine(b)
+			ok(e.Apply(b.Context(), bb.states[1]))(b)
+			var messages, i int
+			var commit time.Duration
+			for b.Loop() {
+				r := ok(e.Apply(b.Context(), bb.states[i%2]))(b)
+				messages, commit, i = messages+r.Stats.Messages, commit+r.Stats.Duration, i+1
+			}
+
+			b.ReportMetric(float64(messages)/float64(i), "messages/op")
+			b.ReportMetric(float64(commit.Microseconds())/float64(i), "µs-commit/op")
+		})
 	}
 }

@@ -87,16 +87,18 @@ func TestPacketsAreSharedFairly(t *testing.T) {
 
 // arena is a namespace with all clients and endpoints, and a backend in it.
 type arena struct {
-	t      *testing.T
-	ns     *netnstest.NS
-	engine *dataplane.Engine
-	table  *servicemodel.Table
-	given  chan netip.AddrPort // the endpoint that received the last packet
-	port   uint16
+	t       *testing.T
+	ns      *netnstest.NS
+	backend *backend
+	engine  *dataplane.Engine
+	table   *servicemodel.Table
+	given   chan netip.AddrPort // the endpoint that received the last packet
+	port    uint16
 	// prefer is that of the service. Every other endpoint is on this node. Those in failed are not
 	// ready.
 	prefer string
 	failed map[int]bool
+	shares []uint16 // of the endpoints, see servicemodel.Endpoint.Share
 	// received counts the packets at endpoints, and past those that were not translated.
 	received, past atomic.Int64
 }
@@ -117,8 +119,8 @@ func arenaEndpoint6(i int) netip.Addr {
 func newArena(t *testing.T, n int) *arena {
 	t.Helper()
 	ns, b := newNS(t)
-	w := &arena{t: t, ns: ns, engine: dataplane.New(b, nil), given: make(chan netip.AddrPort, 1),
-		port: 1024}
+	w := &arena{t: t, ns: ns, backend: b, engine: dataplane.New(b, nil),
+		given: make(chan netip.AddrPort, 1), port: 1024}
 	require.NoError(t, ns.Do(func() error {
 		for _, args := range [][]string{{"link", "set", "lo", "up"},
 			{"route", "add", "local", "10.0.0.0/8", "dev", "lo"},
@@ -186,7 +188,11 @@ func (w *arena) apply(s servicemodel.Scheduler, weights ...uint16) *dataplane.Re
 				if w.failed[i] {
 					condition = servicemodel.NotReady
 				}
-				eps = append(eps, servicemodel.Endpoint{Addr: a, Condition: condition,
+				var share uint16
+				if i < len(w.shares) {
+					share = w.shares[i]
+				}
+				eps = append(eps, servicemodel.Endpoint{Addr: a, Condition: condition, Share: share,
 					Weight: weight, Node: []string{"here", "there"}[i%2],
 					Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.UDP, Port: 8080}}})
 			}

@@ -18,7 +18,11 @@ func (t *Table) Arrange(like *Table) *Table {
 		if !c.InOld || !c.InNew {
 			continue
 		}
-		if p := arrangeSlots(c.Old, c.New); !p.Equal(c.New) {
+		p := arrangeSlots(c.Old, c.New)
+		if c.Old.Units == nil && p.Scheduler.Fed() && c.Old.equalButUnits(p) {
+			p = c.Old // the backend has no units for shares
+		}
+		if !p.Equal(c.New) {
 			arranged.pools = arranged.pools.Set(c.Key, p)
 		}
 	}

@@ -259,19 +259,16 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 		return
 	}
 
-	for _, s := range pool.Slots {
+	weights := pool.effective()
+	for i, s := range pool.Slots {
 		addr := s.Endpoint.Addr()
 		hairpin := addr == src && t.HasHairpin(src)
 		neighbour := t.rules.MasqueradeNeighbours && !p.FromThisNode && containsAddr(p.Link, addr)
-		weight := s.Weight
-		if pool.Scheduler.even() {
-			weight = 1
-		}
 		ep := s.Endpoint
 		if ep.Port() == 0 {
 			ep = netip.AddrPortFrom(addr, p.Dst.Port())
 		}
-		c := Candidate{Endpoint: ep, Weight: weight}
+		c := Candidate{Endpoint: ep, Weight: weights[i]}
 		if f.Masquerade&d.Origin != 0 || neighbour {
 			c.Masquerade, c.MasqueradeIP = true, f.MasqueradeIP
 		}

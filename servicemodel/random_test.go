@@ -65,10 +65,11 @@ func (r source) service(n sm.Name) *sm.Service {
 		InternalTrafficPolicy: pick(r, sm.PolicyCluster, sm.PolicyLocal),
 		ExternalTrafficPolicy: pick(r, sm.PolicyCluster, sm.PolicyLocal),
 		HealthCheckNodePort:   pick(r, uint16(0), 0, 30099),
-		Scheduler:             pick(r, sm.SchedulerDefault, sm.SchedulerDefault, sm.Maglev),
-		Forwarding:            pick(r, sm.ForwardNAT, sm.ForwardNAT, sm.ForwardDirect),
-		Prefer:                pick(r, "", "", "node", "zone"),
-		SlowStart:             pick(r, 0, 0, time.Minute),
+		Scheduler: pick(r, sm.SchedulerDefault, sm.SchedulerDefault, sm.Maglev,
+			sm.WeightedLC),
+		Forwarding: pick(r, sm.ForwardNAT, sm.ForwardNAT, sm.ForwardDirect),
+		Prefer:     pick(r, "", "", "node", "zone"),
+		SlowStart:  pick(r, 0, 0, time.Minute),
 	}
 	if s.Forwarding == sm.ForwardNAT {
 		s.SilentEndpoints = pick(r, sm.SilentDefault, sm.SilentStay, sm.SilentEject)
@@ -139,7 +140,7 @@ func (r source) endpoint() sm.Endpoint {
 		Condition: pick(r, sm.Ready, sm.Ready, sm.Ready, sm.NotReady, sm.Serving, sm.Terminating,
 			sm.Quiesced),
 		Node: pick(r, "", "n1", "n1", "n2", "n3"), Zone: pick(r, "", "z1", "z2"),
-		Weight: pick(r, uint16(0), 0, 1, 4, 5),
+		Weight: pick(r, uint16(0), 0, 1, 4, 5), Share: pick(r, uint16(0), 0, 0, 0, 7, 30),
 	}
 	for _, name := range []string{"http", "dns", "log"} {
 		if r.chance(80) {

@@ -2,6 +2,7 @@ package servicemodel_test
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -157,18 +158,49 @@ func (r reference) balanced(p sm.Packet, h hit, use map[netip.AddrPort]sm.Endpoi
 		}
 	}
 
-	unit := commonDivisor(use)
+	weights := weightsOf(use, h.svc.Scheduler)
 	for at, e := range use {
 		hairpin := e.Addr == p.Src.Addr() && r.isHairpin(e.Addr)
+		weight := weights[at]
 		if at.Port() == 0 {
 			at = netip.AddrPortFrom(at.Addr(), p.Dst.Port())
 		}
-		list = append(list, fmt.Sprintf("%v*%d/%v%s", at, max(e.Weight, 1)/unit,
+		list = append(list, fmt.Sprintf("%v*%d/%v%s", at, weight,
 			masquerade || hairpin, as))
 	}
 
 	slices.Sort(list)
 	return "balanced " + strings.Join(list, " ")
+}
+
+// weightsOf returns the weights that decide: without a common divisor, or the units of shares.
+func weightsOf(use map[netip.AddrPort]sm.Endpoint, by sm.Scheduler) map[netip.AddrPort]int {
+	out, unit := map[netip.AddrPort]int{}, commonDivisor(use)
+	var shared, weights float64
+	for at, e := range use {
+		out[at] = int(max(e.Weight, 1) / unit)
+		if e.Share > 0 {
+			shared, weights = shared+float64(e.Share), weights+float64(out[at])
+		}
+	}
+
+	if shared == 0 || by != sm.WeightedLC {
+		return out
+	}
+	sorted := slices.SortedFunc(maps.Keys(use), netip.AddrPort.Compare)
+	var shares []float64
+	for _, at := range sorted {
+		share := float64(use[at].Share)
+		if share == 0 {
+			share = shared * float64(out[at]) / weights
+		}
+		shares = append(shares, share)
+	}
+
+	for i, n := range sm.Apportion(shares, sm.FedUnits(len(shares))) {
+		out[sorted[i]] = n
+	}
+	return out
 }
 
 // commonDivisor returns the largest number that divides all weights.

@@ -336,6 +336,9 @@ func (r *resolver) pool(svc *Service, id PoolID, candidates []candidate) sortedP
 
 	p.pool = &Pool{ID: id, Scheduler: svc.Scheduler, Forwarding: svc.Forwarding, Slots: slots}
 	p.pool.reduce(svc)
+	if svc.Scheduler.Fed() {
+		r.feed(p.pool, candidates)
+	}
 	return p
 }
 

@@ -188,6 +188,8 @@ func arrange(like, want *Pool) *Pool {
 	p := *want
 	p.Slots = slots
 	switch {
+	case p.Scheduler.Fed():
+		p.layShares(want.fedByEndpoint(), like)
 	case !p.hashes():
 	case like.hashes() && slices.Equal(like.Slots, slots):
 		p.Units = like.Units // on any scale

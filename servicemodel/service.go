@@ -220,7 +220,7 @@ const (
 
 // Scheduler is a way of choosing an endpoint, named as in IPVS (include/net/ip_vs.h; ipvsadm(8)),
 // or "random". A backend refuses schedulers that it lacks: IPVS lacks random, nftables has random,
-// rr, wrr, sh and mh, and iptables random, rr and sh.
+// rr, wrr, sh, mh and, with [Endpoint.Share], lc and wlc; and iptables random, rr and sh.
 //
 // As in IPVS, rr and lc treat all endpoints alike, whatever the weights are. Shares under dh, fo
 // and ovf do not follow the weights, either. The other schedulers follow the weights.
@@ -459,6 +459,15 @@ type Endpoint struct {
 
 	// Weight is the endpoint's share relative to the other endpoints. Zero means 1.
 	Weight uint16 `json:"weight,omitzero"`
+
+	// Share is how many new connections the endpoint gets at present, relative to the other
+	// endpoints, under [LeastConn] and [WeightedLC] at nftables, whose kernel counts no
+	// connections: a program counts them, and feeds shares back. Zero is the mean of the other
+	// endpoints, by weight. If all are zero, the pool keeps the shares that it has in the kernel;
+	// in the beginning they follow the weights. Shares come true as units of a power of two, at
+	// least 64, so that few of them change at a time; if they are the weights, they come true
+	// exactly. They have no effect elsewhere.
+	Share uint16 `json:"share,omitzero"`
 }
 
 // Condition says whether an [Endpoint] takes connections.

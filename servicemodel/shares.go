@@ -10,28 +10,22 @@ import (
 func (f *Frontend) AffinityText() string { return f.affinityText() }
 
 // Shares returns the shares of new connections that the slots of a pool are to have, from 0 to 1:
-// by weight, or equal ones under [RoundRobin] and [LeastConn], which ignore weights. [DestHash],
-// [LocalityLC], [LocalityLCR], [Failover] and [Overflow] have no shares, so the result is nil.
+// by weight, or equal ones under [RoundRobin] and [LeastConn], which ignore weights, or those that
+// were fed back ([Endpoint.Share]). [DestHash], [LocalityLC], [LocalityLCR], [Failover] and
+// [Overflow] have no shares, so the result is nil.
 func (p *Pool) Shares() []float64 {
 	switch p.Scheduler {
 	case DestHash, LocalityLC, LocalityLCR, Failover, Overflow:
 		return nil
 	}
 
-	weight := func(s Slot) float64 {
-		if p.Scheduler.even() {
-			return 1
-		}
-		return float64(s.Weight)
-	}
-
-	total := 0.
-	for _, s := range p.Slots {
-		total += weight(s)
+	total, weights := 0., p.effective()
+	for _, w := range weights {
+		total += float64(w)
 	}
 	shares := make([]float64, len(p.Slots))
-	for i, s := range p.Slots {
-		shares[i] = weight(s) / total
+	for i, w := range weights {
+		shares[i] = float64(w) / total
 	}
 	return shares
 }

@@ -237,7 +237,7 @@ func equalEndpoints(a, b []Endpoint) bool {
 	for i := range a {
 		e, o := &a[i], &b[i]
 		if e.Addr != o.Addr || e.Condition != o.Condition ||
-			e.Node != o.Node || e.Zone != o.Zone || e.Weight != o.Weight ||
+			e.Node != o.Node || e.Zone != o.Zone || e.Weight != o.Weight || e.Share != o.Share ||
 			!slices.Equal(e.Ports, o.Ports) ||
 			!slices.Equal(e.ForNodes, o.ForNodes) || !slices.Equal(e.ForZones, o.ForZones) {
 			return false

@@ -101,7 +101,8 @@ func (p *Pool) lay(like *Pool, scale int) {
 // keepUnits copies the units of like to p's, as far as endpoints have units left. It returns how
 // many these are.
 func keepUnits(units []int32, left []int, like, p *Pool) (kept int) {
-	if like == nil || !like.hashes() || like.Units == nil && like.weights() > maxUnits {
+	if like == nil || like.hashes() != p.hashes() ||
+		like.Units == nil && like.weights() > maxUnits {
 		return 0
 	}
 	moved := map[netip.AddrPort]int{} // the slots of endpoints that had another
@@ -158,6 +159,9 @@ func (p *Pool) scale() int {
 func (p *Pool) checkUnits() error {
 	if p.Units == nil {
 		return nil
+	}
+	if p.Scheduler.Fed() {
+		return p.checkShares()
 	}
 	left, scale, n := make([]int, len(p.Slots)), p.scale(), 0
 	for i, s := range p.Slots {

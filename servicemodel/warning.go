@@ -384,9 +384,19 @@ func (w *warner) endpoints() {
 	}
 
 	w.addIf(far, "prefer", "no endpoint names its node or zone")
+	w.shares()
 	if c := w.svc.Scheduler; weighed >= 0 && (c.even() || c == DestHash) {
 		w.add(WarnNoEffect, fmt.Sprintf("endpoints[%d].weight", weighed), "the scheduler "+
 			string(c)+" does not follow weights")
+	}
+}
+
+// shares warns about shares that the scheduler does not take.
+func (w *warner) shares() {
+	i := slices.IndexFunc(w.eps, func(e Endpoint) bool { return e.Share > 0 })
+	if i >= 0 && !w.svc.Scheduler.Fed() {
+		w.add(WarnNoEffect, fmt.Sprintf("endpoints[%d].share", i),
+			"only the schedulers lc and wlc have shares that are fed back")
 	}
 }
 

@@ -120,7 +120,7 @@ func TestBackendsThatFailWithoutAKernel(t *testing.T) {
 	w.soon(first)
 
 	for _, wrong := range []string{`{"services": []}`, `{`, `{"services": [{"name": "web",
-		"address": "203.0.113.10:80", "scheduler": "lc"}]}`} {
+		"address": "203.0.113.10:80", "scheduler": "sed"}]}`} {
 		w.write(wrong)
 		for range 2 { // the second one is read after the first was judged
 			w.hangup <- os.Interrupt

@@ -126,7 +126,7 @@ func TestKernelAutoTakesIPVSForItsSchedulers(t *testing.T) {
 	ns := nstest.New(t)
 	leastConn := refusedOne("web", "10.96.0.10")
 	fails(t, ns, leastConn, exitInvalid,
-		"scheduler: lc (nftables has random, rr, wrr, sh and mh, and ipvs the others)",
+		"scheduler: sed (nftables has random, rr, wrr, sh, mh, lc and wlc, and ipvs the others)",
 		"apply -f - --backend nftables")
 
 	probed := done(t, ns, "", "probe")
@@ -139,7 +139,7 @@ func TestKernelAutoTakesIPVSForItsSchedulers(t *testing.T) {
 	out, errs := kernlb(t, ns, leastConn, exitDone, "apply -f - --backend auto")
 	require.Contains(t, out, "ipvs: ")
 	require.Contains(t, errs, "the backend is ipvs, not nftables: nftables cannot express service "+
-		"default/web:http: scheduler: lc")
+		"default/web:http: scheduler: sed")
 	require.Contains(t, done(t, ns, "", "show --backend auto"), "10.96.0.10:80/tcp")
 	fails(t, ns, "", exitInvalid, "ipvs counts all the time by itself", "count --backend auto")
 }

@@ -29,7 +29,7 @@ func brokenServices() string {
 		strings.Replace(serviceManifest("deaf", "10.96.0.6", "", ""), "port: 8080", "port: 9999",
 			1) +
 		serviceManifest("fw", "10.96.0.7", "", "") +
-		serviceManifest("refused", "10.96.0.8", "annotations: {kernlb.io/scheduler: lc}", "")
+		serviceManifest("refused", "10.96.0.8", "annotations: {kernlb.io/scheduler: sed}", "")
 	for name, port := range map[string]string{"local": "30002", "first": "30005",
 		"second": "30005"} {
 		at := strings.Index(s, "name: "+name+", namespace")

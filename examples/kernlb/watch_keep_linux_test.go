@@ -24,7 +24,7 @@ import (
 
 // refusedOne returns a service that nftables cannot express.
 func refusedOne(name, ip string) string {
-	return serviceManifest(name, ip, "annotations: {kernlb.io/scheduler: lc}", "")
+	return serviceManifest(name, ip, "annotations: {kernlb.io/scheduler: sed}", "")
 }
 
 // A service that the backend begins to refuse stays as it was, with its present endpoints, also
@@ -43,8 +43,8 @@ func TestWatchKeepsWhatIsRefused(t *testing.T) {
 	require.Contains(t, w.show(), "10.244.1.7:8080")
 	w.logs("service refused, and left as it was")
 	const said = "refused: default/a, left as it was\n" +
-		"  nftables cannot express service default/a:http: scheduler: lc " +
-		"(nftables has random, rr, wrr, sh and mh, and ipvs the others)\n"
+		"  nftables cannot express service default/a:http: scheduler: sed " +
+		"(nftables has random, rr, wrr, sh, mh, lc and wlc, and ipvs the others)\n"
 	require.Equal(t, said, w.status())
 	for _, probe := range []string{"/healthz", "/livez"} {
 		get(t, w.ns, w.address(), w.address(), probe)

@@ -24,7 +24,6 @@ import (
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	nodechecks "github.com/kernlb/kernlb/dataplane/node"
-	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/examples/command/accepted"
 	"github.com/kernlb/kernlb/examples/command/silent"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -42,7 +41,7 @@ type proxy struct {
 	source  atomic.Pointer[kubeapi.Source] // nil until the API server's first answer
 	engine  *dataplane.Engine
 	give    func(servicemodel.State) // takes states on their way to the engine
-	silent  *silence.Follower        // nil if no endpoint is taken out
+	silent  *silent.Follower         // nil if no endpoint is taken out
 	metrics *metrics.Collector
 	health  *health.Proxy
 	ports   *health.NodePorts

@@ -190,7 +190,7 @@ func TestReloadLosesNoConnection(t *testing.T) {
 
 	w.write(quick + "  backends:\n  - {address: 10.244.1.2:8080, wait: 3}")
 	w.reload(`lb.yaml:7: services[0].backends[0].wait: no such field`)
-	w.write(quick + "  scheduler: lc\n  backends: [{address: 10.244.1.2:8080}]")
+	w.write(quick + "  scheduler: sed\n  backends: [{address: 10.244.1.2:8080}]")
 	w.reload(`lb.yaml:6: services[0].scheduler: nftables cannot express`)
 	w.write("services:\n")
 	w.reload(`lb.yaml:1: services: holds no service`)

@@ -77,7 +77,7 @@ func TestServicesWithoutAKernel(t *testing.T) {
 
 	// The watches of the client may begin late, so that an object is written until it is seen.
 	asks := service() // for what nftables lacks: the service stays as it was
-	asks.Annotations = map[string]string{"kernlb.io/scheduler": "lc"}
+	asks.Annotations = map[string]string{"kernlb.io/scheduler": "sed"}
 	requireSoon(t, `"refused":[{`, func() string {
 		_, err := client.CoreV1().Services("default").Update(ctx, asks, metav1.UpdateOptions{})
 		require.NoError(t, err)

@@ -1,12 +1,16 @@
-// Package silent takes endpoints that do not answer clients out of the states of an engine.
+// Package silent takes endpoints that do not answer clients out of the states of an engine. On
+// nftables, it also counts connections for the schedulers lc and wlc.
 package silent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/leastconn"
 	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -15,21 +19,41 @@ import (
 // again is the time until a watch that failed is retried.
 const again = time.Second
 
+// Follower is a follower of silent endpoints. It gives its states to one that counts connections.
+type Follower struct {
+	*silence.Follower
+	counts *leastconn.Follower
+}
+
 // New returns a follower that gives states to an engine, and logs what it changes. If all is set,
 // services are watched unless they say "stay" (servicemodel.SilentPolicy), and otherwise only those
 // that say "eject".
-func New(e *dataplane.Engine, all bool, log *slog.Logger) (*silence.Follower, error) {
-	return silence.NewFollower(func(s servicemodel.State) { e.Set(s) }, &silence.Config{
+func New(e *dataplane.Engine, all bool, log *slog.Logger) (*Follower, error) {
+	counts, err := leastconn.NewFollower(e, &leastconn.Config{Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	f, err := silence.NewFollower(func(s servicemodel.State) { counts.Set(s) }, &silence.Config{
 		Table: func() *servicemodel.Table { return e.Status().Held },
 		Asked: !all,
 		IPVS:  e.Status().Backend == ipvs.Name,
 		Changed: func(c silence.Change) {
 			log.Warn(c.String(), "service", c.Service, "endpoint", c.Endpoint)
 		}})
+	if err != nil {
+		return nil, errors.Join(err, counts.Close())
+	}
+	return &Follower{Follower: f, counts: counts}, nil
 }
 
+// Close releases the follower's sockets. Run must have returned.
+func (f *Follower) Close() error { return errors.Join(f.Follower.Close(), f.counts.Close()) }
+
 // Run runs the follower until the context ends, which is not an error.
-func Run(ctx context.Context, f *silence.Follower, log *slog.Logger) error {
+func Run(ctx context.Context, f *Follower, log *slog.Logger) error {
+	var counting sync.WaitGroup
+	counting.Go(func() { f.counts.Run(ctx) })
+	defer counting.Wait()
 	for {
 		err := f.Run(ctx)
 		if ctx.Err() != nil {

@@ -47,7 +47,7 @@ var tasks = []task{
 	{"Parts for CNI plugins", "Programs that share an instance, and live for one change.",
 		[]string{"dataplane/part.go", "dataplane/part_change.go"}},
 	{"Check endpoints", "Whether they work, and states that follow.",
-		[]string{"dataplane/checks", "dataplane/silence"}},
+		[]string{"dataplane/checks", "dataplane/silence", "dataplane/leastconn"}},
 	{"Deal with connections", "Flows of conntrack, when endpoints go.",
 		[]string{"dataplane/flows", "conntrack", "conntrack/tuning", "conntrack/timo"}},
 	{"Look at it", "Why a packet goes where it goes, and what an engine does.",

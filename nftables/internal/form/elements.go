@@ -101,7 +101,7 @@ func (w *Writer) verdict(fe *servicemodel.Frontend, outside bool, p *servicemode
 			return
 		}
 
-		class := ClassOf(SlotCount(p))
+		class := ClassOf(EntryCount(p))
 		for than := range class {
 			if isOver(class, than) {
 				member(over, MostSlots(than))

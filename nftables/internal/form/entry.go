@@ -107,7 +107,8 @@ func PoolFrom(id servicemodel.PoolID, s servicemodel.Scheduler, l []Entry,
 	if WayOf(p) != in {
 		return nil
 	}
-	if in == ByHash && slices.ContainsFunc(l, func(e Entry) bool { return e.Slot >= 0 }) {
+	slotted := func(e Entry) bool { return e.Slot >= 0 }
+	if (in == ByHash || in == AtRandom) && slices.ContainsFunc(l, slotted) {
 		return unitsFrom(p, l)
 	}
 	for _, e := range l {
@@ -119,7 +120,7 @@ func PoolFrom(id servicemodel.PoolID, s servicemodel.Scheduler, l []Entry,
 			}
 			p.Slots[e.Slot] = slot
 		case in == ByMaglev: // a further entry of a slot
-		case s != servicemodel.RoundRobin && n > 0 && p.Slots[n-1].Endpoint == e.Endpoint:
+		case !ignoresWeights(s) && n > 0 && p.Slots[n-1].Endpoint == e.Endpoint:
 			p.Slots[n-1].Weight++ // equal endpoints in a row are one slot with a weight
 		default:
 			p.Slots = append(p.Slots, slot)

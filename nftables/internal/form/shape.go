@@ -71,7 +71,7 @@ func (s *Shape) AddPool(p *servicemodel.Pool) {
 		return
 	}
 	w := WayOf(p)
-	if s.Uses |= w; w == AtRandom && ClassOf(SlotCount(p)) >= SmallClasses {
+	if s.Uses |= w; w == AtRandom && ClassOf(EntryCount(p)) >= SmallClasses {
 		s.Uses |= LargePools
 	}
 }

@@ -17,6 +17,7 @@ var SchedulerWays = map[servicemodel.Scheduler]Feature{
 	servicemodel.SchedulerDefault: AtRandom, servicemodel.Random: AtRandom,
 	servicemodel.RoundRobin: InTurn, servicemodel.WeightedRR: InTurn,
 	servicemodel.SourceHash: ByHash, servicemodel.Maglev: ByMaglev,
+	servicemodel.LeastConn: AtRandom, servicemodel.WeightedLC: AtRandom,
 }
 
 // WayOf returns how a packet chooses among a pool's slots.
@@ -36,13 +37,18 @@ func EntryCount(p *servicemodel.Pool) int {
 	switch {
 	case WayOf(p) == ByMaglev:
 		return p.MaglevSize()
-	case p.Scheduler == servicemodel.RoundRobin:
-		return len(p.Slots)
 	case p.Units != nil:
 		return len(p.Units)
+	case ignoresWeights(p.Scheduler):
+		return len(p.Slots)
 	}
 
 	return SlotCount(p)
+}
+
+// ignoresWeights reports whether a slot without units has one element, whatever its weight.
+func ignoresWeights(s servicemodel.Scheduler) bool {
+	return s == servicemodel.RoundRobin || s == servicemodel.LeastConn
 }
 
 // TakesRanges reports whether a range can have a pool: no hash chooses. The registers of the kernel

@@ -87,7 +87,7 @@ func (pl *Planner) poolsChanged(p *Plan, t *TablePlan, fe *servicemodel.Frontend
 		}
 		sameVerdict := form.WayOf(old)|form.WayOf(new) == form.AtRandom &&
 			// packets find their size alike
-			form.ClassOf(form.SlotCount(old)) == form.ClassOf(form.SlotCount(new))
+			form.ClassOf(form.EntryCount(old)) == form.ClassOf(form.EntryCount(new))
 		if !sameVerdict {
 			t.need.AddPool(new)
 			t.differ(func(to form.Sink) { pl.Writer.PoolVerdict(fe, outside, old, to) },

@@ -1,0 +1,29 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/must"
+	"github.com/kernlb/kernlb/nftables"
+)
+
+// Services that ask for least connections get shares, without a flag.
+func TestWatchCountsConnections(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "-backend", "nftables")
+	w.write("a.yaml", serviceManifest("a", "10.96.0.1",
+		"annotations: {kernlb.io/scheduler: lc}", ""))
+	w.start()
+	w.holds("10.96.0.1")
+	backend := must.OK(nftables.New(&nftables.Config{NetNS: w.ns.NetNS()}))(t)
+	defer backend.Close()
+	require.Eventually(t, func() bool {
+		for p := range must.OK(backend.Observe(t.Context(), nil))(t).Table.Pools() {
+			return p.UnitCounts() != nil
+		}
+		return false
+	}, 20*time.Second, 50*time.Millisecond, w.log)
+}
