@@ -11,6 +11,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/checks"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 	"github.com/kernlb/kernlb/ipvs"
@@ -21,6 +22,7 @@ import (
 type balancer struct {
 	engine  *dataplane.Engine
 	monitor *checks.Monitor
+	node    *node.Checker
 	log     *slog.Logger
 	give    func(servicemodel.State) // takes states on their way to the engine
 	silent  func() []silence.Change  // the backends that are out because they do not answer clients
@@ -37,9 +39,10 @@ type balancer struct {
 
 // newBalancer returns a balancer without services. Its monitor must be run.
 func newBalancer(e *dataplane.Engine, log *slog.Logger) (b *balancer, err error) {
-	b = &balancer{engine: e, log: log, file: &config.File{}, reloads: map[bool]int{},
-		give:   func(s servicemodel.State) { e.Set(s) },
-		silent: func() []silence.Change { return nil }}
+	b = &balancer{engine: e, node: newChecker(), log: log, file: &config.File{},
+		reloads: map[bool]int{},
+		give:    func(s servicemodel.State) { e.Set(s) },
+		silent:  func() []silence.Change { return nil }}
 	b.monitor, err = checks.New(&checks.Config{Changed: b.heard})
 	return b, err
 }

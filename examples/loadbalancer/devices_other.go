@@ -8,6 +8,9 @@ import (
 	"net/netip"
 )
 
+// lock does nothing, because the program balances on Linux only.
+func lock() (unlock func(), err error) { return func() {}, nil }
+
 // haveDevice knows devices on Linux only.
 func haveDevice(name string) error {
 	return fmt.Errorf("%s: %w", name, errors.ErrUnsupported)

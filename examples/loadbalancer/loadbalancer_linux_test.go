@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -320,6 +321,65 @@ func TestIPTables(t *testing.T) {
 	w.soon(func() bool { return strings.Contains(w.log.String(), "device gone0") }, "it is said")
 	require.NoError(t, first.Close())
 	w.answers("pod2")
+}
+
+// A start with another backend removes the services of the earlier one. Only one process writes.
+// The cleanup removes what every backend has.
+func TestAnotherBackendLeavesNoOldServices(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(0)
+	w.serve(1)
+	w.write(quick + "  backends: [{address: 10.244.1.1:8080}]")
+	w.start()
+	w.answers("pod1")
+	conns := w.connect(5)
+	first, ended := w.program, w.ended
+	says := fmt.Sprintf("another loadbalancer runs here (process %d)", first.Process.Pid)
+	for i, args := range [][]string{{"-listen", "127.0.0.1:9096"}, {"-cleanup"}} {
+		w.start(args...)
+		require.Error(t, <-w.ended)
+		require.Equal(t, i+1, strings.Count(w.log.String(), says))
+	}
+
+	require.Equal(t, "pod1", w.answer())
+	require.NoError(t, first.Process.Kill())
+	<-ended
+	before, next := "nftables", []string{"iptables"}
+	if os.Getenv("KERNLB_VM") != "" { // it has IPVS
+		next = append(next, "ipvs", "nftables", "ipvs", "iptables")
+	}
+	for i, backend := range next {
+		w.write("%s  backends: [{address: 10.244.1.%d:8080}]", quick, 2-i%2)
+		w.start("-backend", backend)
+		w.answers(fmt.Sprintf("pod%d", 2-i%2))
+		removed := fmt.Sprintf(`level=INFO msg="removed from the kernel" backend=%s`, before)
+		w.soon(func() bool { return strings.Contains(w.log.String(), removed) }, removed)
+		require.Equal(t, i+1, strings.Count(w.log.String(), "removed from the kernel"))
+		before = backend
+		w.kill()
+	}
+
+	require.Zero(t, conns.Ping(30*time.Second).Lost())
+	require.Contains(t, nstest.Run(t, w.Node.NS, "nft list ruleset"), "203.0.113.10")
+	w.start("-cleanup")
+	require.NoError(t, <-w.ended)
+	require.NotContains(t, nstest.Run(t, w.Node.NS, "nft list ruleset"), "203.0.113.10")
+}
+
+// The check and the start say what keeps the node from carrying connections.
+func TestANodeThatDoesNotForwardIsNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	nstest.Run(t, w.Node.NS, "sysctl -qw net.ipv4.ip_forward=0")
+	w.write(quick + "  backends: [{address: 10.244.1.1:8080}]")
+	w.start("-check")
+	require.NoError(t, <-w.ended)
+	const do = "sysctl -w net.ipv4.ip_forward=1"
+	require.Contains(t, w.log.String(), "warning: this node: IPv4 forwarding is off: ")
+	require.Contains(t, w.log.String(), do)
+	w.start()
+	w.soon(func() bool { return strings.Contains(w.log.String(), `do="`+do) }, "the log says it")
 }
 
 // When a backend fails, a UDP client that keeps sending moves to another one.

@@ -4,7 +4,7 @@
 //
 //	loadbalancer -config loadbalancer.yaml [-backend nftables|iptables|ipvs] [-listen ADDRESS]
 //	loadbalancer -config loadbalancer.yaml -check
-//	loadbalancer -cleanup [-backend …]
+//	loadbalancer -cleanup
 //	loadbalancer convert keepalived.conf
 //
 // On SIGHUP the program reads the file again. It reports a broken file and keeps the old one. When
@@ -27,6 +27,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -48,6 +49,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/examples/command/silent"
 	"github.com/kernlb/kernlb/examples/command/version"
@@ -92,7 +94,8 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	f := flag.NewFlagSet("loadbalancer", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // the returned error is enough
 	f.StringVar(&o.config, "config", "loadbalancer.yaml", "what to balance, a `file`")
-	f.StringVar(&o.backend, "backend", "nftables", "nftables, iptables or ipvs")
+	f.StringVar(&o.backend, "backend", "", "nftables, iptables or ipvs (default nftables; with "+
+		"-cleanup all)")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:9095",
 		"`address` of /metrics, /backends, /healthz and the page; empty: none")
 	f.BoolVar(&o.check, "check", false, "say whether the file is right, and end")
@@ -115,12 +118,16 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if f.NArg() > 0 {
 		return fmt.Errorf("there is no command %q", f.Arg(0))
 	}
-	if o.check {
-		return checkFile(o, stdout, stderr)
-	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
+	if o.cleanup {
+		return cleanup(ctx, o, log)
+	}
+	o.backend = cmp.Or(o.backend, nftables.Name)
+	if o.check {
+		return checkFile(ctx, o, stdout, stderr)
+	}
 	err := run(ctx, o, log)
-	if errors.Is(err, context.Canceled) && !o.cleanup {
+	if errors.Is(err, context.Canceled) {
 		log.Info("stopped; the kernel stays as it is")
 		return nil // it was asked to stop, perhaps during its start
 	}
@@ -140,7 +147,8 @@ const usage = `usage:
   loadbalancer [-config FILE] [-backend NAME] [-listen ADDRESS] [-eject-silent]
                                               balance until interrupted
   loadbalancer -check [-config FILE] [-backend NAME]              say what is wrong with the file
-  loadbalancer -cleanup [-backend NAME]       remove all that the program has in the kernel
+  loadbalancer -cleanup [-backend NAME]   remove all that the program has in the kernel, with one
+                                          backend or with all
   loadbalancer convert [-i ID] keepalived.conf    print the file that keepalived's configuration
                                               means; ID is the argument of keepalived's -i
   loadbalancer version
@@ -153,8 +161,8 @@ flags:
 
 // checkFile returns the problems of the file, including what the kernel mechanism cannot express.
 // It writes nothing to the kernel, and needs no privileges: a mechanism that cannot be opened here
-// is only a warning.
-func checkFile(o options, stdout, stderr io.Writer) error {
+// is only a warning, and so is a fault of the node.
+func checkFile(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	f, err := config.Load(o.config)
 	if err == nil {
 		err = haveDevices(f)
@@ -184,9 +192,40 @@ func checkFile(o options, stdout, stderr io.Writer) error {
 	if err := refusals(f, o.backend, nil, inEmpty(try)); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "%s: right for %s: %d services\n", o.config, o.backend,
-		len(f.Services))
+	found, err := faults(ctx, newChecker(), f)
+	if err != nil {
+		return err
+	}
+	for _, n := range found {
+		fmt.Fprintf(stderr, "warning: this node: %s; %s\n", n.Means, n.Do)
+	}
+	services := "services"
+	if len(f.Services) == 1 {
+		services = "service"
+	}
+	_, err = fmt.Fprintf(stdout, "%s: right for %s: %d %s\n", o.config, o.backend,
+		len(f.Services), services)
 	return err
+}
+
+// newChecker returns a checker of the node.
+func newChecker() *node.Checker {
+	return node.NewChecker(&node.Config{Ours: instance.Owns("loadbalancer")})
+}
+
+// faults returns what keeps this node from carrying connections to the backends of a file, if they
+// are up.
+func faults(ctx context.Context, c *node.Checker, f *config.File) ([]node.Finding, error) {
+	states, err := f.Extremes()
+	if err != nil {
+		return nil, err
+	}
+	table, err := servicemodel.Resolve(nil, states[0])
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(c.Report(ctx, table).Findings),
+		func(n node.Finding) bool { return n.Severity == node.Note }), nil
 }
 
 // mechanismChecks say what kernel mechanisms cannot express. They need no kernel.
@@ -264,15 +303,17 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
-	file, err := &config.File{}, error(nil)
-	if !o.cleanup {
-		if file, err = config.Load(o.config); err != nil {
-			return err
-		}
+	file, err := config.Load(o.config)
+	if err != nil {
+		return err
 	}
-
+	unlock, err := lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	var listener net.Listener
-	if o.listen != "" && !o.cleanup { // open it before anything is written
+	if o.listen != "" { // open it before anything is written
 		if listener, err = net.Listen("tcp", o.listen); err != nil {
 			return fmt.Errorf("-listen: %w", err)
 		}
@@ -294,11 +335,6 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	engine := dataplane.New(backend, &dataplane.Config{Logger: log, Flows: keeper})
-	if o.cleanup {
-		_, err := engine.Cleanup(ctx)
-		return errors.Join(err, syncDevices(nil))
-	}
-
 	b, err := newBalancer(engine, log)
 	if err != nil {
 		return err
@@ -316,7 +352,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	g.Go(func() error { return silent.Run(ctx, follower, log) })
 	g.Go(func() error { return b.monitor.Run(ctx) })
 	g.Go(func() error { return engine.Run(ctx, nil) })
-	g.Go(func() error { tellReady(ctx, engine); return nil })
+	g.Go(func() error { return b.started(ctx, file) })
 	if listener != nil {
 		handler, closeHandler := b.handler(keeper, table)
 		defer closeHandler()
@@ -327,11 +363,78 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	return g.Wait()
 }
 
-// tellReady tells the service manager when the kernel holds the services.
-func tellReady(ctx context.Context, engine *dataplane.Engine) {
-	if engine.Wait(ctx, 1) == nil {
-		tell(daemon.SdNotifyReady)
+// started waits until the kernel holds the services. It then tells the service manager, removes the
+// program's objects of other kernel mechanisms, and logs what is wrong with the node.
+func (b *balancer) started(ctx context.Context, f *config.File) error {
+	if b.engine.Wait(ctx, 1) != nil {
+		return nil // it ended, or the log says why
 	}
+	tell(daemon.SdNotifyReady)
+	for _, m := range mechanisms(f.Timeouts) {
+		if m.Name == b.engine.Status().Backend {
+			continue
+		}
+		if err := remove(ctx, m, b.log); err != nil && ctx.Err() == nil {
+			b.log.Warn("services of another backend are still in the kernel", "backend", m.Name,
+				"error", err)
+		}
+	}
+
+	found, err := faults(ctx, b.node, f)
+	for _, n := range found {
+		b.log.Warn("this node", "finding", n.Means, "do", n.Do)
+	}
+	return err
+}
+
+// cleanup removes what the program has in the kernel: with one mechanism, or with all.
+func cleanup(ctx context.Context, o options, log *slog.Logger) error {
+	unlock, err := lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	known := false
+	var errs []error
+	for _, m := range mechanisms(config.Timeouts{}) {
+		if o.backend == "" || o.backend == m.Name {
+			known = true
+			errs = append(errs, remove(ctx, m, log))
+		}
+	}
+
+	if !known {
+		return unknownBackend(o.backend)
+	}
+	return errors.Join(append(errs, syncDevices(nil))...)
+}
+
+// remove removes what the program has in the kernel with a mechanism. One that the kernel lacks has
+// nothing there.
+func remove(ctx context.Context, m backends.Candidate, log *slog.Logger) error {
+	if m.Name == ipvs.Name && !haveIPVS() {
+		return nil
+	}
+	backend, err := m.Open()
+	if errors.Is(err, kernelerr.ErrMissingModule) || errors.Is(err, kernelerr.ErrKernelTooOld) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer backend.Close()
+	stats, err := dataplane.New(backend, nil).Cleanup(ctx)
+	if err == nil && stats.Messages > 0 {
+		log.Info("removed from the kernel", "backend", m.Name)
+	}
+	return err
+}
+
+// haveIPVS reports whether IPVS is loaded. Without it there are no virtual servers, and a request
+// for them would load it.
+func haveIPVS() bool {
+	_, err := os.Stat("/proc/thread-self/net/ip_vs")
+	return err == nil
 }
 
 // tell tells the service manager how the program is doing, if there is one (Type=notify).
@@ -376,5 +479,10 @@ func openBackend(name string, t config.Timeouts) (backends.Backend, error) {
 		}
 	}
 
-	return nil, fmt.Errorf("-backend: %q: must be nftables, iptables or ipvs", name)
+	return nil, unknownBackend(name)
+}
+
+// unknownBackend says that the flag names no kernel mechanism.
+func unknownBackend(name string) error {
+	return fmt.Errorf("-backend: %q: must be nftables, iptables or ipvs", name)
 }

@@ -18,27 +18,24 @@ import (
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/metrics"
-	"github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/dataplane/page"
-	"github.com/kernlb/kernlb/examples/command/instance"
 )
 
 // handler answers /metrics, /healthz and /backends, and shows the page elsewhere, until it is
 // closed.
 func (b *balancer) handler(keeper *flows.Keeper, table *conntrack.Table) (h http.Handler,
 	closeIt func()) {
-	checker := node.NewChecker(&node.Config{Ours: instance.Owns("loadbalancer")})
 	collector := metrics.New(b.engine, &metrics.Config{Flows: keeper, Conntrack: table,
-		Problems: b.problems, Node: checker.Report, Silent: b.silent})
+		Problems: b.problems, Node: b.node.Report, Silent: b.silent})
 	shown := page.New(b.engine, &page.Config{Conntrack: table, Problems: b.problems,
-		Node: checker.Report, Silent: b.silent})
+		Node: b.node.Report, Silent: b.silent})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector, verdicts{b}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	healthy := collector.CountProbes(health.NewProxy(b.engine,
-		&health.ProxyConfig{Problems: b.problems, Node: checker.Report,
+		&health.ProxyConfig{Problems: b.problems, Node: b.node.Report,
 			Silent: b.silent}).Handler())
 	mux.Handle("/healthz", healthy)
 	mux.Handle("/livez", healthy)

@@ -3,7 +3,6 @@
 package instance
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
@@ -39,7 +38,6 @@ type Program struct {
 	Instance string // the table of nf_tables
 	Is       string // a description of the program
 	chains   string // the beginning of its chains' names; empty: as for other instances
-	ipvs     string // its companion table of IPVS; empty: as for other instances
 }
 
 // Programs are the programs whose instances have names of their own. The chains of the default
@@ -49,7 +47,7 @@ func Programs() []Program {
 		{Instance: Default, Is: "kernlb, nodeproxy or kubeproxy", chains: "KUBE"},
 		{Instance: "kernlb-cni", Is: "the CNI plugin"},
 		{Instance: "kernlb-kubeproxy", Is: "kubeproxy in its mode iptables", chains: "KERNLB"},
-		{Instance: "loadbalancer", Is: "the load balancer", chains: "LB", ipvs: "loadbalancer"},
+		{Instance: "loadbalancer", Is: "the load balancer", chains: "LB"},
 	}
 }
 
@@ -65,7 +63,7 @@ func program(name string) Program {
 }
 
 // IPVSTable is the companion table of an instance.
-func IPVSTable(name string) string { return cmp.Or(program(name).ipvs, name+"-ipvs") }
+func IPVSTable(name string) string { return name + "-ipvs" }
 
 // ChainPrefix is the beginning of the names of an instance's chains. For an instance of no known
 // program it has seven characters, because a chain's name has room for no more.
