@@ -35,10 +35,11 @@
 //     one. A client that no endpoint answers does not count at all;
 //   - another endpoint of the service answered a connection meanwhile.
 //
-// Then the follower connects to the endpoint itself, once a second at most. An endpoint that
-// answers is not ejected. So no client can make an endpoint look silent, whatever it sends, and an
-// endpoint that answers only this node stays in. An endpoint that did not answer promptly before,
-// because it is new or slow, is given 3 s instead of 200 ms, for connections and for the question.
+// Then the follower connects to the endpoint itself, once a second at most, and at the same time to
+// another one that answers clients. It ejects the endpoint only if the other one alone answers. So
+// no client can make an endpoint look silent, whatever it sends, and an endpoint that answers only
+// this node stays in. An endpoint that did not answer promptly before, because it is new or slow,
+// is given 3 s instead of 200 ms, for connections and for the question.
 //
 // At most a share of the endpoints of a pool ([Config]) is out at a time, and one endpoint of each
 // pool always stays. If endpoints leave the state, those that have been out longest come back, as
@@ -58,6 +59,7 @@
 //
 // # IPVS
 //
-// The package works with nftables and iptables. IPVS does not mark its flows as translated, so a
-// follower hears of no connections there and ejects nothing.
+// With [Config.IPVS] the package also works with IPVS, whose flows conntrack knows by the reply
+// that they expect (net.ipv4.vs.conntrack, which kernlb's backend sets). Services with direct
+// forwarding or tunnels are not watched: their answers do not pass this node.
 package silence

@@ -323,7 +323,9 @@ func (f *Follower) pools(p place) (out [][]netip.AddrPort) {
 	return out
 }
 
-// ask connects to an endpoint, and tells Run whether it answered.
+// ask connects to an endpoint, and tells Run whether it answered. At the same time it connects to
+// another one that answers clients. If that one does not answer either, this node is too busy, or
+// cut off, and the answer says nothing.
 func (f *Follower) ask(ctx context.Context, p place) {
 	f.mu.Lock()
 	r := f.judge.at(p)
@@ -331,22 +333,34 @@ func (f *Follower) ask(ctx context.Context, p place) {
 	if !r.out && r.prompt {
 		timeout = quick
 	}
+	other, compare := f.judge.control(r, p)
 	f.mu.Unlock()
-	dialer := net.Dialer{Timeout: timeout, KeepAlive: -1}
-	err := f.table.Do(func() error {
-		conn, err := dialer.DialContext(ctx, "tcp", p.endpoint.String())
-		if err == nil {
-			err = conn.Close()
-		}
-		return err
-	})
-	if err != nil && !silent(err) {
+	var otherErr error
+	var both sync.WaitGroup
+	if compare {
+		both.Go(func() { otherErr = f.connect(ctx, other, timeout) })
+	}
+	err := f.connect(ctx, p.endpoint, timeout)
+	both.Wait()
+	if err != nil && (!silent(err) || otherErr != nil) {
 		return // the question was not asked
 	}
 	select {
 	case f.asked <- answer{p, err == nil}:
 	case <-ctx.Done():
 	}
+}
+
+// connect connects to an endpoint from the namespace of the services.
+func (f *Follower) connect(ctx context.Context, at netip.AddrPort, timeout time.Duration) error {
+	dialer := net.Dialer{Timeout: timeout, KeepAlive: -1}
+	return f.table.Do(func() error {
+		conn, err := dialer.DialContext(ctx, "tcp", at.String())
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	})
 }
 
 // silent reports whether an error of a connection says that the endpoint does not answer, and not

@@ -105,7 +105,7 @@ func start(t *testing.T, kind string, pods, clients int) *network {
 	})
 
 	t.Cleanup(func() { stop(); runs.Wait(); _ = n.follower.Close() })
-	require.Eventually(t, func() bool { return !engine.Status().Pending() }, 20*time.Second,
+	require.Eventually(t, func() bool { return !engine.Status().Pending() }, 60*time.Second,
 		10*time.Millisecond)
 	return n
 }

@@ -309,6 +309,20 @@ func (j *judge) need(r *record) int {
 	return max(2, int(math.Ceil(math.Log(chance)/math.Log(share))))
 }
 
+// control returns the endpoint that last answered a client, among those that could stand in for one
+// that is not out yet.
+func (j *judge) control(r *record, p place) (endpoint netip.AddrPort, ok bool) {
+	var best time.Time
+	for other, of := range j.records[p.service] {
+		if !r.out && other != p.endpoint && other.Addr().Is4() == p.endpoint.Addr().Is4() &&
+			!of.out && of.run.total == 0 && of.last.After(best) {
+			endpoint, best, ok = other, of.last, true
+		}
+	}
+
+	return endpoint, ok
+}
+
 // siblings yields the other endpoints of a service port in the same family.
 func (j *judge) siblings(p place) iter.Seq[*record] {
 	return func(yield func(*record) bool) {

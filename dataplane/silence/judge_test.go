@@ -400,3 +400,26 @@ func TestEndpointsComeBackWhenOthersGo(t *testing.T) {
 
 	require.Equal(t, []string{"0 on trial at 20ms", "1 on trial at 40ms"}, w.says(begin))
 }
+
+// An endpoint is compared with the one that answered a client last, and has answered since.
+func TestEndpointsAreComparedWithOneThatAnswers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 4)
+	_, ok := w.control(w.judge.at(w.place(0)), w.place(0))
+	require.False(t, ok)
+	w.connect(1, client(1), 0)
+	w.pass(w.tick)
+	w.connect(2, client(1), 0)
+	w.pass(w.tick)
+	w.connect(3, client(1), 0)
+	w.pass(time.Second)
+	w.answers = func(int) bool { return false }
+	w.connect(3, client(2), never)
+	w.pass(quick + w.tick)
+	other, ok := w.control(w.judge.at(w.place(0)), w.place(0))
+	require.True(t, ok)
+	require.Equal(t, w.endpoints[2], other)
+	w.eject(w.judge.at(w.place(0)), w.place(0), w.now)
+	_, ok = w.control(w.judge.at(w.place(0)), w.place(0))
+	require.False(t, ok, "its return is not compared")
+}

@@ -20,7 +20,8 @@ var failures = map[string]struct{ fail, mend func(n *network) }{
 			// The pod's kernel forgets its route and neighbour with the link.
 			n.saved = n.t.TempDir() + "/ip"
 			run(n.t, n.Pods[0], "(echo link set eth0 up; "+
-				"ip -4 neigh | sed 's/^/neigh replace /; s/PERMANENT/nud permanent/'; "+
+				"ip -4 neigh | sed 's/^/neigh replace /; s/PERMANENT/nud permanent/; "+
+				"s/ used [0-9/]*//; s/ probes [0-9]*//'; "+ // of busybox
 				"ip -4 route show default | sed 's/^/route replace /; s/ *$/ onlink/') > "+
 				n.saved+"; ip link set eth0 down", "sh")
 		},
