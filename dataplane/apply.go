@@ -81,11 +81,22 @@ func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Re
 		return nil, err
 	}
 
-	r.Step = step
+	r.Step = step || onlyShares(r.Changes)
 	e.enter(PhaseSettle)
 	r.Settle, r.Unsettled = e.settle(p.In(ctx))
 	e.succeeded(ctx, r)
 	return r, nil
+}
+
+// onlyShares reports whether nothing changes but shares that are fed back.
+func onlyShares(c *servicemodel.ChangeSet) bool {
+	for _, p := range c.Pools {
+		if p.Old == nil || p.New.UnitCounts() == nil || !slices.Equal(p.Old.Slots, p.New.Slots) {
+			return false
+		}
+	}
+
+	return len(c.Pools) > 0 && len(c.Frontends) == 0
 }
 
 // applyState makes the kernel hold the state of revision rev, while other writers of the instance

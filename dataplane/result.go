@@ -59,7 +59,8 @@ type Result struct {
 	// after a Switch the former backend's objects. The next Apply or Settle tries again, and so
 	// does [Engine.Run]. Nil means that nothing failed.
 	Unsettled error `json:"-"`
-	// Step says that the apply was a step of slow starts ([Engine.Settle]) and not a request.
+	// Step says that the apply was a step of slow starts ([Engine.Settle]) and not a request, or
+	// that it changed only shares ([servicemodel.Endpoint.Share]). Steps are logged at debug level.
 	Step bool `json:"step,omitzero"`
 	// Phases is how long each phase took.
 	Phases Phases `json:"phases"`
