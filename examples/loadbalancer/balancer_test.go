@@ -236,7 +236,7 @@ func TestTheCommandLine(t *testing.T) {
 			"device.yaml:5: services[0].device: none0: Link not found"},
 		{[]string{"-config", "loadbalancer.yaml", "-listen", "8080"}, "", "",
 			"-listen: listen tcp"},
-		{[]string{"start"}, "", "", `no command "start"`},
+		{[]string{"start"}, "", "", `no command "start": see -help`},
 		{[]string{"-colour"}, "", "", "not defined: -colour"},
 		{[]string{"version"}, "loadbalancer ", "", ""},
 		{[]string{"-h"}, "loadbalancer convert [-i ID] keepalived.conf", "", "help requested"},

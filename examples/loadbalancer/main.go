@@ -116,7 +116,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	}
 
 	if f.NArg() > 0 {
-		return fmt.Errorf("there is no command %q", f.Arg(0))
+		return fmt.Errorf("there is no command %q: see -help", f.Arg(0))
 	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	if o.cleanup {
