@@ -71,11 +71,11 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 	return errors.Join(errs...)
 }
 
-// checkParts refuses ranges of ports in parts, because ranges of several owners would share
-// elements, and lc and wlc, because their programs live for one change, and feed no shares back.
+// checkParts refuses lc and wlc in parts: their programs live for one change, and feed no shares
+// back.
 func checkParts(c *servicemodel.ChangeSet) error {
 	r := rendering.Abilities{AnyOrigins: true, Answers: true, Neighbours: true, MasqueradeIPs: true,
-		SchedulerHint: "nftables has random, rr, wrr, sh and mh in parts",
+		Ranges: true, SchedulerHint: "nftables has random, rr, wrr, sh and mh in parts",
 		Scheduler: func(s servicemodel.Scheduler) bool {
 			return abilities.Scheduler(s) && !s.Fed()
 		}}

@@ -72,7 +72,6 @@ func TestPartsAreWhatTheModelSays(t *testing.T) {
 			t.Parallel()
 			ns, _ := newNS(t)
 			cfg := randomConfig() // owners share endpoints and claim the same addresses
-			cfg.Ranges = false    // which parts cannot have
 			cfg.Services, cfg.Nodes = 4, nil
 			g := randstate.New(cfg, rand.New(rand.NewPCG(seed, 9)))
 			rng := rand.New(rand.NewPCG(seed, 4))

@@ -16,9 +16,10 @@ import (
 // the many processes of a CNI plugin, each replace their own part and leave the others alone.
 
 // TakenError says that a part claims an address and port that another owner holds, or that two of
-// its own services claim one. Whatever the kinds, the first owner keeps a frontend. A node port and
-// the same number at one address of the node are different frontends.
+// its own services claim one. Whatever the kinds, the first owner keeps a frontend, and all ports
+// of a range. A node port and the same number at one address of the node are different frontends.
 type TakenError struct {
+	// Key is the frontend of the holder.
 	Key FrontendKey
 	// Holder has the frontend, or is the winner of the two services ([Conflict]). Claimant also
 	// asks for it.
@@ -111,10 +112,12 @@ func (t *Table) Part(owner string) *Table {
 // written to it yet, it has the rules of part. The result has no health checks and no conflicts:
 // part keeps its own.
 //
-// If other owners hold frontends of part, or services of part claim one twice, WithPart returns no
-// table, but a *[TakenError] for each such frontend, joined.
+// If other owners hold ports of part, or services of part claim a frontend twice, WithPart returns
+// no table, but a *[TakenError] for each such frontend, joined. Between owners, an exact port does
+// not win over a range.
 //
-// It costs O(log n) for each object of the owner. If endpoints go that may be hairpins of other
+// It costs O(log n) for each object of the owner, and a walk of the frontends at the address of a
+// range. If endpoints go that may be hairpins of other
 // owners, it also walks the pools of the others.
 func (t *Table) WithPart(owner string, part *Table) (*Table, error) {
 	t = t.orEmpty()
@@ -151,9 +154,11 @@ func (t *Table) taken(owner string, part *Table) error {
 		errs = append(errs, &TakenError{Key: c.Key, Holder: c.Winner, Claimant: c.Loser})
 	}
 	for f := range values(part.orEmpty().frontends.All()) {
-		held := t.frontends.At(f.Key)
-		if held != nil && held.Service.Name.Namespace != owner {
-			errs = append(errs, &TakenError{Key: f.Key, Holder: held.Service, Claimant: f.Service})
+		for _, held := range t.overlapping(f.Key) {
+			if held.Service.Name.Namespace != owner {
+				errs = append(errs, &TakenError{Key: held.Key, Holder: held.Service,
+					Claimant: f.Service})
+			}
 		}
 	}
 

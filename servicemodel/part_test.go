@@ -44,7 +44,7 @@ func TestPartsAreApart(t *testing.T) {
 			next, err := table.WithPart(owner, own)
 			if taken := claimed(own, held[other(owner)]); len(taken) > 0 {
 				require.Nil(t, next)
-				require.Equal(t, taken, takenBy(err))
+				require.ElementsMatch(t, taken, takenBy(err))
 				refused++
 				continue
 			}
@@ -76,14 +76,18 @@ func TestPartsAreApart(t *testing.T) {
 
 func other(owner string) string { return map[string]string{"a": "b", "b": "a"}[owner] }
 
-// claimed returns the keys that services of a part claim twice, and those that the others hold.
+// claimed returns the keys that services of a part claim twice, and those of the others that have a
+// port of the part.
 func claimed(part, others *sm.Table) (keys []sm.FrontendKey) {
 	for c := range part.Conflicts() {
 		keys = append(keys, c.Key)
 	}
 	for f := range part.Frontends() {
-		if others.Frontend(f.Key) != nil {
-			keys = append(keys, f.Key)
+		for o := range others.Frontends() {
+			if o.Key.Addr == f.Key.Addr && o.Key.Protocol == f.Key.Protocol &&
+				o.Key.Port <= f.Key.LastPort() && f.Key.Port <= o.Key.LastPort() {
+				keys = append(keys, o.Key)
+			}
 		}
 	}
 
@@ -163,7 +167,7 @@ func TestTwoPartsAreTheTableOfBothStates(t *testing.T) {
 		whole := mustResolve(t, nil, s)
 		table, err := mustResolve(t, nil, a).WithPart("b", mustResolve(t, nil, b))
 		if err != nil {
-			require.NotEmpty(t, slices.Collect(whole.Conflicts()))
+			require.NotEmpty(t, claimed(mustResolve(t, nil, b), mustResolve(t, nil, a)))
 			continue
 		}
 
@@ -190,6 +194,44 @@ func TestWhoHoldsAFrontendKeepsIt(t *testing.T) {
 	var taken *sm.TakenError
 	require.ErrorAs(t, err, &taken)
 	require.Equal(t, "first", taken.Holder.Name.Namespace)
+}
+
+// Between owners, all ports of a range belong to who came first.
+func TestWhoHoldsARangeKeepsItsPorts(t *testing.T) {
+	t.Parallel()
+	at := func(owner string, port, end uint16) *sm.Table {
+		return tableOf(t, thisNode, webService(func(s *sm.Service) {
+			s.Name.Namespace, s.ClusterIPs = owner, addrs("192.0.2.7")
+			s.Ports[0].Port, s.Ports[0].EndPort, s.Ports[0].NodePort = port, end, 0
+		}))
+	}
+
+	for _, tc := range []struct {
+		held, claimed [2]uint16
+		taken         bool
+	}{
+		{[2]uint16{80, 0}, [2]uint16{81, 90}, false},
+		{[2]uint16{80, 0}, [2]uint16{80, 90}, true},
+		{[2]uint16{90, 0}, [2]uint16{80, 90}, true},
+		{[2]uint16{80, 90}, [2]uint16{85, 0}, true},
+		{[2]uint16{80, 90}, [2]uint16{91, 0}, false},
+		{[2]uint16{80, 90}, [2]uint16{90, 99}, true},
+		{[2]uint16{80, 90}, [2]uint16{1, 65535}, true},
+		{[2]uint16{80, 90}, [2]uint16{82, 84}, true},
+		{[2]uint16{80, 90}, [2]uint16{91, 92}, false},
+	} {
+		first := at("first", tc.held[0], tc.held[1])
+		next, err := first.WithPart("second", at("second", tc.claimed[0], tc.claimed[1]))
+		var taken *sm.TakenError
+		require.Equal(t, tc.taken, errors.As(err, &taken), "%v, %v", tc.held, tc.claimed)
+		require.Equal(t, tc.taken, next == nil)
+		if tc.taken {
+			require.Equal(t, tc.held[0], taken.Key.Port)
+		}
+
+		_, err = first.WithPart("first", at("first", tc.claimed[0], tc.claimed[1]))
+		require.NoError(t, err)
+	}
 }
 
 func TestAStateWithPartsHasTheServicesOfEachOwner(t *testing.T) {

@@ -155,6 +155,23 @@ func (t *Table) firstWith(k FrontendKey, b PortBlock) FrontendKey {
 	return k
 }
 
+// overlapping returns the frontends that have a port in common with a key.
+func (t *Table) overlapping(k FrontendKey) (l []*Frontend) {
+	if k.EndPort == 0 {
+		if f := t.frontends.At(k); f != nil {
+			l = append(l, f)
+		}
+		return append(l, t.rangesAt(k.Addr, k.Protocol, k.Port)...)
+	}
+	for f := range t.frontendsAt(k.Addr) {
+		if f.Key.Protocol == k.Protocol && f.Key.Port <= k.EndPort && k.Port <= f.Key.LastPort() {
+			l = append(l, f)
+		}
+	}
+
+	return l
+}
+
 // FirstRange returns one of the frontends at an address that answer at a range of ports, the same
 // one for equal tables, or nil if there is none.
 func (t *Table) FirstRange(a netip.Addr) *Frontend {

@@ -23,6 +23,7 @@ type forward struct {
 	ports  []uint16
 	end    uint16 // if not zero, the last port is the first of a range
 	target *netnstest.Host
+	source bool // the target sees the listen address as the source
 }
 
 // forwards returns the state of a network with port forwards. The network's name is the namespace
@@ -35,6 +36,11 @@ func forwards(network string, l ...forward) servicemodel.State {
 			Name:        servicemodel.Name{Namespace: network, Name: fmt.Sprint("forward-", i)},
 			ExternalIPs: []netip.Addr{netip.MustParseAddr(f.listen)},
 			Masquerade:  servicemodel.MasqueradeAt(servicemodel.MasqueradeNever)}
+		if f.source {
+			svc.Masquerade = servicemodel.MasqueradeAt(servicemodel.MasqueradeAlways)
+			svc.MasqueradeIPs = svc.ExternalIPs
+		}
+
 		e := servicemodel.Endpoint{Addr: f.target.Addr(svc.ExternalIPs[0])}
 		for _, port := range f.ports {
 			name := fmt.Sprint("p", port)
@@ -141,25 +147,52 @@ func TestIncusForwardsOfNetworks(t *testing.T) {
 	requireNoTarget(t, c, at(otherAt, 80))
 }
 
-// A daemon that knows all networks may also forward ranges, and have a default target for all ports
-// that nothing else forwards.
+// A network may forward ranges, and have a default target for all ports that nothing else forwards.
+// Another network may have other ports of the address, and gets none that is taken.
 func TestIncusForwardsRanges(t *testing.T) {
 	t.Parallel()
 	c := bridged(t)
-	e := dataplane.New(opened(t, c.Node.NS.NetNS(), "incus"), nil)
+	parts := dataplane.NewParts(opened(t, c.Node.NS.NetNS(), "incus"), nil)
+	change := func(network string, l ...forward) {
+		t.Helper()
+		r, err := parts.Apply(t.Context(), network, forwards(network, l...))
+		require.NoError(t, err)
+		require.Empty(t, r.Drift)
+	}
+
 	for _, listen := range []string{listenAt, listenAt6} {
 		ports := forward{listen: listen, ports: []uint16{80, 81, 8080}, end: 8089,
 			target: c.Pods[0]}
 		rest := forward{listen: listen, ports: []uint16{1}, end: 65535, target: c.Pods[1]}
-		apply(t, e, forwards("incusbr0", ports, rest))
+		change("incusbr0", ports, rest)
 		for _, port := range []uint16{80, 81, 8080, 8085} {
 			requireTarget(t, c, at(listen, port), c.Pods[0])
 		}
 		for _, port := range []uint16{8090, 9000} {
 			requireTarget(t, c, at(listen, port), c.Pods[1])
 		}
-		apply(t, e, forwards("incusbr0", rest))
-		requireTarget(t, c, at(listen, 8085), c.Pods[1])
+
+		change("incusbr0", ports)
+		change("incusbr1", forward{listen: listen, ports: []uint16{8090}, end: 8100,
+			target: c.Pods[2]})
+		requireTarget(t, c, at(listen, 8085), c.Pods[0])
+		requireTarget(t, c, at(listen, 8090), c.Pods[2])
+		requireNoTarget(t, c, at(listen, 9000))
+		var taken *servicemodel.TakenError
+		_, err := parts.Apply(t.Context(), "incusbr0", forwards("incusbr0", rest))
+		require.ErrorAs(t, err, &taken)
+		require.Equal(t, uint16(8090), taken.Key.Port)
+		one := forward{listen: listen, ports: []uint16{8100}, target: c.Pods[0]}
+		_, err = parts.Apply(t.Context(), "incusbr2", forwards("incusbr2", one))
+		require.ErrorAs(t, err, &taken)
+
+		change("incusbr1")
+		rest.source = true
+		change("incusbr0", rest)
+		requireNoTarget(t, c, at(otherAt, 80))
+		to := netip.MustParseAddrPort(at(listen, 9000)).Addr()
+		got := send(t, c.Outside[0], servicemodel.TCP, at(listen, 9000))
+		require.Equal(t, to, got.Source.Addr())
 	}
 }
 

@@ -26,7 +26,7 @@ func SetsOf(f *nft.Family, s *Shape) []*nft.Set {
 	for _, k := range s.Kinds() {
 		l = append(l, k.Memberships(f, s)...)
 	}
-	l = append(l, OwnerSets(f)...)
+	l = append(l, OwnerSets(f, s)...)
 	l = append(l, AffinityMapsOf(f, s)...)
 	for _, k := range s.Kinds() {
 		if k == KindNodePort || !s.Has(SourceRanges) {

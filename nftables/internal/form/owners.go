@@ -15,7 +15,8 @@ import (
 // This file is the index of owners. It lets a program find the objects of one owner among the
 // frontends of thousands of others by asking for elements. The kernel holds three things for that:
 //
-// - the map owner-frontends leads from an owner and a number, from 0 on, to a frontend;
+// - the map owner-frontends leads from an owner and a number, from 0 on, to a frontend; if that is
+// a range, the map owner-ranges has the number instead;
 // - the set owner-hairpins has an owner with each address that is a hairpin of it;
 // - an address in hairpins or cluster-ips that several owners need has a comment that counts them:
 // the last of the owners removes the address.
@@ -26,20 +27,30 @@ import (
 
 const (
 	SetOwnerFrontends = "owner-frontends"
+	SetOwnerRanges    = "owner-ranges"
 	SetOwnerHairpins  = "owner-hairpins"
 )
 
 // IsOwners reports whether a set belongs to the index.
-func IsOwners(name string) bool { return name == SetOwnerFrontends || name == SetOwnerHairpins }
+func IsOwners(name string) bool {
+	return name == SetOwnerFrontends || name == SetOwnerRanges || name == SetOwnerHairpins
+}
 
-func OwnerSets(f *nft.Family) []*nft.Set {
-	return []*nft.Set{
-		{Name: SetOwnerFrontends, Key: []nft.Field{nft.FieldMark, nft.FieldMark, nft.FieldMark,
-			nft.FieldMark}, Data: f.FrontendFields(false), Flags: nft.SetMap,
+// OwnerSets lists the sets of the index in a table of a shape.
+func OwnerSets(f *nft.Family, s *Shape) []*nft.Set {
+	number := []nft.Field{nft.FieldMark, nft.FieldMark, nft.FieldMark, nft.FieldMark}
+	l := []*nft.Set{
+		{Name: SetOwnerFrontends, Key: number, Data: f.FrontendFields(false), Flags: nft.SetMap,
 			Comment: "what each owner holds, by number"},
-		{Name: SetOwnerHairpins, Key: []nft.Field{f.Addr, nft.FieldMark, nft.FieldMark,
-			nft.FieldMark}, Comment: "whose hairpins they are"},
+		{Name: SetOwnerHairpins, Key: append([]nft.Field{f.Addr}, number[1:]...),
+			Comment: "whose hairpins they are"},
 	}
+	if s.Has(Ranges) {
+		l = append(l, &nft.Set{Name: SetOwnerRanges, Key: number, Data: KindRange.Key(f),
+			Flags: nft.SetMap, Comment: "which ranges each owner holds, by number"})
+	}
+
+	return l
 }
 
 // ownerID stands for an owner in the index. It is cut from a cryptographic hash, so that no program
@@ -136,7 +147,11 @@ func (o *Ownership) Parts(f *nft.Family, owners []string, t *servicemodel.Table)
 func (o *Ownership) Elements(owner string, to Sink) {
 	id := OwnerIDOf(owner)
 	for n, k := range o.Frontends[owner] {
-		to(SetOwnerFrontends, nft.Elem{Key: id.Number(n), Data: indexed(k)})
+		set := SetOwnerFrontends
+		if KindOf(k) == KindRange {
+			set = SetOwnerRanges
+		}
+		to(set, nft.Elem{Key: id.Number(n), Data: indexed(k)})
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(o.Hairpins[owner]), netip.Addr.Compare) {
 		to(SetOwnerHairpins, nft.Elem{Key: id.Hairpin(a)})

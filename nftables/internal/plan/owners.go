@@ -18,7 +18,7 @@ func (pl *Planner) planOwners(p *Plan) {
 		case pl.Owning != nil:
 			pl.indexOwners(p, t)
 		case !t.Create && !t.Renew:
-			t.flushed = form.OwnerSets(t.Family)
+			t.flushed = form.OwnerSets(t.Family, &t.next.Shape)
 		}
 	}
 
@@ -34,7 +34,7 @@ func (pl *Planner) indexOwners(p *Plan, t *TablePlan) {
 	if t.Create || t.Renew {
 		was = form.NewOwnership()
 	} else if o.Whole {
-		t.flushed = form.OwnerSets(t.Family)
+		t.flushed = form.OwnerSets(t.Family, &t.next.Shape)
 	} else {
 		before.Parts(t.Family, owners, p.Changes.Old)
 		before.Users[form.SetHairpins] = form.AddrUsers{}

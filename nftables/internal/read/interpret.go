@@ -80,13 +80,15 @@ func (r *Reading) frontends(c *servicemodel.Contents) {
 		decoded.Pools = append(decoded.Pools, usual.pool)
 	}
 
+	own := decoded.Frontends
+	decoded.Frontends = slices.Concat(own, r.beside)
 	t, err := servicemodel.NewTable(decoded)
 	if err != nil { // impossible: keys and identities come from maps
 		return
 	}
-	faulty := r.faultyRanges(t)
+	faulty := r.faultyRanges(t, own)
 	used := map[servicemodel.PoolID]bool{}
-	for _, fe := range decoded.Frontends {
+	for _, fe := range own {
 		if !hasPools(t, fe) || fe.Key.EndPort != 0 && faulty[fe.Key.Addr] || !r.verify(t, fe) {
 			continue
 		}
@@ -98,6 +100,10 @@ func (r *Reading) frontends(c *servicemodel.Contents) {
 				c.Pools = append(c.Pools, p)
 			}
 		}
+	}
+
+	for _, fe := range r.beside {
+		r.w.Blocks(t, fe, func(set string, e nft.Elem) { delete(r.Elems[set], string(e.Key)) })
 	}
 }
 
@@ -238,9 +244,10 @@ func (r *Reading) addPort(to []form.Entry, e nft.Elem) {
 
 // faultyRanges returns the addresses of ranges that have a wrong element. Ranges at an address
 // share elements.
-func (r *Reading) faultyRanges(t *servicemodel.Table) map[netip.Addr]bool {
+func (r *Reading) faultyRanges(t *servicemodel.Table,
+	own []*servicemodel.Frontend) map[netip.Addr]bool {
 	var faulty map[netip.Addr]bool
-	for fe := range t.Frontends() {
+	for _, fe := range own {
 		if fe.Key.EndPort != 0 && (!hasPools(t, fe) || !r.right(t, fe)) {
 			if faulty == nil {
 				faulty = map[netip.Addr]bool{}

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rendering"
@@ -31,7 +30,8 @@ type ownerReading struct {
 //
 //  1. The index names the owners' frontends.
 //  2. Their comments, and those of the wanted ones, name their owners and service ports.
-//  3. [dataplane.Flows] needs the frontends of others with the number of a UDP node port.
+//  3. Others have ranges with ports of the owners' ranges, and [dataplane.Flows] needs the
+//     frontends of others with such a port, or with the number of a UDP node port.
 //  4. The sets in which the owners' frontends are say how many slots they have.
 //  5. With their slots, the frontends and pools are known.
 //  6. Some of their endpoints are hairpins of the owners.
@@ -41,7 +41,7 @@ func (p *Parts) readParts(ctx context.Context, r *Reading, c *servicemodel.Conte
 	err := r.run(ctx, []pass{
 		{"ask the index for frontends", o.queryIndex},
 		{"ask for the owners of frontends", o.queryFrontends},
-		{"dump the frontends beside a node port", o.dumpBeside},
+		{"dump the frontends beside node ports and ranges", o.dumpBeside},
 		{"ask for what is said about frontends", o.queryMembers},
 		{"ask for slots", o.reader.querying(o.r.moreSlots)},
 		{"ask for hairpins", o.queryHairpins},
@@ -50,9 +50,6 @@ func (p *Parts) readParts(ctx context.Context, r *Reading, c *servicemodel.Conte
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(o.others, func(a, b *servicemodel.Frontend) int { return a.Key.Compare(b.Key) })
-	o.others = slices.CompactFunc(o.others,
-		func(a, b *servicemodel.Frontend) bool { return a.Key == b.Key })
 	c.Frontends = slices.Concat(c.Frontends, o.have.Frontends, o.others)
 	c.Pools = append(c.Pools, o.have.Pools...)
 	c.ClusterIPs = append(c.ClusterIPs, o.have.ClusterIPs...)
@@ -71,6 +68,9 @@ func (o *ownerReading) queryIndex(ctx context.Context, r *Reading) error {
 			for _, owner := range open {
 				for n := from; n < to; n++ {
 					query(form.SetOwnerFrontends, form.OwnerIDOf(owner).Number(n))
+					if r.Shape.Has(form.Ranges) {
+						query(form.SetOwnerRanges, form.OwnerIDOf(owner).Number(n))
+					}
 				}
 			}
 		})(ctx, r)
@@ -79,10 +79,8 @@ func (o *ownerReading) queryIndex(ctx context.Context, r *Reading) error {
 		}
 		for _, owner := range open {
 			for n := from; n < to; n++ {
-				if e := r.Elems[form.SetOwnerFrontends][string(
-					form.OwnerIDOf(owner).Number(n))]; e != nil {
-					rd := nft.Reader{Bytes: e.Data}
-					have[owner] = append(have[owner], rd.Frontend(r.Family.Any, false))
+				if key, ok := r.indexed(owner, n); ok {
+					have[owner] = append(have[owner], key)
 				}
 			}
 		}
@@ -93,6 +91,19 @@ func (o *ownerReading) queryIndex(ctx context.Context, r *Reading) error {
 	}
 
 	return nil
+}
+
+// indexed returns the owner's n-th frontend in the index.
+func (r *Reading) indexed(owner string, n int) (key servicemodel.FrontendKey, ok bool) {
+	for set, k := range map[string]*form.Kind{form.SetOwnerFrontends: form.KindService,
+		form.SetOwnerRanges: form.KindRange} {
+		if e := r.Elems[set][string(form.OwnerIDOf(owner).Number(n))]; e != nil {
+			rd := nft.Reader{Bytes: e.Data}
+			key, ok = k.ReadKey(&rd, r.Family), true
+		}
+	}
+
+	return key, ok
 }
 
 // queryFrontends asks for the owners' frontends and the wanted ones.
@@ -133,7 +144,9 @@ func (o *ownerReading) isOthers(key servicemodel.FrontendKey, e nft.Elem) bool {
 }
 
 // dumpBeside reads the frontends with the same number as a UDP node port. [dataplane.Flows] needs
-// them to distinguish their flows from flows to the node port.
+// them to distinguish their flows from flows to the node port. It also reads the ranges at the
+// addresses of the owners, and the frontends at the ports of their ranges: others hold these ports,
+// and ranges at an address share elements.
 func (o *ownerReading) dumpBeside(ctx context.Context, r *Reading) error {
 	ports := map[uint16]bool{}
 	for _, key := range o.keys {
@@ -142,34 +155,81 @@ func (o *ownerReading) dumpBeside(ctx context.Context, r *Reading) error {
 		}
 	}
 
-	if len(ports) == 0 {
-		return nil
+	own, ranges := o.byAddress()
+	beside := func(key servicemodel.FrontendKey) bool {
+		at := own[key.Addr]
+		return key.EndPort != 0 && at != nil ||
+			key.EndPort == 0 && key.Protocol == servicemodel.UDP && ports[key.Port] ||
+			slices.ContainsFunc(at, func(k servicemodel.FrontendKey) bool {
+				return k.EndPort != 0 && k.Protocol == key.Protocol && k.Contains(key.Port)
+			})
 	}
-	return o.reader.DumpSet(ctx, r, form.KindService.Registry, func(e nft.Elem) {
-		rd := nft.Reader{Bytes: e.Key}
-		key := rd.Frontend(r.Family.Any, false)
-		if key.Protocol == servicemodel.UDP && ports[key.Port] {
-			o.isOthers(key, e)
+
+	for _, k := range r.Shape.Kinds() {
+		if k == form.KindNodePort || k == form.KindService && !ranges && len(ports) == 0 {
+			continue
 		}
-	})
+		err := o.reader.DumpSet(ctx, r, k.Registry, func(e nft.Elem) {
+			rd := nft.Reader{Bytes: e.Key}
+			if key := k.ReadKey(&rd, r.Family); beside(key) {
+				o.isOthers(key, e)
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+
+	o.sortOthers()
+	return nil
 }
 
-// queryMembers asks in which sets the frontends are. Sets whose keys have more than a frontend are
-// dumped, and the source ranges only if a frontend is restricted.
+// byAddress returns the frontends of the owners, and the wanted ones, by their address, and whether
+// one of them is a range.
+func (o *ownerReading) byAddress() (own map[netip.Addr][]servicemodel.FrontendKey, ranges bool) {
+	l := slices.Clone(o.keys)
+	for _, fe := range o.others { // which have wanted keys
+		l = append(l, fe.Key)
+	}
+
+	own = map[netip.Addr][]servicemodel.FrontendKey{}
+	for _, key := range l {
+		own[key.Addr] = append(own[key.Addr], key)
+		ranges = ranges || key.EndPort != 0
+	}
+
+	return own, ranges
+}
+
+// sortOthers sorts the frontends of others, each once, and tells the reading which are ranges.
+func (o *ownerReading) sortOthers() {
+	slices.SortFunc(o.others, func(a, b *servicemodel.Frontend) int { return a.Key.Compare(b.Key) })
+	o.others = slices.CompactFunc(o.others,
+		func(a, b *servicemodel.Frontend) bool { return a.Key == b.Key })
+	for _, fe := range o.others {
+		if fe.Key.EndPort != 0 {
+			o.r.beside = append(o.r.beside, fe)
+		}
+	}
+}
+
+// queryMembers asks in which sets the frontends are, and for the elements of ranges. Sets whose
+// keys have more than a frontend are dumped, and the source ranges only if a frontend is
+// restricted.
 func (o *ownerReading) queryMembers(ctx context.Context, r *Reading) error {
-	own, dumped := map[servicemodel.FrontendKey]bool{}, []string(nil)
+	own, dumped := map[servicemodel.FrontendKey]bool{}, map[string]*form.Kind{}
 	for _, key := range o.keys {
 		own[key] = true
 	}
 	err := o.reader.querying(func(query queryFunc) {
-		for _, k := range form.Kinds[:2] {
+		for _, k := range r.Shape.Kinds() {
 			sets := k.Memberships(r.Family, &r.Shape)
-			if k == form.KindService {
+			if k != form.KindNodePort {
 				sets = append(sets, &nft.Set{Name: k.SetRestricted()})
 			}
 			for _, set := range sets {
 				if len(set.Key) > len(k.Key(r.Family)) {
-					dumped = append(dumped, set.Name)
+					dumped[set.Name] = k
 					continue
 				}
 
@@ -180,23 +240,44 @@ func (o *ownerReading) queryMembers(ctx context.Context, r *Reading) error {
 				}
 			}
 		}
+
+		for _, key := range o.keys {
+			o.queryRange(key, query)
+		}
 	})(ctx, r)
-	if len(r.Elems[form.KindService.SetRestricted()]) > 0 {
-		dumped = append(dumped, form.KindService.SetSources())
+	for _, k := range []*form.Kind{form.KindService, form.KindRange} {
+		if len(r.Elems[k.SetRestricted()]) > 0 {
+			dumped[k.SetSources()] = k
+		}
 	}
-	for _, set := range dumped {
+
+	for _, set := range slices.Sorted(maps.Keys(dumped)) {
 		if err != nil {
 			break
 		}
 		err = o.reader.DumpSet(ctx, r, set, func(e nft.Elem) {
 			rd := nft.Reader{Bytes: e.Key}
-			if own[rd.Frontend(r.Family.Any, strings.HasPrefix(set, form.KindNodePort.Prefix))] {
+			if own[dumped[set].ReadKey(&rd, r.Family)] {
 				r.Add(set, e)
 			}
 		})
 	}
 
 	return err
+}
+
+// queryRange asks for the elements by which packets find a range, and for its port.
+func (o *ownerReading) queryRange(key servicemodel.FrontendKey, query queryFunc) {
+	if key.EndPort == 0 {
+		return
+	}
+	for b := range key.Blocks() {
+		query(form.BlockMap(b.Bits), nft.AppendBlock(nil, b.First, key))
+	}
+	query(form.SetRangeAddresses, nft.AppendAddr(nil, key.Addr))
+	for _, set := range []string{form.SetRangeToPort, form.SetRangePorts} {
+		query(set, nft.AppendFrontend(nil, key))
+	}
 }
 
 // queryHairpins finds out what all elements mean, and asks which endpoints are hairpins of their

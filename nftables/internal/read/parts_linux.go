@@ -79,7 +79,15 @@ func (p *Parts) sound(crowded bool) bool {
 // tells.
 func (r *Reading) indexFits() bool {
 	n, known := r.Lengths[form.SetOwnerFrontends]
-	return !known || n == r.Lengths[form.KindService.Registry]+r.Lengths[form.KindNodePort.Registry]
+	return !known || n+r.Lengths[form.SetOwnerRanges] == r.frontendCount()
+}
+
+// frontendCount is how many frontends the table has, if the kernel tells.
+func (r *Reading) frontendCount() (n int) {
+	for _, k := range form.Kinds {
+		n += r.Lengths[k.Registry]
+	}
+	return n
 }
 
 // OnlyOwners reports whether only the owners of a reading hold anything. Linux before 6.16 does not
@@ -93,14 +101,14 @@ func (p *Parts) OnlyOwners(ctx context.Context, t *servicemodel.Table) (bool, er
 		for _, l := range r.Index.Frontends {
 			held += len(l)
 		}
-		switch n, known := r.Lengths[form.KindService.Registry]; {
+		switch _, known := r.Lengths[form.KindService.Registry]; {
 		case !r.Exists:
 		case !known:
 			owners, err := p.reader.Owners(ctx, p.table)
 			return !slices.ContainsFunc(owners, func(o string) bool {
 				return !slices.Contains(p.Owners, o)
 			}), err
-		case n+r.Lengths[form.KindNodePort.Registry] != held:
+		case r.frontendCount() != held:
 			return false, nil
 		}
 	}
@@ -112,7 +120,7 @@ func (p *Parts) OnlyOwners(ctx context.Context, t *servicemodel.Table) (bool, er
 func (k *Reader) Owners(ctx context.Context, table string) (owners []string, err error) {
 	seen := map[string]bool{}
 	for _, f := range nft.Families {
-		for _, kind := range form.Kinds[:2] {
+		for _, kind := range form.Kinds {
 			err := k.About(f, table).Elements(ctx, kind.Registry, func(e nft.Elem) error {
 				owner, _, ok := strings.Cut(nft.CommentOf(e.UserData), "/")
 				if ok && !seen[owner] {

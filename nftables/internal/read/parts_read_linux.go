@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -29,13 +28,6 @@ func (p *Parts) read(ctx context.Context, crowded bool) (*servicemodel.Table, er
 	if !p.OtherLayout() {
 		c.Rules = p.Rules
 	}
-	for _, r := range p.Tables {
-		if r.Shape.Has(form.Ranges) && !p.OtherLayout() {
-			p.Text = append(p.Text, "it has ranges of ports, which owners cannot share")
-			return nil, p.unreadable()
-		}
-	}
-
 	p.Whole = !p.sound(crowded)
 	for _, r := range p.Tables {
 		switch {

@@ -48,6 +48,8 @@ type Reading struct {
 	Text    []string // the drift, line by line
 	Partial bool     // the table has more elements, about which the reading did not ask
 	Index   form.Ownership
+	// beside are the ranges of other owners that may share elements with those of the reading.
+	beside []*servicemodel.Frontend
 }
 
 func NewReading(f *nft.Family, name string) *Reading {
