@@ -317,3 +317,8 @@ func resolve(tb testing.TB, prev *sm.Table, s sm.State) *sm.Table {
 	tb.Helper()
 	return ok(sm.Resolve(prev, s))(tb)
 }
+
+// givenSource gives the source of masqueraded connections.
+func givenSource(s *sm.Service) {
+	s.MasqueradeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.99"), netip.IPv6Unspecified()}
+}

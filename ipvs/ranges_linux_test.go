@@ -113,11 +113,6 @@ func (b *backend) requireRange(t *testing.T, raw *rawTable, table *sm.Table, k s
 	require.Equal(t, want, got, k)
 }
 
-// givenSource gives the source of masqueraded connections.
-func givenSource(s *sm.Service) {
-	s.MasqueradeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.99"), netip.IPv6Unspecified()}
-}
-
 // oneRange has one service with a range.
 func oneRange(edit ...func(*sm.Service)) sm.State {
 	svc := goldenService(append([]func(*sm.Service){local, func(s *sm.Service) {
