@@ -167,7 +167,7 @@ func TestMapping(t *testing.T) {
 	}
 
 	const asRange = ": must be an address, an address and a port, or a range"
-	const asTarget = ": must be an address, an address and a port, or none"
+	const asTarget = ": must be an address, an address and a port, or \"none\""
 	for s, want := range map[string]string{
 		"10.96.0.10":           "must be ADDRESS=ADDRESS",
 		"10.96.0.300=none":     "10.96.0.300" + asRange,

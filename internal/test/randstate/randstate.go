@@ -340,5 +340,8 @@ func (g *Source) endpoint(i int) servicemodel.Endpoint {
 	if g.c.Weights {
 		e.Weight = uint16(g.rng.IntN(4))
 	}
+	if g.c.Every && g.chance(0.2) {
+		e.Share = uint16(g.rng.IntN(100))
+	}
 	return e
 }
