@@ -84,11 +84,14 @@ func (r *random) apply(s servicemodel.State) *servicemodel.Table {
 }
 
 // affinityOfIPVS takes from a service the affinity that IPVS refuses: for all of its ports, and of
-// prefixes where pods and others have endpoints of their own.
+// prefixes where pods and others have endpoints of their own, or at ranges.
 func affinityOfIPVS(svc *servicemodel.Service) {
 	a := &svc.SessionAffinity
 	a.WholeService = false
-	if svc.ExternalTrafficPolicy == servicemodel.PolicyLocal {
+	ranged := slices.ContainsFunc(svc.Ports, func(p servicemodel.ServicePort) bool {
+		return p.EndPort != 0
+	})
+	if ranged || svc.ExternalTrafficPolicy == servicemodel.PolicyLocal {
 		a.Bits4, a.Bits6 = 0, 0
 	}
 }
