@@ -109,8 +109,6 @@ var skips = []allowed{
 	{"test race", `examples/loadbalancer\.TestUnits`, `^systemd-analyze is not installed`,
 		"systemd-analyze is installed", "nothing"},
 	{"race", `.*`, `^-short: the race detector allocates, too`, "", "make test"},
-	{"race", `examples/kernlb\.TestTraceFollowsSeveralPackets`, `^-short: on a busy machine`, "",
-		"make test"},
 	{"race", `internal/test/growth\.Test.*`, `^-short: nothing is measured`, "", "make test"},
 	{"race", `examples/command/version\.Test.*`, `^it builds eight programs`, "", "make test"},
 	{"race", `internal/test/release\.Test.*`, `^nothing of it concerns the race`, "", "make test"},
