@@ -90,13 +90,16 @@ func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Re
 
 // onlyShares reports whether nothing changes but shares that are fed back.
 func onlyShares(c *servicemodel.ChangeSet) bool {
+	if c.Rules != nil || len(c.Frontends)+len(c.ClusterIPs)+len(c.Hairpins)+len(c.Health) > 0 {
+		return false
+	}
 	for _, p := range c.Pools {
 		if p.Old == nil || p.New.UnitCounts() == nil || !slices.Equal(p.Old.Slots, p.New.Slots) {
 			return false
 		}
 	}
 
-	return len(c.Pools) > 0 && len(c.Frontends) == 0
+	return len(c.Pools) > 0
 }
 
 // applyState makes the kernel hold the state of revision rev, while other writers of the instance

@@ -19,9 +19,11 @@ func TestSharesAloneAreSteps(t *testing.T) {
 	for _, tt := range []struct {
 		shares [2]uint16
 		port   uint16
+		mark   uint32
 		step   bool
-	}{{[2]uint16{}, 80, false}, {[2]uint16{32, 32}, 80, true}, {[2]uint16{33, 31}, 80, true},
-		{[2]uint16{33, 31}, 81, false}, {[2]uint16{33, 31}, 81, false}} {
+	}{{[2]uint16{}, 80, 1, false}, {[2]uint16{32, 32}, 80, 1, true},
+		{[2]uint16{33, 31}, 80, 1, true}, {[2]uint16{33, 31}, 81, 1, false},
+		{[2]uint16{33, 31}, 81, 1, false}, {[2]uint16{31, 33}, 81, 2, false}} {
 		var eps []servicemodel.Endpoint
 		for i, share := range tt.shares {
 			eps = append(eps, servicemodel.Endpoint{Share: share,
@@ -33,7 +35,7 @@ func TestSharesAloneAreSteps(t *testing.T) {
 			Name: name, Scheduler: servicemodel.LeastConn,
 			ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
 			Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: tt.port}}},
-		).WithEndpoints(name, eps))
+		).WithEndpoints(name, eps).WithNode(servicemodel.Node{MasqueradeMark: tt.mark}))
 		require.NoError(t, err)
 		require.Equal(t, tt.step, r.Step, "%v", tt)
 	}
