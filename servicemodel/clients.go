@@ -14,11 +14,11 @@ type ClientRule struct {
 	// all of them. No rule restricts node ports.
 	Addrs []netip.Addr `json:"addrs,omitempty"`
 
-	// Allow, if not empty, are the only clients that may connect. At an address of a family that it
-	// does not mention, nobody may.
+	// Allow, if not empty, lists the only clients that may connect. If it has no range of a family,
+	// no client may connect at addresses of that family.
 	Allow []netip.Prefix `json:"allow,omitempty"`
 
-	// Deny are clients that may not connect, also if Allow mentions them. Tables hold only what is
+	// Deny lists clients that may not connect, even if Allow contains them. Tables hold only what is
 	// allowed, so each range takes up to 32 ranges there, or 128 for IPv6. A service may have 64 in
 	// all.
 	Deny []netip.Prefix `json:"deny,omitempty"`

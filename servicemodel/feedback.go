@@ -52,7 +52,7 @@ func (p *Pool) effective() []uint16 {
 		switch {
 		case units != nil:
 			out[i] = uint16(units[i])
-		case p.Scheduler.even():
+		case p.Scheduler.Even():
 			out[i] = 1
 		default:
 			out[i] = s.Weight
@@ -72,7 +72,7 @@ func (p *Pool) layShares(want map[netip.AddrPort]int, like *Pool) {
 	known, weights, total := 0, 0, 0
 	counts := make([]int, len(p.Slots))
 	for i, s := range p.Slots {
-		if counts[i] = 1; !p.Scheduler.even() {
+		if counts[i] = 1; !p.Scheduler.Even() {
 			counts[i] = int(s.Weight)
 		}
 		total += counts[i]

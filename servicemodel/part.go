@@ -117,8 +117,8 @@ func (t *Table) Part(owner string) *Table {
 // not win over a range.
 //
 // It costs O(log n) for each object of the owner, and a walk of the frontends at the address of a
-// range. If endpoints go that may be hairpins of other
-// owners, it also walks the pools of the others.
+// range. If endpoints go that may be hairpins of other owners, it also walks the pools of the
+// others.
 func (t *Table) WithPart(owner string, part *Table) (*Table, error) {
 	t = t.orEmpty()
 	if err := t.taken(owner, part); err != nil {

@@ -76,8 +76,8 @@ func TestPartsAreApart(t *testing.T) {
 
 func other(owner string) string { return map[string]string{"a": "b", "b": "a"}[owner] }
 
-// claimed returns the keys that services of a part claim twice, and those of the others that have a
-// port of the part.
+// claimed returns the keys that two services of a part claim, and the keys of other owners that
+// have a port in common with the part.
 func claimed(part, others *sm.Table) (keys []sm.FrontendKey) {
 	for c := range part.Conflicts() {
 		keys = append(keys, c.Key)

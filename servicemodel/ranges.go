@@ -131,9 +131,9 @@ func (t *Table) rangesAt(a netip.Addr, p Protocol, port uint16) (l []*Frontend) 
 	return l
 }
 
-// OwnBlocks yields the blocks by which packets find a range: its blocks, except those that lie in a
-// range before it ([FrontendKey.CompareRange]). No two ranges of an address own the same block, and
-// the smallest owned block with a port belongs to the range that gets its packets.
+// OwnBlocks yields the blocks by which packets find a range: those of its blocks that no earlier
+// range contains ([FrontendKey.CompareRange]). No two ranges of an address own the same block. Of
+// the owned blocks that contain a port, the smallest belongs to the range that gets its packets.
 func (t *Table) OwnBlocks(k FrontendKey) iter.Seq[PortBlock] {
 	return func(yield func(PortBlock) bool) {
 		for b := range k.Blocks() {

@@ -280,8 +280,8 @@ func (s Scheduler) weighs() bool {
 	return !slices.Contains([]Scheduler{RoundRobin, LeastConn, DestHash, Failover, Overflow}, s)
 }
 
-// even reports whether endpoints have equal shares, whatever their weights are.
-func (s Scheduler) even() bool { return s == RoundRobin || s == LeastConn }
+// Even reports whether the scheduler treats all endpoints alike, whatever their weights are.
+func (s Scheduler) Even() bool { return s == RoundRobin || s == LeastConn }
 
 // list joins words with a separator.
 func list[T ~string](l []T, separator string) string {

@@ -385,7 +385,7 @@ func (w *warner) endpoints() {
 
 	w.addIf(far, "prefer", "no endpoint names its node or zone")
 	w.shares()
-	if c := w.svc.Scheduler; weighed >= 0 && (c.even() || c == DestHash) {
+	if c := w.svc.Scheduler; weighed >= 0 && (c.Even() || c == DestHash) {
 		w.add(WarnNoEffect, fmt.Sprintf("endpoints[%d].weight", weighed), "the scheduler "+
 			string(c)+" does not follow weights")
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // setClients makes a rule for all addresses of the service from ranges, of which those behind "!"
-// are denied. If they cannot be understood, nobody may connect.
+// are denied. If they cannot be parsed, all clients are denied.
 func setClients(s *servicemodel.Service, value string) error {
 	var rule servicemodel.ClientRule
 	for word := range strings.SplitSeq(value, ",") {

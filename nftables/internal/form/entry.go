@@ -120,7 +120,7 @@ func PoolFrom(id servicemodel.PoolID, s servicemodel.Scheduler, l []Entry,
 			}
 			p.Slots[e.Slot] = slot
 		case in == ByMaglev: // a further entry of a slot
-		case !ignoresWeights(s) && n > 0 && p.Slots[n-1].Endpoint == e.Endpoint:
+		case !s.Even() && n > 0 && p.Slots[n-1].Endpoint == e.Endpoint:
 			p.Slots[n-1].Weight++ // equal endpoints in a row are one slot with a weight
 		default:
 			p.Slots = append(p.Slots, slot)

@@ -39,16 +39,11 @@ func EntryCount(p *servicemodel.Pool) int {
 		return p.MaglevSize()
 	case p.Units != nil:
 		return len(p.Units)
-	case ignoresWeights(p.Scheduler):
+	case p.Scheduler.Even():
 		return len(p.Slots)
 	}
 
 	return SlotCount(p)
-}
-
-// ignoresWeights reports whether a slot without units has one element, whatever its weight.
-func ignoresWeights(s servicemodel.Scheduler) bool {
-	return s == servicemodel.RoundRobin || s == servicemodel.LeastConn
 }
 
 // TakesRanges reports whether a range can have a pool: no hash chooses. The registers of the kernel

@@ -94,7 +94,7 @@ func (w *Writer) entriesOf(p *servicemodel.Pool) entries {
 	if p == nil {
 		return entries{}
 	}
-	l := entries{slots: p.Slots, once: ignoresWeights(p.Scheduler)}
+	l := entries{slots: p.Slots, once: p.Scheduler.Even()}
 	switch l.units = p.Units; {
 	case WayOf(p) == ByMaglev:
 		l.table, l.seen = w.maglev(p), make([]bool, len(p.Slots))
