@@ -143,12 +143,12 @@ func moreTroubles() map[string]trouble {
 				require.NoError(n.t, n.Pods[0].Serve(servicemodel.TCP, 8080))
 				nstest.Run(n.t, n.Node.NS, "nft flush chain ip kernlb nat-postrouting")
 			},
-			want: "not-programmed: somebody changed kernlb's objects in the kernel: table ip: " +
+			want: "not-programmed: kernlb's objects in the kernel were changed: table ip: " +
 				"the rules of chain nat-postrouting differ from what kernlb writes (2 missing, 0 " +
 				"foreign)"},
 		"an own rule is deleted": {make: func(n *night) {
 			nstest.Run(n.t, n.Node.NS, "nft flush chain ip kernlb nat-prerouting")
-		}, want: "not-programmed: somebody changed kernlb's objects in the kernel: table ip: the " +
+		}, want: "not-programmed: kernlb's objects in the kernel were changed: table ip: the " +
 			"rules of chain nat-prerouting differ from what kernlb writes (1 missing, 0 foreign)"},
 		"an expired neighbour": {make: func(n *night) {
 			n.ip(n.Pods[2].NS, "link set eth0 arp off")

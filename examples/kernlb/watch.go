@@ -26,7 +26,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/dataplane/silence"
-	"github.com/kernlb/kernlb/examples/command/silent"
+	"github.com/kernlb/kernlb/examples/command/feedback"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
@@ -160,7 +160,7 @@ func (p *program) newWatcher() (*watcher, error) {
 // run applies states, and reads changed files, until ctx is done.
 func (w *watcher) run(ctx context.Context, e *dataplane.Engine) error {
 	defer e.Subscribe(w.tellManager)()
-	follower, err := silent.New(e, w.opts.ejects, w.log)
+	follower, err := feedback.New(e, w.opts.ejects, w.log)
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (w *watcher) run(ctx context.Context, e *dataplane.Engine) error {
 		ctx, stop := context.WithCancel(ctx)
 		ended := make(chan error, 2)
 		go func() { ended <- e.Run(ctx, nil) }()
-		go func() { ended <- silent.Run(ctx, follower, w.log) }()
+		go func() { ended <- feedback.Run(ctx, follower, w.log) }()
 		err = w.follow(ctx, e)
 		stop()
 		err = cmp.Or(err, <-ended, <-ended)

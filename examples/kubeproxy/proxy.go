@@ -25,7 +25,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	nodechecks "github.com/kernlb/kernlb/dataplane/node"
 	"github.com/kernlb/kernlb/examples/command/accepted"
-	"github.com/kernlb/kernlb/examples/command/silent"
+	"github.com/kernlb/kernlb/examples/command/feedback"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube/kubeapi"
 )
@@ -41,7 +41,7 @@ type proxy struct {
 	source  atomic.Pointer[kubeapi.Source] // nil until the API server's first answer
 	engine  *dataplane.Engine
 	give    func(servicemodel.State) // takes states on their way to the engine
-	silent  *silent.Follower         // nil if no endpoint is taken out
+	silent  *feedback.Follower       // nil if no endpoint is taken out
 	metrics *metrics.Collector
 	health  *health.Proxy
 	ports   *health.NodePorts
@@ -83,7 +83,7 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 		KeepRefused: true, Accepted: kept.Load()})
 	p.give = func(s servicemodel.State) { p.engine.Set(s) }
 	if p.mode != modeKernel && (p.ejects || p.tracker.Annotations != "") {
-		if p.silent, err = silent.New(p.engine, p.ejects, log); err != nil {
+		if p.silent, err = feedback.New(p.engine, p.ejects, log); err != nil {
 			return err
 		}
 		defer p.silent.Close()
@@ -146,7 +146,7 @@ func (p *proxy) eject(ctx context.Context) error {
 	if p.silent == nil {
 		return nil
 	}
-	return silent.Run(ctx, p.silent, p.log)
+	return feedback.Run(ctx, p.silent, p.log)
 }
 
 // setOOMScore makes the kernel kill other processes first, if this is permitted.

@@ -50,8 +50,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/node"
+	"github.com/kernlb/kernlb/examples/command/feedback"
 	"github.com/kernlb/kernlb/examples/command/instance"
-	"github.com/kernlb/kernlb/examples/command/silent"
 	"github.com/kernlb/kernlb/examples/command/version"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 	"github.com/kernlb/kernlb/examples/loadbalancer/keepalived"
@@ -339,7 +339,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	follower, err := silent.New(engine, o.ejects, log)
+	follower, err := feedback.New(engine, o.ejects, log)
 	if err != nil {
 		return err
 	}
@@ -349,7 +349,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return silent.Run(ctx, follower, log) })
+	g.Go(func() error { return feedback.Run(ctx, follower, log) })
 	g.Go(func() error { return b.monitor.Run(ctx) })
 	g.Go(func() error { return engine.Run(ctx, nil) })
 	g.Go(func() error { return b.started(ctx, file) })

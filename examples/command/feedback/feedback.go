@@ -1,6 +1,6 @@
-// Package silent takes endpoints that do not answer clients out of the states of an engine. On
-// nftables, it also counts connections for the schedulers lc and wlc.
-package silent
+// Package feedback gives an engine states that follow what clients meet: without the endpoints that
+// do not answer them, and on nftables with the shares of the schedulers lc and wlc.
+package feedback
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 // again is the time until a watch that failed is retried.
 const again = time.Second
 
-// Follower is a follower of silent endpoints. It gives its states to one that counts connections.
+// Follower notices silent endpoints, and gives its states to a follower that counts connections.
 type Follower struct {
 	*silence.Follower
 	counts *leastconn.Follower
