@@ -174,8 +174,8 @@ const (
 	chainAtRange   = "at-range"
 )
 
-// ranges makes the chains by which packets find their range. An exact port and a node port win over
-// a range. The answers of routers about packets of a range have no ports.
+// ranges makes the chains that find the range of a packet. Exact ports and node ports win over
+// ranges. ICMP errors about packets to a range have no ports: conntrack knows what they are about.
 func (b *builder) ranges() {
 	if !b.shape.hasRanges() {
 		return

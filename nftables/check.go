@@ -47,7 +47,7 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 		for _, p := range []*servicemodel.Pool{internal, external} {
 			if !form.TakesRanges(p) {
 				refuse(fe, backends.FieldScheduler, string(p.Scheduler),
-					"at ranges of ports nftables has random, rr and wrr")
+					"at ranges of ports nftables has random, rr, wrr, lc and wlc")
 				return
 			}
 		}

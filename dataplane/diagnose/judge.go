@@ -102,7 +102,7 @@ func (r *Report) judgeDrift(drift []string) {
 	if len(drift) == 0 {
 		return
 	}
-	says := "somebody changed kernlb's objects in the kernel: " + drift[0]
+	says := "kernlb's objects in the kernel were changed: " + drift[0]
 	if n := len(drift) - 1; n > 0 {
 		says += fmt.Sprintf(", and %d more", n)
 	}

@@ -105,8 +105,8 @@ func (n *network) state(by servicemodel.Scheduler, pods int) servicemodel.State 
 			Port: frontend.Port()}}}).WithEndpoints(name, eps)
 }
 
-// load opens connections at random until the context ends. They live exponentially, and those of
-// the first pod so many times as long.
+// load opens connections at random until the context ends. Their lifetimes are distributed
+// exponentially. At the first pod they are longer by the factor slow.
 func (n *network) load(ctx context.Context, open float64, life time.Duration, slow float64) {
 	r := rand.New(rand.NewPCG(1, 1))
 	between := life.Seconds() / open / float64(len(n.Pods))

@@ -72,7 +72,7 @@ func (p *pool) learn(passed time.Duration) {
 	before := float64(len(p.known))
 	p.passed = passed
 	if passed >= idle && 10*p.survived < len(p.known) {
-		return // they lived shorter than that, nobody knows how long
+		return // they ended before this count, and it is unknown when
 	}
 	ended := max(before-float64(p.survived), 0)
 	p.time = remembered*p.time + passed.Seconds()*(before-ended/2)
