@@ -116,10 +116,10 @@ func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
 
 // Check returns the parts of a change set that IPVS cannot express on any kernel: schedulers that
 // it does not have, such as random; direct routing and tunnels of node ports, of ranges of ports
-// and to other ports; ports at loopback addresses ([servicemodel.Node.LocalhostNodePorts]) and masqueraded neighbours;
-// more endpoints than the table of mh has entries, under sh and mh;
-// affinity for a whole service, and of prefixes where pods have endpoints of their own;
-// and, in tables that are not made by servicemodel.Resolve, source ranges of node ports and some
+// and to other ports; ports at loopback addresses ([servicemodel.Node.LocalhostNodePorts]) and
+// masqueraded neighbours; more endpoints than the table of mh has entries, under sh and mh;
+// affinity for a whole service, and of prefixes where pods have endpoints of their own; and, in
+// tables that are not made by servicemodel.Resolve, source ranges of node ports and some
 // combinations of origins whose packets are masqueraded. The errors, which [dataplane.Problems]
 // lists, are *[backends.UnsupportedError] values. Check needs neither a kernel nor Linux. The
 // change set of a whole table is servicemodel.Diff(nil, table).

@@ -18,9 +18,9 @@ type ClientRule struct {
 	// no client may connect at addresses of that family.
 	Allow []netip.Prefix `json:"allow,omitempty"`
 
-	// Deny lists clients that may not connect, even if Allow contains them. Tables hold only what is
-	// allowed, so each range takes up to 32 ranges there, or 128 for IPv6. A service may have 64 in
-	// all.
+	// Deny lists clients that may not connect, even if Allow contains them. Tables hold only what
+	// is allowed, so each range takes up to 32 ranges there, or 128 for IPv6. A service may have 64
+	// in all.
 	Deny []netip.Prefix `json:"deny,omitempty"`
 }
 
