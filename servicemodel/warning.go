@@ -32,7 +32,7 @@ type WarningKind string
 const (
 	WarnNoService   WarningKind = "no-service"   // endpoints of a service that does not exist
 	WarnNoAddress   WarningKind = "no-address"   // a service without a port or address
-	WarnOtherFamily WarningKind = "other-family" // an address that does not count for its family
+	WarnOtherFamily WarningKind = "other-family" // no address, or no endpoint, of a family
 	WarnNoPort      WarningKind = "no-port"      // no port of an endpoint has the service's name
 	WarnNotReady    WarningKind = "not-ready"    // a service has endpoints, and none is ready
 	WarnNoEffect    WarningKind = "no-effect"    // any other field without effect
@@ -381,13 +381,31 @@ func (w *warner) endpoints() {
 		w.add(WarnOtherFamily, fmt.Sprintf("endpoints[%d].addr", foreign), fmt.Sprintf(
 			"%d of %d ports of the service have an address of %v", *w.answer.of(f),
 			len(w.svc.Ports), f))
+	} else {
+		w.withoutEndpoints()
 	}
-
 	w.addIf(far, "prefer", "no endpoint names its node or zone")
 	w.shares()
 	if c := w.svc.Scheduler; weighed >= 0 && (c.Even() || c == DestHash) {
 		w.add(WarnNoEffect, fmt.Sprintf("endpoints[%d].weight", weighed), "the scheduler "+
 			string(c)+" does not follow weights")
+	}
+}
+
+// withoutEndpoints warns about addresses of a family in which the service has no endpoint, while it
+// has endpoints of the other family. A node port is in both families of the node without anybody
+// having asked for it.
+func (w *warner) withoutEndpoints() {
+	of := FamilyOf(w.eps[0].Addr)
+	f := IPv4 + IPv6 - of
+	if slices.ContainsFunc(w.eps, func(e Endpoint) bool { return FamilyOf(e.Addr) == f }) {
+		return
+	}
+	if slices.ContainsFunc(w.claims, func(c *Frontend) bool {
+		return c.Kind != NodePort && c.Key.Family() == f
+	}) {
+		w.add(WarnOtherFamily, "endpoints", "all are of "+of.String()+
+			", so nobody serves the service's addresses of "+f.String())
 	}
 }
 

@@ -177,6 +177,10 @@ func TestWarnings(t *testing.T) {
 		}),
 		"other-family service default/web: endpoints[0].addr: 0 of 1 ports of the service have " +
 			"an address of IPv6": eps(func(e *sm.Endpoint) { e.Addr = ip("fd64::1") }),
+		"other-family service default/web: endpoints: all are of IPv4, so nobody serves the " +
+			"service's addresses of IPv6": svc(func(s *sm.Service) {
+			s.ClusterIPs = append(s.ClusterIPs, ip("fd00:10:96::10"))
+		}),
 		"no-effect service default/web: endpoints[1].forZones: is empty, so the hints of the " +
 			"other endpoints have no effect": eps(func(e *sm.Endpoint) {
 			e.ForZones = []string{"z1"}
