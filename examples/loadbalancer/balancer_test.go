@@ -237,18 +237,22 @@ func TestTheCommandLine(t *testing.T) {
 		{[]string{"-config", "loadbalancer.yaml", "-listen", "8080"}, "", "",
 			"-listen: listen tcp"},
 		{[]string{"start"}, "", "", `no command "start": see -help`},
-		{[]string{"-colour"}, "", "", "not defined: -colour"},
+		{[]string{"-colour"}, "", "", "not defined: -colour: see -help"},
 		{[]string{"version"}, "loadbalancer ", "", ""},
-		{[]string{"-h"}, "loadbalancer convert [-i ID] keepalived.conf", "", "help requested"},
+		{[]string{"-h"}, "loadbalancer convert [-i ID] FILE", "", "help requested"},
 		{[]string{"convert", conf}, "name: 192.0.2.1-80-tcp", "keepalived.conf:2: omega: ", ""},
 		{[]string{"convert", conf}, "", "keepalived.conf:1: virtual_server: is the service " +
 			"192.0.2.1-80-tcp", ""},
-		{[]string{"convert", conf}, "", "the file needs -backend ipvs:\nthe file:", ""},
+		{[]string{"convert", conf}, "; needs -backend ipvs: scheduler ", "needs -backend ipvs: " +
+			"scheduler ", ""},
+		{[]string{"convert", "keepalived/testdata/public/dns.conf"}, "# converted from " +
+			"keepalived/testdata/public/dns.conf\n# 10.0.53.2 53 has no check and is always up: " +
+			"add checks\nservices:\n", "", ""},
 		{[]string{"convert"}, "", "", "want the name of one"},
 		{[]string{"convert", "-i", "lb1", "keepalived/testdata/public/templates.conf"},
 			"source: 10.3.0.251", "templates.conf:23: vrrp_instance", ""},
 		{[]string{"convert", "-j", conf}, "", "", "convert: flag provided but not defined: -j"},
-		{[]string{"convert", "-h"}, "loadbalancer convert [-i ID] keepalived.conf", "",
+		{[]string{"convert", "-h"}, "loadbalancer convert [-i ID] FILE", "",
 			"help requested"},
 		{[]string{"convert", "no.conf"}, "", "", "no.conf: no such file"},
 		{[]string{"convert", "README.md"}, "", "", "README.md:"},

@@ -283,19 +283,19 @@ func TestAddressesAreBoundToDevices(t *testing.T) {
 	nstest.Run(t, w.Node.NS, "ip address add 203.0.113.20/32 dev lo")
 	const text = `services:
 - name: web
-  addresses: [%s]
+  addresses: [203.0.113.10%s]
   port: 80
   device: lo
-  backends: [{address: 10.244.1.1:8080}, {address: "[fd00:10:244:1::1]:8080"}]
+  backends: [{address: 10.244.1.1:8080}%s]
 `
-	w.write(text, `203.0.113.10, "2001:db8::10", 203.0.113.20`)
+	w.write(text, `, "2001:db8::10", 203.0.113.20`, `, {address: "[fd00:10:244:1::1]:8080"}`)
 	w.start()
 	w.soon(func() bool {
 		return bound() == "203.0.113.10/32 2001:db8::10/128 203.0.113.20/32 "
 	}, "all are bound")
 	w.answers("pod1")
 	w.kill()
-	w.write(text, "203.0.113.10")
+	w.write(text, "", "")
 	w.start()
 	w.soon(func() bool { return bound() == "203.0.113.10/32 203.0.113.20/32 " }, "one is released")
 	w.kill()

@@ -38,6 +38,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -112,7 +113,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		f.PrintDefaults()
 		return err
 	} else if err != nil {
-		return err
+		return fmt.Errorf("%w: see -help", err)
 	}
 
 	if f.NArg() > 0 {
@@ -149,8 +150,9 @@ const usage = `usage:
   loadbalancer -check [-config FILE] [-backend NAME]              say what is wrong with the file
   loadbalancer -cleanup [-backend NAME]   remove all that the program has in the kernel, with one
                                           backend or with all
-  loadbalancer convert [-i ID] keepalived.conf    print the file that keepalived's configuration
-                                              means; ID is the argument of keepalived's -i
+  loadbalancer convert [-i ID] FILE           print the file that a configuration of keepalived, or
+                                              what ipvsadm-save -n printed, means; - is standard
+                                              input; ID is the argument of keepalived's -i
   loadbalancer version
 
 When the program stops, the kernel goes on. SIGHUP makes it read the file again. The instance in the
@@ -256,8 +258,13 @@ func convert(args []string, stdout, stderr io.Writer) error {
 	if f.NArg() != 1 {
 		return errors.New("convert: want the name of one configuration of keepalived")
 	}
-	name := f.Arg(0)
-	text, err := os.ReadFile(name)
+	name, text, err := f.Arg(0), []byte(nil), error(nil)
+	if name == "-" {
+		name = "standard input"
+		text, err = io.ReadAll(os.Stdin)
+	} else {
+		text, err = os.ReadFile(name)
+	}
 	if err != nil {
 		return err
 	}
@@ -275,27 +282,55 @@ func convert(args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	tellBackend(out, stderr)
+	head, err := neededBackend(out, r.From)
+	if err != nil {
+		return err
+	}
+	if head != "" {
+		fmt.Fprintln(stderr, head)
+		head = "; " + head
+	}
+	fmt.Fprintf(stdout, "# converted from %s%s\n", name, head)
+	for _, server := range r.Unchecked {
+		fmt.Fprintf(stdout, "# %s has no check and is always up: add checks\n", server)
+	}
 	_, err = stdout.Write(r.File)
 	return err
 }
 
-// tellBackend says which kernel mechanism a file needs, if the default cannot express it.
-func tellBackend(f *config.File, stderr io.Writer) {
-	var why error
+// neededBackend returns which kernel mechanism a file needs, and why, if the default cannot express
+// it. It is an error if none can.
+func neededBackend(f *config.File, from func(path string) string) (text string, err error) {
+	var first []string
 	for _, m := range mechanisms(f.Timeouts) {
-		err := refusals(f, m.Name, nil, inEmpty(mechanismChecks[m.Name]))
-		if err == nil {
-			if why != nil {
-				fmt.Fprintf(stderr, "the file needs -backend %s:\n%v\n", m.Name, why)
+		refused := refusals(f, m.Name, nil, inEmpty(mechanismChecks[m.Name]))
+		if refused == nil {
+			if first == nil {
+				return "", nil
 			}
-			return
+			return fmt.Sprintf("needs -backend %s: %s", m.Name, strings.Join(first, ", ")), nil
 		}
 
-		why = errors.Join(why, err)
+		var why []string
+		var each interface{ Unwrap() []error }
+		errors.As(refused, &each) // refusals are joined
+		for _, r := range each.Unwrap() {
+			of, asks := (*config.FieldError)(nil), (*backends.UnsupportedError)(nil)
+			if text = r.Error(); errors.As(r, &of) && errors.As(r, &asks) {
+				text = fmt.Sprintf("%s %s (%s)", asks.Field, asks.Value, from(of.Path))
+			} else if of != nil {
+				text = fmt.Sprintf("%s (%s)", of.Path, from(of.Path))
+			}
+			why = append(why, text)
+		}
+
+		if first == nil {
+			first = why
+		}
+		err = errors.Join(err, fmt.Errorf("%s cannot express: %s", m.Name, strings.Join(why, ", ")))
 	}
 
-	fmt.Fprintf(stderr, "no backend can express the file:\n%v\n", why)
+	return "", err
 }
 
 // run balances until the context ends.

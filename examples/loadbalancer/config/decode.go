@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kernlb/kernlb/examples/command/suggest"
 )
 
 // FieldError is a fault at a place in a file.
@@ -37,6 +40,23 @@ func (e *FieldError) Error() string {
 
 // Unwrap returns the reason.
 func (e *FieldError) Unwrap() error { return e.Err }
+
+// TwiceError says that the file has something at two places.
+type TwiceError struct {
+	What string // such as 203.0.113.10:80/tcp
+	Path string // the first place
+	Line int
+}
+
+// Error returns "203.0.113.10:80/tcp stands at line 4 already".
+func (e *TwiceError) Error() string {
+	return fmt.Sprintf("%s stands at line %d already", e.What, e.Line)
+}
+
+// twice notes that the field at a path repeats what the first one is.
+func (s *source) twice(path, what, first string) {
+	s.fail(path, "%w", &TwiceError{what, first, s.at(first, nil).Line})
+}
 
 // source knows the lines of a file's fields, and collects their faults.
 type source struct {
@@ -146,7 +166,11 @@ func (s *source) fields(n *yaml.Node, v reflect.Value, path string) {
 		switch {
 		case key.Value == "" || field < 0:
 			all = slices.DeleteFunc(all, func(name string) bool { return name == "" })
-			s.fail(at, "no such field: there are %s", strings.Join(all, ", "))
+			if k, ok := suggest.Nearest(key.Value, all); ok {
+				s.fail(at, "no such field; did you mean %s?", k)
+			} else {
+				s.fail(at, "no such field: there are %s", strings.Join(all, ", "))
+			}
 		case seen[key.Value]:
 			s.fail(at, "stands here a second time")
 		default:
@@ -171,6 +195,17 @@ func names(t reflect.Type) []string {
 	return out
 }
 
+// expected says how values are written whose types read themselves.
+var expected = map[reflect.Type]string{
+	reflect.TypeFor[netip.Addr](): "must be an IP address, without a port or prefix length",
+	reflect.TypeFor[Addr]():       "must be an IP address, without a port or prefix length",
+	reflect.TypeFor[netip.AddrPort](): "must be an IP address and the number of a port, such as " +
+		"10.0.0.1:80 or [fd00::1]:80: names are not resolved",
+	reflect.TypeFor[netip.Prefix](): "must be a CIDR, such as 10.0.0.0/24, or 10.0.0.1/32 for " +
+		"one address",
+	reflect.TypeFor[Bytes](): "must be text, or 0x and pairs of hexadecimal digits",
+}
+
 // scalar reads a single value.
 func (s *source) scalar(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.ScalarNode {
@@ -184,8 +219,8 @@ func (s *source) scalar(n *yaml.Node, v reflect.Value, path string) {
 	}
 	switch into := v.Addr().Interface().(type) {
 	case encoding.TextUnmarshaler:
-		if err = into.UnmarshalText([]byte(n.Value)); err != nil {
-			s.fail(path, "%w", err) // it names the value
+		if into.UnmarshalText([]byte(n.Value)) != nil {
+			wrong("%s", expected[v.Type()])
 		}
 	case *time.Duration:
 		if *into, err = time.ParseDuration(n.Value); err != nil || *into < 0 {

@@ -102,18 +102,21 @@ func (f *File) validate() {
 	s.timeout("tcpFin", f.Timeouts.TCPFin)
 	s.timeout("udp", f.Timeouts.UDP)
 	taken, devices := frontends{}, map[netip.Addr]string{}
+	places := map[servicemodel.FrontendKey]string{} // paths
 	for i := range f.Services {
 		svc, path := &f.Services[i], fmt.Sprintf("services[%d]", i)
-		if _, ok := s.services[svc.Name]; ok {
-			s.fail(path+".name", "there is another service %q", svc.Name)
+		if other, ok := s.services[svc.Name]; ok {
+			s.twice(path+".name", fmt.Sprintf("a service %q", svc.Name),
+				fmt.Sprintf("services[%d].name", other))
 		}
 		s.services[svc.Name] = i
 		for j, a := range svc.Addresses {
-			at := svc.key(a)
-			if other, ok := taken[at]; ok {
-				s.fail(fmt.Sprintf("%s.addresses[%d]", path, j), "%s is also that of %q", at, other)
+			at, key := fmt.Sprintf("%s.addresses[%d]", path, j), svc.key(a)
+			if first, ok := places[key]; ok {
+				s.twice(at, key.String(), first)
+			} else {
+				places[key], taken[key] = at, svc.Name
 			}
-			taken[at] = svc.Name
 			if d := devices[a]; d != "" && svc.Device != "" && d != svc.Device {
 				s.fail(path+".device", "%s is bound to the device %s for another service", a, d)
 			}
@@ -166,32 +169,53 @@ func (svc *Service) validate(s *source, path string, taken frontends) {
 	s.must(svc.Affinity > 0 || svc.AffinityIPv4 == 0, path+".affinityIPv4", "needs affinity")
 	s.must(svc.Affinity > 0 || svc.AffinityIPv6 == 0, path+".affinityIPv6", "needs affinity")
 	s.faults(path+".checks", svc.Checks)
-	families := map[bool]bool{}
 	seen := map[netip.AddrPort]bool{}
 	for i := range svc.Backends {
 		b, at := &svc.Backends[i], fmt.Sprintf("%s.backends[%d]", path, i)
 		s.must(b.Address.IsValid(), at+".address", "is missing")
 		svc.validateAddress(s, at+".address", b.Address)
 		s.must(!seen[b.Address], at+".address", "%s stands here a second time", b.Address)
-		seen[b.Address], families[b.Address.Addr().Is4()] = true, true
+		seen[b.Address] = true
 		s.faults(at+".checks", b.Checks)
 	}
 
 	svc.validateTargets(s, path, taken)
+	svc.validateFamilies(s, path)
 	for i, a := range svc.Sorry {
 		at := fmt.Sprintf("%s.sorry[%d]", path, i)
 		s.must(!seen[a], at, "%s is a backend, too", a)
 		svc.validateAddress(s, at, a)
-		families[a.Addr().Is4()] = true
-	}
-
-	for i, a := range svc.Addresses {
-		s.must(families[a.Is4()], fmt.Sprintf("%s.addresses[%d]", path, i),
-			"%s: no backend is of its family", a)
 	}
 
 	if len(s.errs) == 0 {
 		svc.validateModel(s, path)
+	}
+}
+
+// validateFamilies finds addresses without a server of their family, and servers without an
+// address.
+func (svc *Service) validateFamilies(s *source, path string) {
+	has, serves := map[bool]bool{}, map[bool]bool{} // by whether it is IPv4
+	for _, a := range svc.Addresses {
+		has[a.Is4()] = true
+	}
+	var servers []netip.AddrPort
+	for i := range svc.Backends {
+		servers = append(servers, svc.Backends[i].Address)
+	}
+	servers = append(servers, svc.Sorry...)
+	for _, a := range servers {
+		serves[a.Addr().Is4()] = true
+	}
+	for i, a := range svc.Addresses {
+		s.must(serves[a.Is4()], fmt.Sprintf("%s.addresses[%d]", path, i),
+			"%s: no backend is of its family", a)
+	}
+
+	for i, a := range servers {
+		s.must(has[a.Addr().Is4()] || !a.IsValid() || len(serves) == 1,
+			path+svc.fieldOf(fmt.Sprintf("endpoints[%d]", i)),
+			"%s gets no connections: the service has no address of its family", a)
 	}
 }
 

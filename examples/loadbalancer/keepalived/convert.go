@@ -25,6 +25,8 @@ type converter struct {
 	warnings []*config.FieldError
 	changes  []*config.FieldError
 	errs     []*config.FieldError
+	// unchecked are the servers whose checks were left out.
+	unchecked []string
 }
 
 // Result is a converted configuration.
@@ -34,6 +36,17 @@ type Result struct {
 	// from keepalived. Both are *[config.FieldError] values in the order of their lines. Their path
 	// is a keyword.
 	Warnings, Changes []error
+	// Unchecked are the servers that are always up, because their checks were left out.
+	Unchecked []string
+
+	converter *converter
+}
+
+// From returns where the statement stands from which a field of the file was made, such as
+// "keepalived.conf:7" for services[0].scheduler.
+func (r *Result) From(path string) string {
+	s := r.converter.madeFrom(path)
+	return fmt.Sprintf("%s:%d", cmp.Or(s.file, r.converter.file), s.line)
 }
 
 // Convert converts the text of a configuration. The name is for errors and warnings, and includes
@@ -51,11 +64,14 @@ func Convert(name, text string, how *Config) (*Result, error) {
 	if err != nil {
 		return &Result{}, &config.FieldError{File: at.file, Line: at.line, Err: err}
 	}
+	if isSaved(all) {
+		all = c.saved(all)
+	}
 	c.top(all)
 	if len(c.errs) == 0 && len(c.out.Services) > 0 {
 		c.checkVirtual()
 	}
-	r := &Result{Warnings: c.inOrder(c.warnings)}
+	r := &Result{Warnings: c.inOrder(c.warnings), Unchecked: c.unchecked, converter: c}
 	if len(c.errs) > 0 {
 		return r, errors.Join(c.inOrder(c.errs)...)
 	}
@@ -80,7 +96,12 @@ func (c *converter) impossible(err error) error {
 		if !errors.As(p.Err, &of) {
 			return err
 		}
-		c.fail(c.madeFrom(of.Path), "%w", of.Err)
+		s, twice := c.madeFrom(of.Path), (*config.TwiceError)(nil)
+		if errors.As(of.Err, &twice) {
+			of.Err = fmt.Errorf("%s is declared at %s already", twice.What,
+				c.madeFrom(twice.Path).from(s))
+		}
+		c.fail(s, "%w", of.Err)
 	}
 
 	return errors.Join(c.inOrder(c.errs)...)
@@ -133,8 +154,8 @@ func (c *converter) inOrder(l []*config.FieldError) []error {
 
 // at returns a message about a statement.
 func (c *converter) at(s *statement, format string, args ...any) *config.FieldError {
-	return &config.FieldError{File: cmp.Or(s.file, c.file), Line: s.line, Path: s.keyword(),
-		Err: fmt.Errorf(format, args...)}
+	return &config.FieldError{File: cmp.Or(s.file, c.file), Line: s.line,
+		Path: cmp.Or(s.option, s.keyword()), Err: fmt.Errorf(format, args...)}
 }
 
 // from returns where a statement stands, for a message about another one.
@@ -175,14 +196,14 @@ func (c *converter) top(all []*statement) {
 			used[c.virtualServer(s)] = true
 		case unread(word) != "":
 			c.fail(s, "%s", unread(word))
-		case s.block && slices.Contains(elsewhere, word):
+		case slices.Contains(elsewhere, word):
 			c.warn(s, "is not about virtual servers: not converted")
 		case s.block && word == "global_defs":
 			c.globals(s)
-		case s.block:
-			c.fail(s, "unknown block")
 		default:
-			c.warn(s, "is about the process of keepalived: not converted")
+			known := append([]string{"virtual_server", "virtual_server_group", "global_defs"},
+				elsewhere...)
+			c.fail(s, "unknown keyword%s", meant(word, known))
 		}
 	}
 
@@ -198,8 +219,8 @@ func (c *converter) top(all []*statement) {
 func unread(word string) string {
 	switch {
 	case strings.HasPrefix(word, "@"):
-		return "is for one host: -i says for which, as keepalived's -i does, which by default is " +
-			"the name of its host"
+		return "this line counts on one host only: say for which host to convert, with -i " +
+			"(keepalived's own default is the name of the host)"
 	case strings.HasPrefix(word, "$"):
 		return "the parameter is not defined, or its value has several lines and does not end " +
 			"the line"
@@ -241,8 +262,11 @@ func (c *converter) globals(of *statement) {
 	}
 }
 
-// elsewhere are the blocks that are not about virtual servers.
-var elsewhere = []string{"global_tracking", "linkbeat_interfaces",
-	"static_ipaddress", "static_routes", "static_rules", "static_track_group", "interface_up_down",
-	"garp_group", "vrrp_script", "vrrp_track_process", "track_process", "vrrp_track_file",
-	"track_file", "vrrp_sync_group", "vrrp_instance", "bfd_instance", "SSL", "track_bfd"}
+// elsewhere are the keywords outside of blocks that are not about virtual servers. The last ones
+// have no block.
+var elsewhere = []string{"global_tracking", "linkbeat_interfaces", "static_ipaddress",
+	"static_routes", "static_rules", "static_track_group", "track_group", "interface_up_down",
+	"interface_up_down_delays", "garp_group", "vrrp_script", "vrrp_track_process", "track_process",
+	"vrrp_track_file", "track_file", "vrrp_sync_group", "vrrp_instance", "bfd_instance", "SSL",
+	"track_bfd", "linkbeat_use_polling", "net_namespace", "net_namespace_ipvs",
+	"namespace_with_ipsets", "use_pid_dir", "instance", "child_wait_time"}

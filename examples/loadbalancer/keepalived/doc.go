@@ -28,6 +28,12 @@
 //   - A check of a virtual address (connect_ip) is a warning, because checks have no mark (fwmark)
 //     that leads them to the server. It is an error if a virtual server answers there.
 //   - Names are made from addresses: virtual_server 192.0.2.1 80 becomes 192.0.2.1-80-tcp.
+//   - A TCP server whose only check is a MISC_CHECK or another one that is not converted gets a
+//     check that connects to its port. Other such servers are always up, and a warning names them.
+//   - alpha, ip_family, inhibit_on_failure, sorry_server_inhibit and enable_sni need no field, and
+//     no message names them: the load balancer always works so.
+//
+// What ipvsadm-save -n prints is converted, too. Such servers have no checks.
 //
 // A configuration is read as keepalived 2.2 does: with the files of include, parameters ($NAME, of
 // one line or several) and conditions (@ID). Sequences (~SEQ, ~LST), ${_RANDOM} and braces in the

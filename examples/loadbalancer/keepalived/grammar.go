@@ -2,9 +2,11 @@ package keepalived
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/kernlb/kernlb/examples/command/suggest"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 )
 
@@ -37,6 +39,8 @@ type scope struct {
 
 	// origins are the statements from which fields of the service are made.
 	origins map[string]*statement
+	// other is a check of the real server that the load balancer does not have.
+	other *statement
 }
 
 // use does what a statement says.
@@ -53,7 +57,7 @@ type rule struct {
 	// others are repeated, keepalived takes the last one.
 	blocks, many bool
 	// warning says what is left out, if there is no use. It is empty if the load balancer always
-	// works as the keyword asks.
+	// works as the keyword asks. The documentation of the package lists these.
 	warning string
 }
 
@@ -118,8 +122,7 @@ func rules() []rule {
 		{in: realServer, words: "TCP_CHECK HTTP_GET SSL_GET UDP_CHECK", use: useCheck, late: true,
 			blocks: true, many: true},
 		{in: realServer, words: "MISC_CHECK SMTP_CHECK DNS_CHECK BFD_CHECK PING_CHECK " +
-			"FILE_CHECK", blocks: true, many: true, warning: "nothing is asked instead: without " +
-			"other checks, the server is always up"},
+			"FILE_CHECK", use: useOther, blocks: true, many: true},
 
 		{in: servers, words: "notify_up notify_down smtp_alert snmp_name", warning: noted},
 		{in: servers, words: "uthreshold lthreshold", warning: "no limit of connections is kept"},
@@ -134,11 +137,12 @@ func rules() []rule {
 			func(in *scope) **int { return &in.retry })},
 		{in: timed, words: "virtualhost", use: set(text,
 			func(in *scope) *string { return &in.host })},
-		{in: timed, words: "alpha warmup"},
+		{in: timed, words: "alpha"},
+		{in: timed, words: "warmup", warning: "a server's first check is made at once"},
 
-		{in: checker, words: "connect_ip", use: set(netip.ParseAddr,
+		{in: checker, words: "connect_ip", use: set(address,
 			func(in *scope) *netip.Addr { return &in.spec.Address.Addr })},
-		{in: checker, words: "bindto", use: set(netip.ParseAddr,
+		{in: checker, words: "bindto", use: set(address,
 			func(in *scope) *netip.Addr { return &in.spec.Source.Addr })},
 		{in: checker, words: "connect_port", use: set(port,
 			func(in *scope) *uint16 { return &in.spec.Port })},
@@ -146,11 +150,11 @@ func rules() []rule {
 		{in: checker, words: "payload", use: usePayload},
 		{in: checker, words: "require_reply", use: useReply},
 		{in: checker, words: "min_reply_length max_reply_length", warning: "no length is compared"},
-		{in: checker, words: "bind_port", warning: "checks come from any port"},
-		{in: checker, words: "bind_if", warning: "the kernel chooses the interface"},
+		{in: checker, words: "bind_port bind_if", warning: "the kernel chooses it"},
 		{in: checker, words: "fwmark", warning: "checks have no mark"},
 		{in: checker, words: "http_protocol", warning: "HTTP 1.1 is spoken"},
-		{in: checker, words: "log_all_failures fast_recovery enable_sni"},
+		{in: checker, words: "enable_sni"},
+		{in: checker, words: "log_all_failures fast_recovery", warning: noted},
 
 		{in: url, words: "path", use: set(text,
 			func(in *scope) *string { return &in.spec.Path })},
@@ -168,6 +172,26 @@ func rules() []rule {
 type place struct {
 	in   block
 	word string
+}
+
+// words returns the keywords of a kind of block.
+func (c *converter) words(kind block) (known []string) {
+	for p := range c.grammar {
+		if p.in == kind {
+			known = append(known, p.word)
+		}
+	}
+
+	slices.Sort(known)
+	return known
+}
+
+// meant returns "; did you mean …?" if a word looks like one of the known ones.
+func meant(word string, known []string) string {
+	if k, ok := suggest.Nearest(word, known); ok {
+		return "; did you mean " + k + "?"
+	}
+	return ""
 }
 
 // newGrammar returns the rules by their places.
@@ -200,7 +224,8 @@ func (c *converter) read(of *statement, kind block, in *scope) {
 			case !known && unread(s.keyword()) != "":
 				c.fail(s, "%s", unread(s.keyword()))
 			case !known:
-				c.fail(s, "unknown keyword in the block of %s", of.keyword())
+				c.fail(s, "unknown keyword in the block of %s%s", of.keyword(),
+					meant(s.keyword(), c.words(kind)))
 			case s.block && !r.blocks:
 				c.fail(s, "takes no block")
 			case !r.many && r.use != nil && last[r.words] != s:

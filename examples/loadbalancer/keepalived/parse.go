@@ -10,8 +10,10 @@ import (
 type statement struct {
 	position
 	words []string // never empty
-	block bool
-	body  []*statement
+	// option is what messages name instead of the keyword, such as an option of ipvsadm.
+	option string
+	block  bool
+	body   []*statement
 }
 
 func (s *statement) keyword() string { return s.words[0] }

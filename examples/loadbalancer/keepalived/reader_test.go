@@ -39,7 +39,7 @@ func TestReadingFails(t *testing.T) {
 			"main:1: $A: the parameter is not defined"},
 		"a sequence": {"~SEQ(N, 1, 3) include i\n", "", "main:1: ~SEQ(N,: sequences and lists"},
 		"a condition in an included file": {server + "include i\n}\n}\n", "@b weight 1\n",
-			"i:1: @b: is for one host"},
+			"i:1: @b: this line counts on one host"},
 	} {
 		dir := t.TempDir()
 		write := func(name, text string) string {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -32,6 +33,12 @@ func (c *converter) virtualServer(s *statement) (group *statement) {
 	in := &scope{interval: time.Minute, timeout: 5 * time.Second, origins: map[string]*statement{},
 		Service: config.Service{Scheduler: "wlc", Masquerade: "never", Connections: "leave"}}
 	c.read(s, virtualServer, in)
+	for _, of := range s.body {
+		if field := fieldsOf[of.keyword()]; field != "" {
+			in.origins[field] = of
+		}
+	}
+
 	for _, flag := range []string{"+port", "+fallback"} {
 		if slices.Contains(in.flags, flag) {
 			in.Scheduler += flag
@@ -48,15 +55,13 @@ func (c *converter) virtualServer(s *statement) (group *statement) {
 	if in.Protocol == "" {
 		in.Protocol, why = "udp", ": without a protocol, keepalived takes UDP"
 	}
-	c.change(s, "connections to a server that fails go on, as with inhibit_on_failure "+
-		"(connections: leave)")
 	made := map[uint16]int{} // the services of this virtual server by their ports
 	for _, at := range where {
 		i, again := made[at.Port()]
 		if !again {
 			i = len(c.out.Services)
 			made[at.Port()] = i
-			service := c.service(in, at.Port(), fmt.Sprintf("%s-%d-%s", name, at.Port(),
+			service := c.service(in, at.Port(), fmt.Sprintf("%s-%s-%s", name, portName(at.Port()),
 				in.Protocol))
 			c.change(s, "is the service %s%s", service.Name, why)
 			c.out.Services = append(c.out.Services, service)
@@ -75,11 +80,28 @@ func (c *converter) virtualServer(s *statement) (group *statement) {
 	return group
 }
 
-// service returns the service of a virtual server at a port. It has the name, or a longer one if
+// fieldsOf are fields of a service by the keywords that they are made from.
+var fieldsOf = map[string]string{"lb_kind": "forwarding", "lvs_method": "forwarding",
+	"lb_algo": "scheduler", "lvs_sched": "scheduler", "persistence_timeout": "affinity"}
+
+// portName returns a port for names and messages.
+func portName(port uint16) string {
+	if port == 0 {
+		return "all"
+	}
+	return strconv.Itoa(int(port))
+}
+
+// service returns the service of a virtual server at a port, or at all ports if that is 0. Then
+// keepalived always makes clients stay with their servers. It has the name, or a longer one if
 // another service has that.
 func (c *converter) service(in *scope, port uint16, name string) config.Service {
 	service := in.Service
 	service.Name, service.Port = name, port
+	if port == 0 {
+		service.Port, service.EndPort = 1, math.MaxUint16
+		service.Affinity = cmp.Or(service.Affinity, persistence)
+	}
 	for c.names[service.Name]++; c.names[service.Name] > 1; c.names[service.Name]++ {
 		service.Name = fmt.Sprintf("%s-%d", name, c.names[name])
 	}
@@ -87,35 +109,40 @@ func (c *converter) service(in *scope, port uint16, name string) config.Service 
 	for i := range service.Backends {
 		b := &service.Backends[i]
 		was := b.Address.Port()
-		b.Address = c.withPort(in, b.Address, port, fmt.Sprintf("backends[%d]", i))
+		b.Address = c.withPort(in, b.Address, &service, fmt.Sprintf("backends[%d]", i))
 		b.Checks = slices.Clone(b.Checks)
 		for j := range b.Checks {
 			if was != 0 && was != b.Address.Port() {
 				b.Checks[j].Port = cmp.Or(b.Checks[j].Port, was)
 			}
+			if port == 0 && was == 0 && b.Checks[j].Port == 0 {
+				c.fail(in.origins[fmt.Sprintf("backends[%d].checks[%d]", i, j)],
+					"needs connect_port, because the server answers at all ports")
+			}
 		}
 	}
 
 	for i, a := range service.Sorry {
-		service.Sorry[i] = c.withPort(in, a, port, fmt.Sprintf("sorry[%d]", i))
+		service.Sorry[i] = c.withPort(in, a, &service, fmt.Sprintf("sorry[%d]", i))
 	}
 	return service
 }
 
 // withPort returns the address of a server with the port at which it gets packets. Without one of
 // its own, and where packets arrive as they were sent, that is the port of the virtual server.
-func (c *converter) withPort(in *scope, a netip.AddrPort, port uint16,
+// IPVS changes no port of a virtual server at all ports.
+func (c *converter) withPort(in *scope, a netip.AddrPort, service *config.Service,
 	field string) netip.AddrPort {
 	nat := in.Forwarding == "" || in.Forwarding == "nat"
-	if !nat && a.Port() != 0 && a.Port() != port {
+	if !nat && a.Port() != 0 && a.Port() != service.Port && service.EndPort == 0 {
 		c.change(in.origins[field], "%s gets packets at port %d: the forwarding %s changes no port",
-			a, port, in.Forwarding)
+			a, service.Port, in.Forwarding)
 	}
 
-	if nat && a.Port() != 0 {
+	if nat && a.Port() != 0 && service.EndPort == 0 {
 		return a
 	}
-	return netip.AddrPortFrom(a.Addr(), port)
+	return netip.AddrPortFrom(a.Addr(), service.Port)
 }
 
 // listener is where a virtual server answers, and the statement that says so.
@@ -148,32 +175,37 @@ func (c *converter) whereOf(s *statement) (name string, group *statement, where 
 	return args[1], group, where
 }
 
-// listens reads an address or a range of them, and a port.
+// listens reads an address or a range of them, and a port. Without a port, or with 0, it is all
+// ports.
 func (c *converter) listens(s *statement, words []string) (out []listener) {
-	if len(words) != 2 || words[0] == "fwmark" {
-		c.fail(s, "want an address and a port: all ports of an address, and firewall marks, "+
-			"cannot be had")
+	switch {
+	case len(words) > 0 && words[0] == "fwmark":
+		c.fail(s, "firewall marks are not supported: write a virtual_server for each address and "+
+			"port whose packets get the mark")
+		return nil
+	case len(words) != 1 && len(words) != 2:
+		c.fail(s, "want an address and a port")
 		return nil
 	}
 
-	p, err := port(words[1])
-	if err != nil {
+	p, err := uint16(0), error(nil)
+	if len(words) == 2 && words[1] != "0" {
+		p, err = port(words[1])
+	}
+	addrs, addrErr := addresses(words[0])
+	if err = cmp.Or(err, addrErr); err != nil {
 		c.fail(s, "%w", err)
 		return nil
 	}
 
-	addrs, err := addresses(words[0])
-	if err != nil {
-		c.fail(s, "%w", err)
-	}
 	for _, a := range addrs {
 		out = append(out, listener{netip.AddrPortFrom(a, p), s})
 	}
 	return out
 }
 
-// endpoint reads an address and a port. The port may be left out, and is 0 then: a server has the
-// port of each virtual server.
+// endpoint reads an address and a port. The port may be 0, or left out: a server has the port of
+// each virtual server.
 func (c *converter) endpoint(s *statement) (netip.AddrPort, bool) {
 	args := s.args()
 	if len(args) != 1 && len(args) != 2 {
@@ -181,9 +213,9 @@ func (c *converter) endpoint(s *statement) (netip.AddrPort, bool) {
 		return netip.AddrPort{}, false
 	}
 
-	a, err := netip.ParseAddr(args[0])
+	a, err := address(args[0])
 	p := uint16(0)
-	if err == nil && len(args) == 2 {
+	if err == nil && len(args) == 2 && args[1] != "0" {
 		p, err = port(args[1])
 	}
 	if err != nil {
@@ -224,7 +256,9 @@ func sameForwarding(c *converter, s *statement, in *scope) {
 	}
 }
 
-func refuse(c *converter, s *statement, _ *scope) { c.fail(s, "it cannot be had") }
+func refuse(c *converter, s *statement, _ *scope) {
+	c.fail(s, "not supported: take it out, and clients are told apart by their addresses")
+}
 
 // persistence is keepalived's default for persistence_timeout (IPVS_SVC_PERSISTENT_TIMEOUT).
 const persistence = 6 * time.Minute
@@ -283,7 +317,28 @@ func useReal(c *converter, s *statement, in *scope) {
 	inner.real = &config.Backend{Address: addr}
 	in.origins[fmt.Sprintf("backends[%d]", len(in.Backends))] = s
 	c.read(s, realServer, &inner)
+	c.standIn(s, &inner)
 	in.Backends = append(in.Backends, *inner.real)
+}
+
+// useOther notes a check that the load balancer does not have.
+func useOther(_ *converter, s *statement, in *scope) { in.other = s }
+
+// standIn gives a server another check if it has only one that the load balancer does not have.
+func (c *converter) standIn(s *statement, in *scope) {
+	switch other := in.other; {
+	case other == nil:
+	case len(in.real.Checks) > 0:
+		c.warn(other, "not supported: only the other checks are made")
+	case in.Protocol == "tcp" && in.real.Address.Port() != 0:
+		c.warn(other, "not supported: a check that only connects stands in, of the type tcp")
+		useCheck(c, &statement{position: other.position, words: []string{"TCP_CHECK"},
+			option: other.keyword()}, in)
+	default:
+		c.unchecked = append(c.unchecked, strings.Join(s.args(), " "))
+		c.warn(other, "not supported: the server %s has no check left and is always up: add "+
+			"checks to it in the new file", strings.Join(s.args(), " "))
+	}
 }
 
 func useDelay(c *converter, s *statement, in *scope) {
@@ -301,6 +356,8 @@ func useCheck(c *converter, s *statement, in *scope) {
 	k.spec = config.Check{Type: string(checkTypes[s.keyword()]), Rise: 1}
 	c.read(s, checker, &k)
 	c.change(s, "a server gets connections when its first check has passed, as with alpha")
+	c.change(s, "connections to a server that fails go on, as with inhibit_on_failure "+
+		"(connections: leave)")
 	delay, retry := 3*time.Second, 1
 	if !k.web() {
 		delay = time.Second
@@ -363,7 +420,7 @@ func (c *converter) octets(s *statement) config.Bytes {
 
 	raw, err := hex.DecodeString(text)
 	if err != nil {
-		c.fail(s, "%w", err)
+		c.fail(s, "%q: must be pairs of hexadecimal digits", text)
 	}
 	return config.Bytes(raw)
 }

@@ -33,6 +33,14 @@ func number(text string, bits int, is string) (uint64, error) {
 	return n, nil
 }
 
+func address(text string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		err = fmt.Errorf("%q: must be an IP address: names are not resolved", text)
+	}
+	return a, err
+}
+
 func count(text string) (*int, error) {
 	n, err := number(text, 16, "a number")
 	return new(int(n)), err
@@ -101,8 +109,8 @@ func addresses(text string) (out []netip.Addr, err error) {
 		}
 
 		var to netip.Addr
-		if from, err = netip.ParseAddr(first); err == nil {
-			to, err = netip.ParseAddr(last)
+		if from, err = address(first); err == nil {
+			to, err = address(last)
 		}
 		if err != nil {
 			return nil, err
