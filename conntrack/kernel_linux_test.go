@@ -163,7 +163,8 @@ func TestListingStops(t *testing.T) {
 	n = 0
 	var last error
 	for _, err := range table.Flows(ctx, Filter{}) {
-		if last = err; err == nil {
+		last = err
+		if err == nil {
 			n++
 			cancel()
 		}

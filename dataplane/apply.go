@@ -344,7 +344,8 @@ func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 	if err != nil {
 		return err
 	}
-	if r.Rest = c; r.begun {
+	r.Rest = c
+	if r.begun {
 		r.Repaired = sum(r.Repaired, c.Counts())
 	} else {
 		r.Counts = sum(r.Counts, c.Counts())

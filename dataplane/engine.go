@@ -143,7 +143,8 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 		if r, err = e.compare(ctx, s, false); err != nil {
 			return err
 		}
-		if r.State = s; r.Changes.Empty() {
+		r.State = s
+		if r.Changes.Empty() {
 			return nil
 		}
 		return e.fromReading(ctx, r)
@@ -204,7 +205,8 @@ func (e *Engine) Cleanup(ctx context.Context) (backends.Stats, error) {
 		if err == nil {
 			s.Applied = rev
 			s.setServices(&Result{})
-			if s.Unsettled = nil; e.cfg.Flows == nil { // otherwise flows may still drain
+			s.Unsettled = nil
+			if e.cfg.Flows == nil { // otherwise flows may still drain
 				s.Settle = time.Time{}
 			}
 		}

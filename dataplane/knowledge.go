@@ -76,7 +76,8 @@ func (k *knowledge) committed(t *servicemodel.Table) { k.applied, k.inKernel, k.
 // failed records a commit that failed. Unless the reason is another writer, the kernel may hold a
 // part of it.
 func (k *knowledge) failed(err error) {
-	if k.inKernel = nil; !errors.Is(err, kernelerr.ErrConflict) {
+	k.inKernel = nil
+	if !errors.Is(err, kernelerr.ErrConflict) {
 		k.applied = nil
 	}
 }

@@ -135,7 +135,8 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 			if o, err = p.observe(ctx, []string{owner}, part); err != nil {
 				return nil, err
 			}
-			if base = o.Table; o.OtherLayout {
+			base = o.Table
+			if o.OtherLayout {
 				return nil, kernelerr.ErrConflict
 			}
 			p.engine.enter(PhaseCheck)

@@ -325,7 +325,8 @@ func TestManyProgramsChangeTheirParts(t *testing.T) {
 			for range 20 {
 				p := dataplane.NewParts(&inTurns{memory.New(k), turn}, nil)
 				var err error
-				if states[i] = (servicemodel.State{}); rng.IntN(3) == 0 {
+				states[i] = servicemodel.State{}
+				if rng.IntN(3) == 0 {
 					_, err = p.Remove(t.Context(), name(i))
 				} else {
 					states[i] = published(name(i), byte(rng.IntN(200)), uint16(1000+i),

@@ -527,7 +527,8 @@ func weighted(weights ...int) servicemodel.State {
 	var eps []servicemodel.Endpoint
 	for i, w := range weights {
 		e := endpoints(byte(i + 1))[0]
-		if e.Weight = uint16(max(w, -w)); w < 0 {
+		e.Weight = uint16(max(w, -w))
+		if w < 0 {
 			e.Condition = servicemodel.NotReady
 		}
 		if w != 0 {

@@ -174,7 +174,8 @@ func (l *loop) act(ctx context.Context, do action) {
 // settle does the work that is due now that the kernel is done with the packets of the time done.
 // An event reports an error, and follow sets the time of the next try.
 func (l *loop) settle(ctx context.Context, done time.Time) {
-	if l.settles.at = (time.Time{}); l.awaits {
+	l.settles.at = time.Time{}
+	if l.awaits {
 		return
 	}
 	p := &wait.Packets{Done: done, Piece: true}

@@ -138,7 +138,8 @@ func (s *settleSchedule) settled(now time.Time, calls int, at time.Time, failed 
 	if s.calls == calls {
 		return
 	}
-	if s.calls, s.at = calls, at; failed {
+	s.calls, s.at = calls, at
+	if failed {
 		s.at = now.Add(s.retry.failed())
 	} else {
 		s.retry.next = s.retry.least

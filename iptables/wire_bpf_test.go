@@ -88,7 +88,8 @@ func clientsOf(f sm.Family, port bool, n int) []netip.AddrPort {
 	}
 	l := make([]netip.AddrPort, n)
 	for i := range l {
-		if l[i] = netip.AddrPortFrom(a, uint16(1024+i)); !port {
+		l[i] = netip.AddrPortFrom(a, uint16(1024+i))
+		if !port {
 			a = a.Next()
 		}
 	}

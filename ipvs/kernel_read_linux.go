@@ -63,10 +63,12 @@ func (k *kernel) read(ctx context.Context, tunables map[string]string, was sysct
 	if err := k.requireVersion(ctx, before); err != nil {
 		return o, nil, err
 	}
-	if k.gen = gen.ID; before.writing {
+	k.gen = gen.ID
+	if before.writing {
 		drift = append(drift, "a commit was begun and has not ended")
 	}
-	if o.companion.version = before; !before.exists {
+	o.companion.version = before
+	if !before.exists {
 		o.companion.version = newVersion()
 	}
 	return o, drift, nil

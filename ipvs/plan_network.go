@@ -66,7 +66,8 @@ func (pl *planner) planTunables(p *plan, anew bool) {
 func (t *text) tunables(values map[string]string) {
 	timeouts := false
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if timeouts = timeouts || isTimeout(name); !isTimeout(name) {
+		timeouts = timeouts || isTimeout(name)
+		if !isTimeout(name) {
 			t.line("sysctl -w %s=%s", name, values[name])
 		}
 	}

@@ -89,7 +89,8 @@ func (k *kernel) commit(ctx context.Context) (backends.Stats, error) {
 
 	// After a foreign commit the kernel's generation is another one, and the next Integrity does a
 	// check.
-	if k.gen = rawnl.NextGenID(k.gen); k.batch.Size() > plan.KeptBatch {
+	k.gen = rawnl.NextGenID(k.gen)
+	if k.batch.Size() > plan.KeptBatch {
 		k.batch = rawnl.Batch{}
 	}
 	return stats, nil

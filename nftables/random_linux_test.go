@@ -54,7 +54,8 @@ func TestFullSetsAreRead(t *testing.T) {
 	s := manyServices(3)
 	ok(dataplane.New(b, nil).Apply(t.Context(), s))(t)
 	for i, n := range []int{6, 12} {
-		if s = manyServices(n); i == 0 {
+		s = manyServices(n)
+		if i == 0 {
 			r := ok(dataplane.New(b, nil).Apply(t.Context(), s))(t)
 			require.Equal(t, []string{"a set is full"}, r.Drift)
 			require.Equal(t, servicemodel.Counts{Added: 3}, r.Counts)

@@ -118,7 +118,8 @@ func BenchmarkFeedback(b *testing.B) {
 	}())
 	weights := func(first uint16) servicemodel.State {
 		return with(random, func(i int, e *servicemodel.Endpoint) {
-			if e.Weight = 10; i == 0 {
+			e.Weight = 10
+			if i == 0 {
 				e.Weight = first
 			}
 		})

@@ -315,7 +315,8 @@ func TestNearHashesChooseWhatTheySay(t *testing.T) {
 				p := w.pool(c.Addr())
 				got := w.send(c)
 				require.Equal(t, p.Slots[mustChoose(t, p, c)].Endpoint, got, "%s %v", s, c)
-				if now = append(now, got); before != nil && got != before[i] {
+				now = append(now, got)
+				if before != nil && got != before[i] {
 					moved++
 				}
 			}

@@ -95,7 +95,8 @@ func (s *steps) pause(set *nft.Set) {
 		return
 	}
 	k, begins, size := &s.b.kernel, set != s.set, s.size
-	if s.set = set; set.Flags&nft.SetInterval != 0 {
+	s.set = set
+	if set.Flags&nft.SetInterval != 0 {
 		size = min(size, mostStep/rangesCost)
 	}
 	switch {

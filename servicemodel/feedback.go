@@ -66,13 +66,15 @@ func (p *Pool) effective() []uint16 {
 // that like has. An endpoint without a share gets the mean of the others, by weight. Shares that
 // are the weights come true exactly. Units that like has, too, stay where they are.
 func (p *Pool) layShares(want map[netip.AddrPort]int, like *Pool) {
-	if p.Units = nil; want == nil && like != nil {
+	p.Units = nil
+	if want == nil && like != nil {
 		want = like.fedByEndpoint()
 	}
 	known, weights, total := 0, 0, 0
 	counts := make([]int, len(p.Slots))
 	for i, s := range p.Slots {
-		if counts[i] = 1; !p.Scheduler.Even() {
+		counts[i] = 1
+		if !p.Scheduler.Even() {
 			counts[i] = int(s.Weight)
 		}
 		total += counts[i]

@@ -287,7 +287,8 @@ func (s State) ValidatePart(owner string) error {
 	p := problems{kind: "part " + quote(owner)}
 	p.checkText("owner", owner, true)
 	check := func(kind string, n Name) {
-		if p.service, p.kind = &n, kind; n.Namespace != owner {
+		p.service, p.kind = &n, kind
+		if n.Namespace != owner {
 			p.add("name.namespace", quote(n.Namespace), "must be the owner, "+quote(owner))
 		}
 	}

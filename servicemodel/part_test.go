@@ -50,7 +50,8 @@ func TestPartsAreApart(t *testing.T) {
 			}
 
 			require.NoError(t, err)
-			if held[owner] = own; own == nil {
+			held[owner] = own
+			if own == nil {
 				delete(held, owner)
 			}
 			requireParts(t, next, held)
@@ -121,7 +122,8 @@ func requireParts(t *testing.T, table *sm.Table, held map[string]*sm.Table) {
 		for f := range want.Frontends() {
 			require.Equal(t, want.FrontendsOf(f.Service), table.FrontendsOf(f.Service))
 		}
-		if frontends += want.Len(); want.Len() > 0 {
+		frontends += want.Len()
+		if want.Len() > 0 {
 			owners = append(owners, owner)
 		}
 		for a := range want.ClusterIPs() {

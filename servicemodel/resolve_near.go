@@ -106,7 +106,8 @@ func (v *view) nearnessOf(cs []candidate, prefer string) (n nearness) {
 			continue
 		}
 		healthy[i] = min(max(l.ready*overprovision/l.all, 1), 100)
-		if total += healthy[i]; first < 0 {
+		total += healthy[i]
+		if first < 0 {
 			first = level(i)
 		}
 	}

@@ -121,7 +121,8 @@ func (r *resolver) resolve(n Name, e entry, old []*Frontend) (res resolution) {
 	}
 
 	same := func(f *Frontend, c Frontend) bool { return f.Equal(&c) }
-	if res.claims = old; !slices.EqualFunc(old, r.claims, same) {
+	res.claims = old
+	if !slices.EqualFunc(old, r.claims, same) {
 		res.claims = keepClaims(old, r.claims)
 	}
 	res.warnings = r.warnings(n, e, res.claims)

@@ -47,7 +47,8 @@ func (p *Pool) lay(like *Pool, scale int) {
 		missing += left[i]
 	}
 
-	if p.Units = nil; missing == len(p.Slots) && (like == nil || like.Units == nil) {
+	p.Units = nil
+	if missing == len(p.Slots) && (like == nil || like.Units == nil) {
 		return // by slots: [arrange] moves few
 	}
 	if missing > maxUnits {

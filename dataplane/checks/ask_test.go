@@ -380,7 +380,8 @@ func TestConnectionsAreClosed(t *testing.T) {
 		defer s.Close()
 		for _, c := range []checks.Check{{}, {Path: "/broken", Service: "stopping"},
 			{Path: "/hangs", Service: "hangs", Timeout: 20 * time.Millisecond}} {
-			if c.Type = kind; kind == checks.HTTP {
+			c.Type = kind
+			if kind == checks.HTTP {
 				c.Service = ""
 			} else {
 				c.Path = ""

@@ -63,7 +63,8 @@ func TestStatesTakeSeveralAnswers(t *testing.T) {
 			answers := []byte(c.answers)
 			m, stop := run(t, &checks.Config{Ask: func(context.Context, checks.Target) error {
 				answer := answers[0]
-				if answers = answers[1:]; answer == '+' {
+				answers = answers[1:]
+				if answer == '+' {
 					return nil
 				}
 				return errRefused

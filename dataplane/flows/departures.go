@@ -53,7 +53,8 @@ func (in *inspection) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bo
 		}
 		for _, p := range e.Ports {
 			at := netip.AddrPortFrom(e.Addr, svc.TargetPort(p))
-			if p.Port = 0; found[p] == nil {
+			p.Port = 0
+			if found[p] == nil {
 				found[p] = map[netip.AddrPort]bool{}
 			}
 			found[p][at] = true
@@ -340,7 +341,8 @@ func (k *Keeper) expire(now time.Time) (next time.Duration) {
 			times = times[1:]
 		}
 
-		if k.echoes[key] = times; len(times) == 0 {
+		k.echoes[key] = times
+		if len(times) == 0 {
 			delete(k.echoes, key)
 		}
 	}

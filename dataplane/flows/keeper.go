@@ -190,7 +190,8 @@ func (k *Keeper) settle(ctx context.Context) (next time.Duration, err error) {
 	bad, err := k.clean(ctx)
 	if err == nil {
 		left := k.passed(packets)
-		if next = k.expire(time.Now()); len(k.due) > left {
+		next = k.expire(time.Now())
+		if len(k.due) > left {
 			next = time.Millisecond // time passed meanwhile
 		} else if left > 0 {
 			packets.Over(k.firstDue())

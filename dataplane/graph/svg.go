@@ -140,7 +140,8 @@ func (g *Graph) place() (width, height int) {
 		if i > 0 {
 			x += bends + straight[i]
 		}
-		if at[i] = x; w > 0 {
+		at[i] = x
+		if w > 0 {
 			x += w
 			width = x + margin
 		}

@@ -136,7 +136,8 @@ func wanted(c contents) sm.State {
 		svc := &sm.Service{Name: sm.Name{Namespace: "default", Name: strings.NewReplacer(".", "-",
 			":", "-", "/", "-", "*", "any").Replace(key.String())},
 			Ports: []sm.ServicePort{{Protocol: key.Protocol, Port: key.Port}}}
-		if svc.ExternalIPs = []netip.Addr{key.Addr}; key.NodePort() {
+		svc.ExternalIPs = []netip.Addr{key.Addr}
+		if key.NodePort() {
 			svc.ExternalIPs, svc.Ports[0].NodePort = nil, key.Port
 			svc.ClusterIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 97, byte(key.Port >> 8),
 				byte(key.Port)})}

@@ -164,7 +164,8 @@ func (d *decoder) compareHeader(p *expr.Payload, equal bool, c *expr.Cmp) {
 // match adds a match of x_tables.
 func (d *decoder) match(m *expr.Match) {
 	ports := func(p servicemodel.Protocol, least, most uint16) {
-		if d.protocol = p; least == most {
+		d.protocol = p
+		if least == most {
 			d.port = least
 		}
 	}

@@ -171,7 +171,8 @@ func growth(before, now map[counters.Pair]counters.Values) map[counters.Pair]cou
 	}
 
 	for p, v := range now {
-		if grown[p], _ = between(before[p], v); !p.Endpoint.IsValid() {
+		grown[p], _ = between(before[p], v)
+		if !p.Endpoint.IsValid() {
 			grown[p] = grown[p].Since(gone[p])
 		}
 	}

@@ -110,7 +110,8 @@ func (l *lab) requireValue(what, query string) {
 			}
 		}
 
-		if last = err; err == nil {
+		last = err
+		if err == nil {
 			last = result
 		}
 	}

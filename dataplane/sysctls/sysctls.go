@@ -148,7 +148,8 @@ func (o *Owner) Look(ctx context.Context, s *State, want map[string]string) (err
 		asked = asked || !recorded
 	}
 
-	if s.Now = now; asked && o.Others != nil {
+	s.Now = now
+	if asked && o.Others != nil {
 		s.others, err = o.Others.Earlier(ctx)
 	}
 	return err

@@ -203,7 +203,8 @@ func unified(old, new []string) []string {
 	var l []string
 	for _, s := range old {
 		sign := "-"
-		if was[s] = true; is[s] {
+		was[s] = true
+		if is[s] {
 			sign = " "
 		}
 		l = append(l, sign+s)

@@ -478,7 +478,8 @@ func (w *watcher) warnUnmatched() {
 	now := map[string]bool{}
 	for _, p := range w.set.Unmatched() {
 		text := p.Error()
-		if now[text] = true; !w.unmatched[text] {
+		now[text] = true
+		if !w.unmatched[text] {
 			w.log.Warn(text)
 		}
 	}

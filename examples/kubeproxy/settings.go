@@ -186,7 +186,8 @@ func (r *reader) ipvs() {
 	var err error
 	s.Scheduler, err = servicemodel.ParseScheduler(cmp.Or(v.Scheduler, "rr"))
 	r.must(err == nil, "ipvs.scheduler", "%q: %w", v.Scheduler, err)
-	if s.StrictARP = v.StrictARP; v.StrictARP {
+	s.StrictARP = v.StrictARP
+	if v.StrictARP {
 		s.Device = ipvsDevice
 	}
 	s.Timeouts.TCP = r.seconds("ipvs.tcpTimeout", v.TCPTimeout)

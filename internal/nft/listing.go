@@ -258,7 +258,8 @@ func (l *listing) limit(f fields) {
 func (l *listing) bitwise(f fields) {
 	o := l.take(f.u32(AttrBitwiseSReg))
 	mask, xor := f.value(AttrBitwiseMask), f.value(AttrBitwiseXor)
-	if o.mask = mask; slices.ContainsFunc(xor, func(b byte) bool { return b != 0 }) {
+	o.mask = mask
+	if slices.ContainsFunc(xor, func(b byte) bool { return b != 0 }) {
 		or := len(mask) == len(xor)
 		for i := range xor {
 			or = or && mask[i] == ^xor[i]
@@ -287,7 +288,8 @@ func (l *listing) cmp(f fields) {
 	}
 
 	o := l.take(reg)
-	if l.lower.out = 0; op == CmpGte {
+	l.lower.out = 0
+	if op == CmpGte {
 		l.lower.operand, l.lower.text, l.lower.out = o, o.value(v), len(l.out)+1
 	}
 	sign := "? "

@@ -114,7 +114,8 @@ func dial(protocol int, cfg *Config) (*Conn, error) {
 	}
 	c := &Conn{sock: sock, log: cfg.Logger, turn: make(chan struct{}, 1), seq: 1,
 		rx: make([]byte, receiveSize)}
-	if c.limit, c.queue = sock.Limits(); cfg.Limit > 0 {
+	c.limit, c.queue = sock.Limits()
+	if cfg.Limit > 0 {
 		c.limit = min(c.limit, cfg.Limit)
 	}
 	c.genID.Message(SubsysNFTables, msgGetGen, 0, 0, 0,

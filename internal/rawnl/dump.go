@@ -60,7 +60,8 @@ func (c *Conn) dump(ctx context.Context, req *Batch, through bool, fn func(Messa
 	var gen uint16 // of the messages so far, if there were any
 	begun := false
 	interrupted := func() error {
-		if torn = true; through {
+		torn = true
+		if through {
 			return nil
 		}
 		return fmt.Errorf("%s: %w", req.msgs[0].obj.label(0), ErrDumpInterrupted)
@@ -69,7 +70,8 @@ func (c *Conn) dump(ctx context.Context, req *Batch, through bool, fn func(Messa
 	var own error // is no error of the connection
 	reply := func(_ int, m Message) error {
 		moved := m.Subsys == SubsysNFTables && begun && m.ResID != gen
-		if gen, begun = m.ResID, true; moved || m.Flags&FlagIntr != 0 {
+		gen, begun = m.ResID, true
+		if moved || m.Flags&FlagIntr != 0 {
 			own = interrupted()
 		}
 		if own == nil {

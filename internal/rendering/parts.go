@@ -23,7 +23,8 @@ func CommitInParts(ctx context.Context, c *servicemodel.ChangeSet, tooLarge erro
 		if errors.Is(err, rawnl.ErrBatchTooLarge) {
 			stats, err = CommitInParts(ctx, part, err, write)
 		}
-		if all = all.Plus(stats); err != nil {
+		all = all.Plus(stats)
+		if err != nil {
 			return all, err
 		}
 	}

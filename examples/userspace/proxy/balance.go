@@ -99,7 +99,8 @@ func (p *pool) updated(to *servicemodel.Pool) *pool {
 		if t == nil {
 			t = &target{endpoint: s.Endpoint}
 		}
-		if t.weight = float64(s.Weight); to.Scheduler == servicemodel.RoundRobin ||
+		t.weight = float64(s.Weight)
+		if to.Scheduler == servicemodel.RoundRobin ||
 			to.Scheduler == servicemodel.LeastConn {
 			t.weight = 1
 		}

@@ -198,7 +198,8 @@ func (b *benchmark) large(runs int, next func(i int) servicemodel.State) (l larg
 		s := next(i)
 		l.PeakHeapMB = max(l.PeakHeapMB, peakHeap(func() {
 			took, r := b.apply(s)
-			if times = append(times, took); r != nil {
+			times = append(times, took)
+			if r != nil {
 				l.Messages, l.Bytes = r.Stats.Messages, r.Stats.Bytes
 			}
 		}))

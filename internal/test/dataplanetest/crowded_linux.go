@@ -33,7 +33,8 @@ func (o *Obstacles) crowded(t *testing.T, under FaultyBackend) {
 	f.thereAndBack(e, faults, "after the chains came")
 	beside := f.thereAndBack(e, faults, "a change")
 	heard := beside.Received
-	if beside.Received = alone.Received; beside != alone || heard > 2*alone.Received {
+	beside.Received = alone.Received
+	if beside != alone || heard > 2*alone.Received {
 		beside.Received = heard
 		t.Errorf("a change takes %+v alone, and %+v beside the chains", alone, beside)
 	}

@@ -121,7 +121,8 @@ func (f *flood) requireTranslated(t *testing.T) {
 func floodPool(first, n int) (l []servicemodel.Endpoint) {
 	for i := range n {
 		for _, e := range eps("pod2") {
-			if e.Node = "this"; i%2 == 1 {
+			e.Node = "this"
+			if i%2 == 1 {
 				e.Node = "other"
 			}
 			a := e.Addr.AsSlice() // 10.244.9.1 and fd00:10:244:9::1, and so on

@@ -85,7 +85,8 @@ func (w *world) oracle(t *servicemodel.Table, p netnstest.Probe, src netip.AddrP
 	for i, c := range d.Candidates {
 		want.Servers = append(want.Servers, w.serverOf(c.Endpoint))
 		m := scenario.OwnSource
-		if want.Source = c.MasqueradeIP; c.Masquerade {
+		want.Source = c.MasqueradeIP
+		if c.Masquerade {
 			m = scenario.NodeSource
 		}
 		if i > 0 && m != want.Masquerade {

@@ -135,7 +135,8 @@ func programsAtOnce(t *testing.T, w *world) {
 				}
 
 				p := dataplane.NewParts(b, nil)
-				if last[i] = (servicemodel.State{}); rng.IntN(3) == 0 {
+				last[i] = servicemodel.State{}
+				if rng.IntN(3) == 0 {
 					_, err = p.Remove(t.Context(), owner(i))
 				} else {
 					ips := pair(fmt.Sprint("10.96.1.", i+1), fmt.Sprint("fd00:10:96::1:", i+1))

@@ -433,11 +433,13 @@ func (l *engines) wrong() string {
 
 // lacking says what a table lacks. If endpoints grow, it does not compare weights.
 func lacking(k, want *servicemodel.Table, grows bool) string {
-	if want = want.Arrange(k); grows {
+	want = want.Arrange(k)
+	if grows {
 		k, want = whole(k), whole(want)
 	}
 	c := servicemodel.Diff(k, want)
-	if c.Health = nil; c.Empty() {
+	c.Health = nil
+	if c.Empty() {
 		return ""
 	}
 	return c.String()

@@ -28,7 +28,8 @@ func TestSurvivorsAreWhatNoTestSees(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, tests.try(drawn, []string{"testdata/sample"},
 			func(m *mutant, killer string) {
-				if m.equivalent = true; killer == "" {
+				m.equivalent = true
+				if killer == "" {
 					survivors = append(survivors, m.key)
 				} else {
 					killed = append(killed, m.key)

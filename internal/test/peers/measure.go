@@ -92,7 +92,8 @@ func measureCommand(ctx context.Context, args []string, out io.Writer) error {
 	}
 
 	m.figures.Kernel, m.figures.CPUs = kernelRelease(), runtime.NumCPU()
-	if m.figures.Mix, m.figures.Load = mixText, load(); m.endpoints > 0 {
+	m.figures.Mix, m.figures.Load = mixText, load()
+	if m.endpoints > 0 {
 		m.figures.Mix = fmt.Sprintf("services of %d endpoints", m.endpoints)
 	}
 	for _, kind := range strings.Split(*only, ",") {

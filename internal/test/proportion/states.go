@@ -100,7 +100,8 @@ func grown(base, v servicemodel.State, s size) servicemodel.State {
 	}
 	like, eps := v.Endpoints(svc.Name), make([]servicemodel.Endpoint, s.endpoints)
 	for i := range eps {
-		if eps[i] = endpoint(i); i%3 == 0 {
+		eps[i] = endpoint(i)
+		if i%3 == 0 {
 			differ(&eps[i], base.Endpoints(web)[0], like[0])
 		}
 	}

@@ -54,7 +54,8 @@ func ParseEntry(ep netip.AddrPort, comment string) (e Entry, s servicemodel.Sche
 
 		if v, ok := strings.CutPrefix(word, slotWord); ok {
 			n, err := strconv.ParseUint(v, 10, 16)
-			if e.Slot = int32(n); err != nil {
+			e.Slot = int32(n)
+			if err != nil {
 				e.Slot = -1
 			}
 		}

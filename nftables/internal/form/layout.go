@@ -134,7 +134,8 @@ func AffinityMapsOf(f *nft.Family, s *Shape) (l []*nft.Set) {
 			key, data = []nft.Field{f.Addr, f.Addr}, []nft.Field{f.Addr}
 		case groupRanges:
 			key = []nft.Field{f.Addr, f.Addr, nft.FieldProto, f.Addr}
-			if data = KindRange.endpointFields(f); f == nft.IPv6 {
+			data = KindRange.endpointFields(f)
+			if f == nft.IPv6 {
 				key = slices.Delete(key, 2, 3)
 			}
 		}

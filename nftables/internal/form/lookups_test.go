@@ -44,7 +44,8 @@ func (w *walker) chain(name string, share float64) (back float64) {
 		}
 		for _, r := range c.Rules {
 			if strings.HasSuffix(r.Text(), SetScheduled) {
-				if w.lookups += share; w.leaf != nil {
+				w.lookups += share
+				if w.leaf != nil {
 					return w.chain(w.leaf.chain(), share)
 				}
 			}
@@ -199,7 +200,8 @@ func TestLookupsAreDocumented(t *testing.T) {
 				scheduled.Uses |= LargePools
 			}
 			w := walkerIn(&scheduled, slots)
-			if w.leaf = by; by != nil {
+			w.leaf = by
+			if by != nil {
 				w.in = map[string]bool{"services": true}
 			}
 			w.not = append(w.not, not...)

@@ -71,7 +71,8 @@ func (s *Shape) AddPool(p *servicemodel.Pool) {
 		return
 	}
 	w := WayOf(p)
-	if s.Uses |= w; w == AtRandom && ClassOf(EntryCount(p)) >= SmallClasses {
+	s.Uses |= w
+	if w == AtRandom && ClassOf(EntryCount(p)) >= SmallClasses {
 		s.Uses |= LargePools
 	}
 }

@@ -76,7 +76,8 @@ func (p *Plan) forgetMoved() {
 // one for clients outside.
 func usable(t *servicemodel.Table, fe *servicemodel.Frontend) (internal,
 	external *servicemodel.Pool) {
-	if internal, external = t.PoolsOf(fe); fe.External == fe.Internal {
+	internal, external = t.PoolsOf(fe)
+	if fe.External == fe.Internal {
 		external = internal
 	}
 	return internal, external

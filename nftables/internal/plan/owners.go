@@ -68,7 +68,8 @@ func (pl *Planner) users(t *TablePlan, set string, was, before, now form.AddrUse
 		if !pl.Owning.Whole {
 			n += max(0, was[a]-before[a])
 		}
-		if now[a] = n; n == was[a] {
+		now[a] = n
+		if n == was[a] {
 			continue
 		}
 		if was[a] > 0 {

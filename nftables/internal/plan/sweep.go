@@ -124,7 +124,8 @@ func (s *Sweep) Drop(i int, done func(*Forget) bool) {
 		if len(left) < len(list) {
 			s.Tries = 0
 		}
-		if fs.ByKey[key] = left; len(left) == 0 {
+		fs.ByKey[key] = left
+		if len(left) == 0 {
 			delete(fs.ByKey, key)
 		}
 	}

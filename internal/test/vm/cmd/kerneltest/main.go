@@ -65,7 +65,8 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c.options.Programs = programs
 	c.options.Log = slog.New(slog.NewTextHandler(stderr, nil))
 	var output bytes.Buffer
-	if c.options.Output = stdout; c.quiet {
+	c.options.Output = stdout
+	if c.quiet {
 		c.options.Output = &output
 	}
 
