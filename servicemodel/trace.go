@@ -32,7 +32,8 @@ type Step struct {
 	//	outcome      the fate of the packet
 	//
 	// An engine adds "refused" after the conflicts, for refused services that would claim the
-	// destination.
+	// destination. Package dataplane/silence adds "silent" before the outcome, for endpoints that
+	// do not answer clients.
 	Kind string `json:"step"`
 	Text string `json:"text"`
 }

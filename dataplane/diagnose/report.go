@@ -8,6 +8,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/livetrace"
 	"github.com/kernlb/kernlb/dataplane/netns"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -32,6 +33,9 @@ type Config struct {
 	// Drift describes objects of kernlb in the kernel that are not as it wrote them, as an
 	// observation has it. If they can be the cause of a fault, they come first.
 	Drift []string
+	// Silent are endpoints that a program took out because they do not answer clients, and that
+	// Table does not have therefore. Those of the service are asked, too.
+	Silent []silence.Change
 	// Direct says that flows in the table of connections do not send packets to endpoints, as with
 	// IPVS.
 	Direct bool

@@ -17,6 +17,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/livetrace"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/internal/rtnetlink"
 	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -87,7 +88,9 @@ func (r *runner) followOne(ctx context.Context, endpoint netip.AddrPort) (*livet
 	}
 	var to *servicemodel.Candidate
 	if endpoint.IsValid() {
-		l := r.Table.Decide(r.packet, r.Here).Candidates
+		d := r.Table.Decide(r.packet, r.Here)
+		_, out := r.silent(&d)
+		l := slices.Concat(d.Candidates, out)
 		i := slices.IndexFunc(l, func(c servicemodel.Candidate) bool {
 			return c.Endpoint == endpoint
 		})
@@ -259,7 +262,8 @@ func (r *runner) follow(ctx context.Context, to *servicemodel.Candidate) (*livet
 
 // endpoints connects to each endpoint, and follows the packets to those that do not answer.
 func (r *runner) endpoints(ctx context.Context) error {
-	l := r.decision.Candidates
+	silent, l := r.silent(&r.decision)
+	l = append(l, r.decision.Candidates...)
 	if len(l) > mostEndpoints {
 		r.report.note("%d of %d endpoints were asked", mostEndpoints, len(l))
 		l = l[:mostEndpoints]
@@ -293,6 +297,12 @@ func (r *runner) endpoints(ctx context.Context) error {
 		r.report.Endpoints = append(r.report.Endpoints, e)
 	}
 
+	for i, c := range silent[:min(len(silent), len(l))] {
+		r.report.Endpoints[i].Says += ", " + c.Status(time.Now())
+		r.report.note("%v gets no new connections until it answers this node, which asks it again "+
+			"after at most a minute", c.Endpoint)
+	}
+
 	if answered > 0 && r.To.Protocol == servicemodel.TCP {
 		r.report.note("not tested: answers of full size; fetch a large page")
 	}
@@ -300,6 +310,24 @@ func (r *runner) endpoints(ctx context.Context) error {
 		r.report.ok("each endpoint answers when it is asked alone")
 	}
 	return nil
+}
+
+// silent returns the endpoints that are out of the service of a decision, and what sends packets to
+// each of them.
+func (r *runner) silent(d *servicemodel.Decision) ([]silence.Change, []servicemodel.Candidate) {
+	of := silence.Of(d.Frontend, r.Silent)
+	out := make([]servicemodel.Candidate, len(of))
+	for i, c := range of {
+		for _, other := range d.Candidates { // a client that is the endpoint is masqueraded, too
+			if out[i] = other; other.Endpoint.Addr() != r.packet.Src.Addr() {
+				break
+			}
+		}
+
+		out[i].Endpoint = c.Endpoint
+	}
+
+	return of, out
 }
 
 // judgeSilence judges why an endpoint does not answer.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -121,7 +120,7 @@ type proxyHealth struct {
 	Refused      []dataplane.Refusal     `json:"refused,omitempty"`
 	Warnings     servicemodel.Warnings   `json:"warnings,omitzero"`
 	Problems     []string                `json:"problems,omitempty"`
-	Silent       []string                `json:"silent,omitempty"`
+	Silent       []silence.Change        `json:"silent,omitempty"`
 }
 
 type familyHealth struct {
@@ -155,11 +154,8 @@ func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, eligible *boo
 
 	h := proxyHealth{LastUpdated: updated, CurrentTime: now, NodeEligible: eligible,
 		Healthy: healthy, Status: map[string]familyHealth{}, Serving: serving, Node: checked,
-		Refused: s.Refused, Warnings: s.Warnings, Problems: p.cfg.Problems()}
-	for _, c := range p.cfg.Silent() {
-		h.Silent = append(h.Silent, fmt.Sprintf("%v of %v %s", c.Endpoint, c.Service,
-			c.Status(now)))
-	}
+		Refused: s.Refused, Warnings: s.Warnings, Problems: p.cfg.Problems(),
+		Silent: p.cfg.Silent()}
 	for _, f := range p.cfg.Families {
 		h.Status[f.String()] = familyHealth{LastUpdated: updated, Healthy: healthy}
 	}

@@ -111,7 +111,7 @@ func TestTheAnswerListsProblems(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.Code)
 	var got struct {
 		Problems []string
-		Silent   []string
+		Silent   []silence.Change
 		Refused  []struct {
 			Service string
 			Kept    bool
@@ -120,8 +120,9 @@ func TestTheAnswerListsProblems(t *testing.T) {
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
 	require.Equal(t, []string{"web.yaml is broken"}, got.Problems)
 	require.Len(t, got.Silent, 1)
-	require.Regexp(t, "^10.244.0.1:80 of "+web.String()+" ejected [1-9].*s ago: 12 connections of "+
-		"5 clients unanswered in 1s$", got.Silent[0])
+	require.Equal(t, "10.244.0.1:80 of "+web.String()+" ejected: 12 connections of 5 clients "+
+		"unanswered in 1s", got.Silent[0].String())
+	require.Regexp(t, "^ejected 1m[3-9].*s ago: 12 conn", got.Silent[0].Status(time.Now()))
 	require.Len(t, got.Refused, 1)
 	require.Equal(t, web.String(), got.Refused[0].Service)
 	require.True(t, got.Refused[0].Kept)

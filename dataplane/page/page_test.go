@@ -138,6 +138,10 @@ func TestServiceShowsWeightsAndShares(t *testing.T) {
 		got.Ports[0].Endpoints[2].Excluded)
 	require.Empty(t, got.Ports[0].Endpoints[0].Excluded)
 
+	var trace sm.Trace
+	s.json(t, "/trace.json?from=10.244.1.5&to=10.96.0.10:80/tcp", &trace)
+	require.Equal(t, "silent", trace.Steps[len(trace.Steps)-2].Kind, "%v", trace)
+	require.Regexp(t, "^"+eps[2].Endpoint+" ejected ", trace.Steps[len(trace.Steps)-2].Text)
 	_, body := s.get("/service?name=default/web")
 	require.Contains(t, body, "75 %")
 	require.Contains(t, body, "internalTrafficPolicy <b>Cluster</b>")

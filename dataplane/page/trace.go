@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -47,6 +49,7 @@ func (p *Page) trace(r *http.Request, s *dataplane.Status) (any, error) {
 	at := *s
 	at.Held = t
 	trace := at.Trace(packet, here)
+	silence.Explain(&trace, p.cfg.Silent(), time.Now())
 	d.Wanted, d.Steps = !known, trace.Steps
 	d.Outcome, d.Cause = string(trace.Decision.Outcome), trace.Decision.Cause.String()
 	return d, nil

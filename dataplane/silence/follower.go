@@ -42,20 +42,21 @@ type Config struct {
 
 // Change says that an endpoint was ejected or let in.
 type Change struct {
-	Service  servicemodel.PortName
-	Endpoint netip.AddrPort
+	Service  servicemodel.PortName `json:"service"`
+	Endpoint netip.AddrPort        `json:"endpoint"`
 	// Out says that it was ejected, at Time. Otherwise it was let in.
-	Out  bool
-	Time time.Time
+	Out  bool      `json:"out"`
+	Time time.Time `json:"time"`
 	// Since is when the first connection without an answer began, or, if the endpoint was let in,
 	// when it was ejected.
-	Since time.Time
+	Since time.Time `json:"since"`
 	// Connections and Clients count the connections without an answer that made it suspect. They
 	// are a sample if there are more than 500 new connections a second.
-	Connections, Clients int
+	Connections int `json:"connections"`
+	Clients     int `json:"clients"`
 	// Trial says that it was let in without an answer: to see whether it answers clients, or
 	// because too few other endpoints are left.
-	Trial bool
+	Trial bool `json:"trial,omitzero"`
 }
 
 // String returns a line such as "10.0.0.1:8080 of default/web:http ejected: 12 connections of 5
@@ -142,7 +143,7 @@ func (f *Follower) Set(s servicemodel.State) {
 	defer f.mu.Unlock()
 	f.state, f.has = s, true
 	f.judge.keep(f.wants, f.pools, time.Now())
-	f.set(f.marked())
+	f.set(Without(f.state, f.judge.ejected()))
 	select {
 	case f.woken <- struct{}{}:
 	default:
@@ -154,17 +155,7 @@ func (f *Follower) Set(s servicemodel.State) {
 func (f *Follower) Ejected() []Change {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []Change
-	for p, r := range f.judge.open {
-		if r.out {
-			out = append(out, ejection(r, p))
-		}
-	}
-
-	slices.SortFunc(out, func(a, b Change) int {
-		return cmp.Or(a.Time.Compare(b.Time), a.Endpoint.Compare(b.Endpoint))
-	})
-	return out
+	return f.judge.ejected()
 }
 
 // Run watches new connections until the context ends, and returns the context's error, or the one
@@ -252,7 +243,7 @@ func (f *Follower) work(ctx context.Context, work *sync.WaitGroup) (time.Duratio
 	news := f.judge.news
 	f.judge.news = nil
 	if len(news) > 0 && f.has {
-		f.set(f.marked())
+		f.set(Without(f.state, f.judge.ejected()))
 	}
 	f.mu.Unlock()
 
@@ -372,29 +363,56 @@ func silent(err error) bool {
 		syscall.EHOSTDOWN}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// marked returns the program's state without the endpoints that are out: they are not ready, or
-// terminate. Their open connections go on as the service's policy says.
-func (f *Follower) marked() servicemodel.State {
-	s := f.state
-	done := map[servicemodel.Name]bool{}
-	for p, r := range f.judge.open {
-		if name := p.service.Name; r.out && !done[name] {
-			done[name] = true
-			s = s.WithEndpoints(name, f.without(name))
+// Without returns a state without endpoints that are out, as [Follower.Ejected] returns them: they
+// are not ready, or terminate. Their open connections go on as the service's policy says. A change
+// of an endpoint that the state does not have is ignored.
+func Without(s servicemodel.State, out []Change) servicemodel.State {
+	of := map[servicemodel.Name]map[place]bool{}
+	for _, c := range out {
+		if name := c.Service.Name; of[name] == nil {
+			of[name] = map[place]bool{}
+		}
+		of[c.Service.Name][place{c.Service, c.Endpoint}] = true
+	}
+
+	for name, places := range of {
+		if svc, eps := s.Peek(name); svc != nil {
+			s = s.WithEndpoints(name, without(svc, eps, places))
 		}
 	}
 
 	return s
 }
 
+// Explain adds a step to a trace for each endpoint that is out of the service port that the packet
+// meets, before the outcome.
+func Explain(t *servicemodel.Trace, out []Change, now time.Time) {
+	for _, c := range Of(t.Decision.Frontend, out) {
+		t.Steps = slices.Insert(t.Steps, len(t.Steps)-1, servicemodel.Step{Kind: "silent",
+			Text: fmt.Sprintf("%v %s", c.Endpoint, c.Status(now))})
+	}
+}
+
+// Of returns the changes of endpoints of a frontend, which may be nil.
+func Of(f *servicemodel.Frontend, all []Change) (of []Change) {
+	for _, c := range all {
+		if f != nil && c.Service == f.Service &&
+			servicemodel.FamilyOf(c.Endpoint.Addr()) == f.Key.Family() {
+			of = append(of, c)
+		}
+	}
+
+	return of
+}
+
 // without returns the endpoints of a service. Ports that are out are in endpoints of their own,
 // which take no connections.
-func (f *Follower) without(name servicemodel.Name) (out []servicemodel.Endpoint) {
-	svc, eps := f.state.Peek(name)
+func without(svc *servicemodel.Service, eps []servicemodel.Endpoint,
+	places map[place]bool) (out []servicemodel.Endpoint) {
 	for _, ep := range eps {
 		var in, silent []servicemodel.EndpointPort
 		for _, p := range ep.Ports {
-			if at := portOf(svc, &ep, p); f.judge.isOut(at) {
+			if places[portOf(svc, &ep, p)] {
 				silent = append(silent, p)
 			} else {
 				in = append(in, p)

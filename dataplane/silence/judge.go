@@ -381,6 +381,20 @@ func ejection(r *record, p place) Change {
 		Since: r.run.first, Connections: r.run.total, Clients: len(r.run.clients)}
 }
 
+// ejected returns the endpoints that are out, in the order of their ejection.
+func (j *judge) ejected() (out []Change) {
+	for p, r := range j.open {
+		if r.out {
+			out = append(out, ejection(r, p))
+		}
+	}
+
+	slices.SortFunc(out, func(a, b Change) int {
+		return cmp.Or(a.Time.Compare(b.Time), a.Endpoint.Compare(b.Endpoint))
+	})
+	return out
+}
+
 // enter lets an endpoint in.
 func (j *judge) enter(r *record, p place, trial bool, now time.Time) {
 	j.news = append(j.news, Change{Service: p.service, Endpoint: p.endpoint, Time: now,

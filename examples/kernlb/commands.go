@@ -48,8 +48,8 @@ func commands() []command {
 				outputFlag, nodeFlags, ipvsFlags}, checkInput, (*program).plan},
 		{"show", "", "print what is programmed now, its traffic counters, or how it differs from " +
 			"manifests", "show -diff -f services.yaml",
-			[]definer{inputFlags, filterFlags, showFlags, kernelFlags, outputFlag, nodeFlags,
-				ipvsFlags}, checkShow, (*program).show},
+			[]definer{inputFlags, filterFlags, showFlags, statusFlags, kernelFlags, outputFlag,
+				nodeFlags, ipvsFlags}, checkShow, (*program).show},
 		{"cleanup", "", "remove every trace, or that of kube-proxy", "cleanup -of kube-proxy -plan",
 			[]definer{cleanupFlags, planFlag, kernelFlags, outputFlag, ipvsFlags}, checkCleanup,
 			(*program).cleanup},
@@ -60,19 +60,19 @@ func commands() []command {
 				"holds; with -live to a real packet, by whose rules; the exit code is 5 if " +
 				"-until-lost found a lost packet",
 			"trace -from 10.244.1.5 -to 10.96.0.10:80/tcp",
-			[]definer{traceFlags, inputFlags, kernelFlags, outputFlag, nodeFlags, ipvsFlags},
-			checkTrace, (*program).trace},
+			[]definer{traceFlags, inputFlags, statusFlags, kernelFlags, outputFlag, nodeFlags,
+				ipvsFlags}, checkTrace, (*program).trace},
 		{"explain", "NAMESPACE/NAME", "print all that is known of a service: its frontends, " +
 			"endpoints (with manifests), objects in the kernel, and why it refuses connections",
 			"explain default/web -f services.yaml",
-			[]definer{explainFlags, inputFlags, kernelFlags, nodeFlags, ipvsFlags}, checkExplain,
-			(*program).explain},
+			[]definer{explainFlags, inputFlags, statusFlags, kernelFlags, nodeFlags, ipvsFlags},
+			checkExplain, (*program).explain},
 		{"diagnose", "NAMESPACE/NAME or ADDRESS:PORT/PROTOCOL", "connect to a service as a " +
 			"client would, and to each of its endpoints; name the first thing that is wrong, " +
 			"and what to do; the exit code is 5 then",
 			"diagnose default/web -f services.yaml -from 10.244.1.5",
-			[]definer{diagnoseFlags, inputFlags, kernelFlags, outputFlag, nodeFlags, ipvsFlags},
-			checkDiagnose, (*program).diagnose},
+			[]definer{diagnoseFlags, inputFlags, statusFlags, kernelFlags, outputFlag, nodeFlags,
+				ipvsFlags}, checkDiagnose, (*program).diagnose},
 		{"top", "", "show live which services have connections, packets and bytes, the shares of " +
 			"endpoints, recent changes, and how long applies take", "top -interval 5s",
 			[]definer{topFlags, kernelFlags}, nil, (*program).top},

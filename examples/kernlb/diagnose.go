@@ -13,6 +13,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/diagnose"
 	"github.com/kernlb/kernlb/dataplane/netns"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -135,9 +136,10 @@ func (p *program) diagnosis(ctx context.Context) (*diagnose.Config, error) {
 	}
 	d := &p.opts.diagnose
 	cfg := &diagnose.Config{Table: o.Table, Here: here, Drift: o.Drift, Ours: p.opts.owns,
-		From: d.namespace, Source: d.source, Direct: b.Name() == ipvs.Name}
+		From: d.namespace, Source: d.source, Direct: b.Name() == ipvs.Name,
+		Silent: p.silent(ctx, o.Table)}
 	if len(p.opts.files) > 0 {
-		v, err := e.Plan(ctx, state)
+		v, err := e.Plan(ctx, silence.Without(state, cfg.Silent))
 		if err != nil {
 			return nil, p.classify(err)
 		}

@@ -10,9 +10,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -25,6 +27,7 @@ type explanation struct {
 	wanted  *servicemodel.Table   // table of the manifests, nil if there are none
 	held    *servicemodel.Table   // table of the kernel
 	notes   []string              // drift, the reason of a refusal, addresses of other services
+	out     []silence.Change      // endpoints that the running program took out
 	objects []string              // in the kernel, in the words of the backend's reference tool
 }
 
@@ -95,11 +98,17 @@ func (x *explanation) look(ctx context.Context, b backends.Backend) error {
 		return err
 	}
 	x.held = o.Table
+	x.out = slices.DeleteFunc(x.silent(ctx, x.held), func(c silence.Change) bool {
+		return c.Service.Name != x.name
+	})
 	for _, d := range o.Drift {
 		x.notes = append(x.notes, "the kernel differs: "+d)
 	}
+	for _, c := range x.out {
+		x.notes = append(x.notes, silentText(c)+"; it is in again when it answers this node")
+	}
 	if len(x.opts.files) > 0 {
-		v, err := e.Plan(ctx, x.state)
+		v, err := e.Plan(ctx, silence.Without(x.state, x.out))
 		if err != nil {
 			return err
 		}
@@ -255,15 +264,30 @@ func sameWay(t *servicemodel.Table, f *servicemodel.Frontend, u *servicemodel.Ta
 	return f.Equal(g) && slices.EqualFunc(poolsOf(t, f), poolsOf(u, g), (*servicemodel.Pool).Equal)
 }
 
+// selections returns how the endpoints of the manifests are used. Those that are out are not.
+func (x *explanation) selections(port servicemodel.PortName,
+	f servicemodel.Family) []servicemodel.Selection {
+	all := servicemodel.Select(x.state, port, f)
+	for _, c := range x.out {
+		for i := range all {
+			if s := &all[i]; c.Service == port && c.Endpoint == s.Target {
+				s.Cluster = c.Status(time.Now())
+				s.Local = s.Cluster
+			}
+		}
+	}
+
+	return all
+}
+
 // printEndpoints prints each endpoint of the manifests, and how it is used.
 func (x *explanation) printEndpoints() {
 	all := x.state.Endpoints(x.name)
 	uses := make([][2][]servicemodel.Selection, len(x.service.Ports)) // by port and family
 	for i, p := range x.service.Ports {
 		port := servicemodel.PortName{Name: x.name, Port: p.Name, Protocol: p.Protocol}
-		uses[i] = [2][]servicemodel.Selection{
-			servicemodel.Select(x.state, port, servicemodel.IPv4),
-			servicemodel.Select(x.state, port, servicemodel.IPv6)}
+		uses[i] = [2][]servicemodel.Selection{x.selections(port, servicemodel.IPv4),
+			x.selections(port, servicemodel.IPv6)}
 	}
 
 	w := newColumns(x.stdout)

@@ -13,6 +13,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -77,22 +78,23 @@ func (p *program) show(ctx context.Context) error {
 	if o.Table, err = p.opts.show.filtered(o.Table); err != nil {
 		return err
 	}
+	silent := p.silent(ctx, o.Table)
 	if p.opts.show.diff {
 		if wanted, err = p.opts.show.filtered(wanted); err != nil {
 			return err
 		}
-		return p.printDiff(o.Table, wanted, o.Drift)
+		return errors.Join(p.printDiff(o.Table, wanted, o.Drift), p.printSilent(silent))
 	}
 
 	if p.opts.show.spread {
-		return p.printSpread(o.Table)
+		return errors.Join(p.printSpread(o.Table), p.printSilent(silent))
 	}
 	c, err := p.counted(ctx, o.Table)
 	switch {
 	case err != nil:
 		return err
 	case c != nil && p.opts.output != "json":
-		return p.printCounts(o.Table, c)
+		return errors.Join(p.printCounts(o.Table, c), p.printSilent(silent))
 	}
 
 	var others []otherInstance
@@ -103,7 +105,7 @@ func (p *program) show(ctx context.Context) error {
 	}
 
 	if p.opts.output == "json" {
-		s := &shownJSON{Backend: p.opts.backend, Observation: o, Others: others}
+		s := &shownJSON{Backend: p.opts.backend, Observation: o, Others: others, Silent: silent}
 		for f := range o.Table.Frontends() {
 			if text := cause(o.Table, f); text != "" {
 				s.Causes = append(s.Causes, causeJSON{f.Key, text})
@@ -116,7 +118,7 @@ func (p *program) show(ctx context.Context) error {
 		return p.printJSON(s)
 	}
 
-	return errors.Join(p.printTable(o, cause), p.printInstances(others))
+	return errors.Join(p.printTable(o, cause), p.printSilent(silent), p.printInstances(others))
 }
 
 // shownJSON is the JSON output of show.
@@ -129,6 +131,8 @@ type shownJSON struct {
 	OnlyConnections bool `json:"onlyConnections,omitempty"`
 	// Others are the other instances that hold frontends, unless the flags name an instance.
 	Others []otherInstance `json:"otherInstances,omitempty"`
+	// Silent are the endpoints that the running program took out.
+	Silent []silence.Change `json:"silent,omitempty"`
 }
 
 // causeJSON says why a frontend rejects or drops.

@@ -17,19 +17,23 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/node"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 func statusFlags(o *options, fs *flag.FlagSet) {
-	o.status = "http://127.0.0.1:10256"
+	o.status = defaultPage
 	text(fs, &o.status, "page", "`URL` of kernlb watch -listen, or of another program that serves "+
-		"/healthz, such as kubeproxy (default "+o.status+")",
+		"/healthz, such as kubeproxy, which knows its silent endpoints (default "+o.status+")",
 		"a URL such as http://127.0.0.1:10256", func(s string) bool {
 			u, err := url.Parse(s)
 			return err == nil && u.Scheme == "http" && u.Host != ""
 		})
 }
+
+// defaultPage is where kernlb watch and kubeproxy usually answer.
+const defaultPage = "http://127.0.0.1:10256"
 
 // healthJSON is the part of /healthz that status prints.
 type healthJSON struct {
@@ -47,7 +51,7 @@ type healthJSON struct {
 	Warnings []servicemodel.Warning `json:"warnings"`
 	Node     *node.Report           `json:"node"`
 	Problems []string               `json:"problems"`
-	Silent   []string               `json:"silent"`
+	Silent   []silence.Change       `json:"silent"`
 }
 
 var (
@@ -64,10 +68,10 @@ var (
 func (p *program) status(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
-	all, h, err := p.askHealth(ctx)
+	all, h, err := p.askHealth(ctx, "/healthz")
 	if err == nil && h.Node != nil && h.Node.Since.IsZero() { // until counters can be compared
 		time.Sleep(time.Second / 2)
-		all, h, err = p.askHealth(ctx)
+		all, h, err = p.askHealth(ctx, "/healthz")
 	}
 
 	if err != nil {
@@ -107,10 +111,11 @@ func (p *program) full(err error) error {
 	return errors.Join(p.print(r, text.String()), errNode)
 }
 
-// askHealth asks the program for /healthz.
-func (p *program) askHealth(ctx context.Context) (all json.RawMessage, h *healthJSON, err error) {
+// askHealth asks the program for /healthz, or /livez, which is the same without checks of the node.
+func (p *program) askHealth(ctx context.Context, path string) (all json.RawMessage, h *healthJSON,
+	err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
-		strings.TrimSuffix(p.opts.status, "/")+"/healthz", nil)
+		strings.TrimSuffix(p.opts.status, "/")+path, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -127,8 +132,8 @@ func (p *program) askHealth(ctx context.Context) (all json.RawMessage, h *health
 		err = json.Unmarshal(all, h)
 	}
 	if err != nil || h.LastUpdated.IsZero() {
-		return nil, nil, fmt.Errorf("%s: that is no /healthz of kernlb: %s", p.opts.status,
-			a.Status)
+		return nil, nil, fmt.Errorf("%s: that is no %s of kernlb: %s", p.opts.status,
+			path, a.Status)
 	}
 
 	return all, h, nil
@@ -158,8 +163,8 @@ func (h *healthJSON) text() string {
 		}
 	}
 
-	for _, l := range h.Silent {
-		fmt.Fprintln(&b, "silent: "+l)
+	for _, c := range h.Silent {
+		fmt.Fprintln(&b, silentText(c))
 	}
 	for _, w := range h.Warnings {
 		fmt.Fprintln(&b, "warning:", w)

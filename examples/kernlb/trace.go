@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/livetrace"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/nftables"
@@ -124,6 +125,7 @@ func (p *program) trace(ctx context.Context) error {
 		return p.traceLive(ctx, table, packet, here)
 	}
 	t := table.Trace(packet, here)
+	silence.Explain(&t, p.silent(ctx, table), time.Now())
 	p.explainChoice(table, &t)
 	p.notePods(table, packet.Src.Addr(), t)
 	return p.print(newTracedPacket(t), t.String())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/diagnose"
 	"github.com/kernlb/kernlb/dataplane/livetrace"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -58,7 +59,7 @@ func (p *program) traceLive(ctx context.Context, table *servicemodel.Table,
 		if err != nil {
 			return err
 		}
-		one, text := l.describe(t)
+		one, text := l.describe(t, l.silent(ctx, l.table))
 		return p.print(one, text)
 	}
 
@@ -72,6 +73,7 @@ func (l *liveTrace) next(ctx context.Context) (*livetrace.Trace, error) {
 		cfg := &diagnose.Config{Table: l.table, Here: l.here, Source: l.packet.Src.Addr(),
 			To: servicemodel.FrontendKey{Addr: l.packet.Dst.Addr(), Port: l.packet.Dst.Port(),
 				Protocol: l.packet.Protocol}, Direct: l.opts.backend == ipvs.Name}
+		cfg.Silent = l.silent(ctx, l.table)
 		if o.endpoint.IsValid() {
 			return diagnose.Follow(ctx, cfg, o.endpoint)
 		}
@@ -94,11 +96,12 @@ func (l *liveTrace) next(ctx context.Context) (*livetrace.Trace, error) {
 	}
 }
 
-// describe returns a packet as JSON and as text.
-func (l *liveTrace) describe(t *livetrace.Trace) (livePacket, string) {
+// describe returns a packet as JSON and as text. out are the endpoints that are silent.
+func (l *liveTrace) describe(t *livetrace.Trace, out []silence.Change) (livePacket, string) {
 	packet := l.packet
 	packet.Src = t.Packet.Src
 	expected := l.table.Trace(packet, l.here)
+	silence.Explain(&expected, out, time.Now())
 	summary := t.Summary(l.opts.owns)
 	if c := expected.Decision.Cause; t.By != nil && l.opts.owns(*t.By) && c.Kind != "" {
 		summary += ": " + c.String()
@@ -140,7 +143,7 @@ func (l *liveTrace) several(ctx context.Context) error {
 			break
 		}
 
-		one, whole := l.describe(t)
+		one, whole := l.describe(t, l.silent(ctx, l.table))
 		all.Packets = append(all.Packets, one)
 		all.add(t)
 		fmt.Fprintf(&text, "%d: %v: %s\n", len(all.Packets), t.Packet, one.Summary)

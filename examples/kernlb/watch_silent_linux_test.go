@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,10 +75,48 @@ func ejects(t *testing.T, flag, annotations string) {
 	require.NoError(t, first.Close())
 	answers("pod2")
 	w.logs("10.244.1.1:8080 of default/a:http ejected: ")
-	p, status := process(t, w.ns, "status", "-page", "http://"+w.address())
-	_ = p.Wait()
-	require.Contains(t, status.String(), "silent: 10.244.1.1:8080 of default/a:http ejected ")
+	w.namesSilent(func() { answers("pod2") })
 	serve(0)
 	answers("pod1", "pod2")
 	w.logs("10.244.1.1:8080 of default/a:http answers again after ")
+}
+
+// namesSilent runs the commands that show a service, whose first endpoint was ejected because its
+// program is gone. They know the reason, and nothing else is wrong. silent waits until it is out,
+// in case it has just been let in on trial.
+func (w *watched) namesSilent(silent func()) {
+	w.t.Helper()
+	const evidence = `ejected \d+s ago: \d+ connections of [12] clients unanswered in `
+	const line = `silent: 10\.244\.1\.1:8080 of default/a:http ` + evidence
+	const traced = `(?m)^  silent +10\.244\.1\.1:8080 ` + evidence + `.*\n  outcome `
+	const way = " -from 192.0.2.10 -to 10.96.0.1:80/tcp"
+	wrong := []string{"10.244.1.1:8080: refuses connections, " + evidence,
+		"WRONG  not-listening: 10.244.1.1:8080 refuses", "until it answers this node"}
+	for args, want := range map[string][]string{
+		"status":               {line},
+		"show":                 {line},
+		"show -spread":         {line},
+		"show -o json":         {`"endpoint": "10\.244\.1\.1:8080",\s+"out": true`},
+		"show -diff -f":        {`\+  -> 10\.244\.1\.1`, line},
+		"explain default/a":    {line},
+		"explain default/a -f": {line, "  holds it  ", "http: " + evidence},
+		"trace" + way:          {traced},
+		"trace -send" + way:    {traced, "it works"},
+		"trace -send -endpoint 10.244.1.1:8080" + way: {"10.244.1.1:8080 refuses"},
+		"diagnose default/a":                          wrong,
+		"diagnose default/a -f":                       wrong,
+	} {
+		silent()
+		l := append(strings.Fields(args), "-page", "http://"+w.address())
+		if i := slices.Index(l, "-f"); i > 0 {
+			l = slices.Insert(l, i+1, w.dir)
+		}
+		p, out := process(w.t, w.ns, l...)
+		_ = p.Wait()
+		for _, text := range want {
+			require.Regexp(w.t, text, out.String(), args)
+		}
+
+		require.NotContains(w.t, out.String(), "does not match the desired state", args)
+	}
 }

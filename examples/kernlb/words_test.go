@@ -42,7 +42,7 @@ func TestTraceSaysThatTheServiceWouldReject(t *testing.T) {
 	lost := livetrace.Packet{Src: packet.Src, Dst: packet.Dst, Protocol: packet.Protocol}
 	l := liveTrace{program: &program{}, table: table, packet: packet}
 	one, _ := l.describe(&livetrace.Trace{Packet: lost, Last: lost, Fate: livetrace.Lost,
-		Hook: "prerouting", Routing: "there is no route to 10.96.0.10"})
+		Hook: "prerouting", Routing: "there is no route to 10.96.0.10"}, nil)
 	require.Equal(t, "it is dropped at the routing decision after prerouting: there is no route "+
 		"to 10.96.0.10; the service would have rejected it anyhow: the service has no endpoints",
 		one.Summary)
