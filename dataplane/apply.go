@@ -16,26 +16,26 @@ import (
 )
 
 // Apply makes the kernel hold exactly the state, and returns when it does. If nothing differs, it
-// writes nothing. After an error the kernel holds what it held before, unless the backend documents
-// otherwise; or it holds the new state already, if only the removal of what nobody wants failed or
-// was not approved. The next Apply starts from the kernel's true contents.
+// writes nothing. After an error the kernel's contents are the same as before, unless the backend
+// documents otherwise. If only the removal of unwanted objects failed or was not approved, the
+// kernel holds the new state. The next Apply starts from the kernel's true contents.
 //
 // A service is refused if it is invalid, if the backend cannot express it, or if a foreign object
 // in the kernel is in its way. By default a refused service is left out as a whole, with all its
 // ports and addresses, and [Result.Refused] says why. Everything else is applied. So the kernel's
 // contents depend only on the state, and are the same after a restart. [Config.KeepRefused] serves
 // a refused service by its last accepted definition instead, so the contents depend on earlier
-// states, too. Each apply begins with the whole state again, so a service comes in by itself as
-// soon as it can.
+// states, too. Each apply begins with the whole state again, so a refused service is programmed as
+// soon as the reason is gone.
 //
 // A problem of the node refuses the whole state, and so does a problem of any service if
 // [Config.Strict] is set. The kernel is not touched then, and the error joins a
 // *servicemodel.FieldError, *[backends.UnsupportedError] or *[backends.CollisionError] for each
 // problem.
 //
-// If the context ends before Apply's turn, the error is the context's, the kernel stays as it is,
-// and so does the wanted state. All other errors are *[PhaseError] values. Later work that fails is
-// no error, because the kernel holds the state: see [Result.Unsettled].
+// If the context ends before Apply's turn, Apply returns the context's error and changes neither
+// the kernel nor the wanted state. All other errors are *[PhaseError] values. Later work that fails
+// is no error, because the kernel holds the state: see [Result.Unsettled].
 //
 // Apply works like [Engine.Set] followed by waiting. While [Engine.Run] is running, the state
 // replaces the one that Run holds, from Apply's turn on, and Run retries if Apply fails.
@@ -49,7 +49,8 @@ func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, erro
 }
 
 // applyWanted applies the newest wanted state. The result is nil if no state is wanted, or if the
-// newest is already applied and again is not set. It leaves to Settle what must wait for packets.
+// newest state is already applied and again is not set. Work that must wait for packets is left to
+// Settle.
 func (e *Engine) applyWanted(ctx context.Context, again bool, p *wait.Packets) (*Result, error) {
 	if _, _, todo := e.progress.todo(again); !todo {
 		return nil, nil
@@ -67,7 +68,7 @@ func (e *Engine) applyWanted(ctx context.Context, again bool, p *wait.Packets) (
 }
 
 // applyRevision applies the state that was requested as revision rev, and reports the outcome. step
-// says that it was applied before.
+// says that the state was applied before.
 func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Revision, step bool,
 	p *wait.Packets) (*Result, error) {
 	r, err := e.applyState(ctx, s, rev)
@@ -88,7 +89,7 @@ func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Re
 	return r, nil
 }
 
-// onlyShares reports whether nothing changes but shares that are fed back.
+// onlyShares reports whether c changes only shares that are fed back.
 func onlyShares(c *servicemodel.ChangeSet) bool {
 	if c.Rules != nil || len(c.Frontends)+len(c.ClusterIPs)+len(c.Hairpins)+len(c.Health) > 0 {
 		return false
@@ -103,8 +104,8 @@ func onlyShares(c *servicemodel.ChangeSet) bool {
 }
 
 // applyState makes the kernel hold the state of revision rev, while other writers of the instance
-// wait. A reading with a hint may leave unwanted objects unread. A second step removes these. After
-// an error the result has no meaning.
+// wait. A reading with a hint may leave unwanted objects unread; a second step removes those
+// objects. After an error the result has no meaning.
 func (e *Engine) applyState(ctx context.Context, s servicemodel.State, rev Revision) (r *Result,
 	err error) {
 	unlock, err := lock(ctx, e.backend) // for both steps
@@ -136,8 +137,8 @@ func (e *Engine) applyState(ctx context.Context, s servicemodel.State, rev Revis
 const tries = 16
 
 // retry repeats f as long as it fails with ErrConflict, up to tries times, and emits each conflict.
-// It is the only retry of reading and committing, because backends return conflicts to the engine.
-// Other writers of the instance of b wait meanwhile. If b is nil, they may write.
+// Reading and committing are retried only here, because backends return conflicts to the engine.
+// While f runs, other writers of b's instance wait; if b is nil, they may write.
 func (e *Engine) retry(ctx context.Context, doing string, b backends.Backend,
 	f func() error) error {
 	unlock, err := lock(ctx, b)
@@ -170,8 +171,8 @@ func lock(ctx context.Context, b backends.Backend) (unlock func(), err error) {
 }
 
 // compare resolves a state, compares it with what the kernel holds, and leaves out the services
-// that the backend refuses. The result has the changes that lead to the whole weights of slow
-// starts, or with now set to their weights at present. With now, a reading of the kernel may be
+// that the backend refuses. The changes of the result give endpoints with a slow start their whole
+// weights or, if now is set, their present weights. If now is set, a reading of the kernel may be
 // confined to the wanted objects.
 //
 // The backend checks whole weights, so it refuses a service at once and not in a later step.
@@ -202,7 +203,7 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, now bool) (*
 		if err := e.withoutRefused(d, err); err != nil {
 			return nil, err
 		}
-		if e.known.partial { // the hint was another table, so the reading may lack objects of this
+		if e.known.partial { // the hint was a different table: objects may be unread
 			if err := e.observe(ctx, e.known.atPresent(d.table)); err != nil {
 				return nil, err
 			}
@@ -242,9 +243,9 @@ func (e *Engine) resolve(ctx context.Context, s servicemodel.State) (*reducedSta
 	return d, d.resolve(e.known.applied)
 }
 
-// countRepairs tells new changes of the wanted state from repairs of what others did since the last
-// apply. On the first apply, and after a failed commit, nothing tells them apart: everything counts
-// as ours.
+// countRepairs separates new changes of the wanted state from repairs of other programs' changes
+// since the last apply. On the first apply, and after a failed commit, nothing tells the two apart:
+// everything counts as a new change.
 func (e *Engine) countRepairs(r *Result) {
 	r.begun = e.known.applied != nil
 	if !r.begun || !e.known.disturbed() {
@@ -257,7 +258,7 @@ func (e *Engine) countRepairs(r *Result) {
 
 // commit writes the changes c of the result r, repairs the drift of the last observation, and
 // records what the kernel then holds. After an error of the backend the kernel's contents are
-// unknown. Unless it failed because of another writer, the kernel may hold a part of the commit.
+// unknown. Unless the commit failed because of another writer, the kernel may hold a part of it.
 func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
 	if !c.Empty() || len(c.Health) > 0 || len(e.known.drift) > 0 {
 		if err := e.approve(ctx, r, c); err != nil {
@@ -280,9 +281,9 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 		return nil
 	}
 	if f := e.cfg.Flows; f != nil {
-		// The flows must learn of every step of the kernel. After a commit that failed half way, or
-		// a change by another program, this commit does not begin where the last notification
-		// ended. The flows then get both differences.
+		// The flows must learn of every change of the kernel. After a commit that failed half way,
+		// or a change by another program, this commit does not begin at the table of the last
+		// notification. The flows are then notified of both differences.
 		if last := e.reported.table; last != nil && last != c.Old {
 			f.Changed(r.Accepted, servicemodel.Diff(last, c.New))
 		}

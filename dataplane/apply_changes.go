@@ -10,12 +10,12 @@ import (
 
 // ApplyChanges applies a change set that [Engine.Plan] made and that was stored as JSON, perhaps on
 // another machine and after a review. It applies exactly these changes or nothing. The error is
-// servicemodel.ErrOtherTable if the kernel does not hold the table that the changes begin from, and
-// another one if the change set was edited.
+// servicemodel.ErrOtherTable if the kernel does not hold the table that the changes begin from. An
+// edited change set is an error, too.
 //
-// The engine does not know the state that the changes were made of, so it cannot find stale flows,
-// and these stay. Once the kernel has the changes, no state is wanted until the next Set or Apply,
-// as after [Engine.Cleanup]. Changes that fail leave the wanted state as it was.
+// The engine does not know the state from which the changes were planned. So it cannot find stale
+// flows, and they stay. Once the kernel has the changes, no state is wanted until the next Set or
+// Apply, as after [Engine.Cleanup]. Changes that fail leave the wanted state as it was.
 func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*Result, error) {
 	if c == nil {
 		return nil, errors.New("apply changes: there are none")
@@ -57,7 +57,7 @@ func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 }
 
 // fromReading makes the changes of a result begin from a reading of the kernel. The engine may know
-// pools for which the kernel has no place. Another process does not know them.
+// pools that the kernel cannot store. Another process does not know those pools.
 func (e *Engine) fromReading(ctx context.Context, r *Result) error {
 	if _, ok := as[backends.OmitsPools](e.backend); !ok {
 		return nil

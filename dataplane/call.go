@@ -11,8 +11,9 @@ import (
 )
 
 // begin waits for the turn of a call, and begins the measurement of its phases. end ends both.
-// Calls get the turn in the order in which they came. The error is the context's, also if the turn
-// is free. Without a name the call has no spans. The call passes the returned context on.
+// Calls take turns in the order of their arrival. If the context is done, begin returns its error,
+// even if the turn is free. Without a name the call has no spans. The call passes the returned
+// context on.
 func (e *Engine) begin(ctx context.Context, name string, p Phase) (context.Context, error) {
 	doing := ""
 	if name != "" {
@@ -51,9 +52,9 @@ func (e *Engine) begin(ctx context.Context, name string, p Phase) (context.Conte
 	return ctx, nil
 }
 
-// within is the key that marks the contexts that calls of an engine pass to observers and others.
-// These must not wait for the turn, which the call has until they return. Calls of several engines
-// may be within each other.
+// within is the key that marks the contexts that a call of an engine passes to observers and other
+// callbacks. A callback must not wait for the turn, because the call holds the turn until the
+// callback returns. Calls of different engines may be nested.
 type within struct{ engine *Engine }
 
 // errWithin says that a call would wait for itself.

@@ -26,39 +26,41 @@ type Config struct {
 	// Approve is called before each commit of [Engine.Apply], [Engine.Run], [Engine.ApplyChanges]
 	// and [Engine.Switch], repairs included ([Preview.Repaired], [Preview.Drift]). If nothing
 	// differs, it is not called. If Approve returns an error, the kernel stays as it is, and the
-	// call fails with that error ([ErrNotApproved]). [Engine.Cleanup] does not call Approve, and
-	// [Engine.Settle] only for a step of slow starts. The engine and other writers of the instance
-	// wait for it, so it must return soon, and may call only those methods of the engine that an
-	// [Observer] may call. Each call costs a plan. Nil approves everything.
+	// call fails with that error ([ErrNotApproved]). [Engine.Cleanup] does not call Approve.
+	// [Engine.Settle] calls it only for a step of slow starts. The engine and other writers of the
+	// instance wait for it, so it must return soon, and may call only those methods of the engine
+	// that an [Observer] may call. Each call costs a plan. Nil approves everything.
 	//
-	// After an error Run calls Approve again when a program sets another state, when the objects
-	// that Run watches change, when another program changes what the kernel holds, and otherwise
-	// after [RunOptions.RetryMax]. Until then [Status.Err] has the error, and [Status.PendingSince]
-	// is set if a new state waits. Each error is an event [Failed]. Changes of services by other
-	// programs are not repaired meanwhile.
+	// After an error Run calls Approve again when a program sets a new state, when the objects that
+	// Run watches change, when another program changes the kernel's contents, and otherwise after
+	// [RunOptions.RetryMax]. Until then [Status.Err] has the error, and [Status.PendingSince] is
+	// set if a new state waits. Until then, other programs' changes of services are not repaired.
+	// Each error is an event [Failed].
 	Approve func(context.Context, *Preview) error
 	// Span is for tracing. It is called when a call of the engine begins, with the name "apply",
-	// "apply changes", "plan", "observe", "settle", "switch" or "cleanup". The engine does the call
-	// with the context that Span returns, so observers, Approve, Flows and the backend get it: an
-	// observer of [Applied] can add the outcome to the span. Within the call, Span is called with
-	// that context for each [Phase], with the phase's name. The engine calls the returned function
-	// at the end, with the error, if any. Nil means no spans.
+	// "apply changes", "plan", "observe", "settle", "switch" or "cleanup". The context that Span
+	// returns is passed to observers, Approve, Flows and the backend, so an observer of [Applied]
+	// can add the outcome to the span. Within the call, Span is called with that context for each
+	// [Phase], with the phase's name. The engine calls the returned function at the end, with the
+	// error, if any. Nil means no spans.
 	Span func(ctx context.Context, name string) (context.Context, func(error))
 	// KeepRefused serves a refused service by its last accepted definition, and by its present
-	// endpoints if they are valid. If the backend refuses these, too, because of their weights for
-	// example, the accepted endpoints that still exist serve it, with their accepted weights. By
-	// default, and if there is no such definition, the service is left out. Result.Refused names it
-	// in either case ([Refusal.Kept]).
+	// endpoints if they are valid. If the backend refuses these endpoints, too, for example because
+	// of their weights, the service keeps the accepted endpoints that still exist, with their
+	// accepted weights. By default, and without an accepted definition, the service is left out.
+	// Result.Refused names the service in either case ([Refusal.Kept]).
 	KeepRefused bool
-	// Accepted has the accepted definitions of an earlier process ([Status.Accepted], and not
-	// [Status.State], which has the refused ones), which KeepRefused uses until this engine has
-	// accepted others. A restarted program that does not know them leaves refused services out.
+	// Accepted has the accepted definitions of an earlier process. KeepRefused uses them until this
+	// engine has accepted newer definitions. They come from [Status.Accepted], not from
+	// [Status.State], which includes refused definitions. A restarted program without them leaves
+	// refused services out.
 	Accepted servicemodel.State
 	// Logger gets a record for each apply that changed something, for drift, for each refused
 	// service, and for each failure. At debug level it also gets the plan of each commit, which
-	// costs as much as making the plan. docs/logs.md lists the records. Nil means no log.
+	// costs as much as planning. docs/logs.md lists the records. Nil means no log.
 	Logger *slog.Logger
-	// Node fills in what states leave unset about their node. Nil means that states are complete.
+	// Node fills in the fields of the node that states leave unset. Nil means that states are
+	// complete.
 	Node NodeSource
 	// Flows is notified of each change, and deletes the flows that the change leaves stale. If nil,
 	// stale flows stay.
@@ -80,7 +82,7 @@ type Engine struct {
 	resync    atomic.Bool // read the kernel before anything else
 	observers observers
 
-	// The call that has the turn may use the fields below.
+	// Only the call that has the turn uses the fields below.
 	backend  backends.Backend
 	former   []backends.Backend // of earlier switches, still to be cleaned up
 	known    knowledge
@@ -94,8 +96,8 @@ type Engine struct {
 	failure, phaseFailure error           // of the call, and of its last phase
 }
 
-// reported is what was last reported: the table to the flows, and the services that the last apply
-// left out, the claims that lost and the warnings to the observers.
+// reported holds the last reports: to the flows the table, and to the observers the services that
+// the last apply left out, the lost claims and the warnings.
 type reported struct {
 	table     *servicemodel.Table
 	refused   []Refusal
@@ -104,8 +106,8 @@ type reported struct {
 }
 
 // New returns an engine on a backend. The caller closes the backend. Without a backend, as in the
-// zero Engine, and with one that hides another ([backends.Backend]), all methods with a context
-// fail, except Wait and Finish.
+// zero Engine, all methods with a context fail, except Wait and Finish. The same holds for a
+// backend that hides another backend ([backends.Backend]).
 func New(b backends.Backend, cfg *Config) *Engine {
 	e := &Engine{}
 	if e.unusable = unusable(b); e.unusable != nil {
@@ -129,9 +131,10 @@ func (e *Engine) open(b backends.Backend, cfg Config) {
 	}
 }
 
-// Plan returns what Apply would do with the state, and changes nothing. It fails as Apply would.
-// The changes begin from what any process can read of the kernel ([Engine.ApplyChanges]), and lead
-// to what will hold in the end: endpoints with a slow start have their whole weights.
+// Plan returns the changes that Apply would make for the state, and changes nothing. It fails as
+// Apply would. The changes begin from the contents of the kernel that any process can read
+// ([Engine.ApplyChanges]). They end at the final state: endpoints with a slow start have their
+// whole weights.
 func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, error) {
 	ctx, err := e.begin(ctx, "plan", PhaseResolve)
 	if err != nil {
@@ -160,7 +163,7 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 	return p, nil
 }
 
-// preview returns what the commit of c would do, which is the result r or a part of it.
+// preview describes the commit of c, which is the result r or a part of it.
 func (e *Engine) preview(r *Result, c *servicemodel.ChangeSet) (*Preview, error) {
 	plan, err := e.backend.Plan(c)
 	return &Preview{Revision: r.Revision, State: r.State, Changes: c, Plan: plan,
@@ -183,11 +186,13 @@ func (e *Engine) Observe(ctx context.Context) (*backends.Observation, error) {
 }
 
 // Resync makes the engine read the kernel before the next apply, even if its integrity is intact.
-// While [Engine.Run] is running, its next check reads the kernel and repairs what others did.
+// While [Engine.Run] is running, its next check reads the kernel and repairs changes by other
+// programs.
 func (e *Engine) Resync() { e.resync.Store(true) }
 
-// Cleanup removes every trace of the instance from the kernel. Flows that its services began go on.
-// No state is wanted any more until the next Set or Apply, also for [Engine.Run].
+// Cleanup removes every trace of the instance from the kernel. Existing flows of its services
+// continue. After that no state is wanted until the next Set or Apply, even while [Engine.Run] is
+// running.
 func (e *Engine) Cleanup(ctx context.Context) (backends.Stats, error) {
 	ctx, err := e.begin(ctx, "cleanup", PhaseCleanup)
 	if err != nil {

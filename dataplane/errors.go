@@ -12,8 +12,8 @@ import (
 // On systems other than Linux, everything that needs a kernel fails with errors.ErrUnsupported.
 var (
 	// ErrRefused says that a state was refused as a whole, and that nothing was changed. The reason
-	// is the node. With [Config.Strict], or in the state of a part, it can also be a service. The
-	// same state is refused again until the reason is gone.
+	// is the node. With [Config.Strict], or for the state of a part, the reason can also be a
+	// service. The same state is refused again until the reason is gone.
 	ErrRefused = errors.New("state refused")
 	// ErrNotApproved says that [Config.Approve] returned an error, and that nothing was changed. It
 	// wraps Approve's error.
@@ -43,8 +43,8 @@ type Problem struct {
 
 // Problems splits err into problems, one for each joined error. It accepts the errors of this
 // package (of [Refusal], [PartRefused], [Engine.Apply] and [Parts.Apply]), and of Validate, Resolve
-// and Check, however they are wrapped. If some of the wrapped errors have the types that [Problem]
-// names, the text around them is left out. A nil error has no problems.
+// and Check, however they are wrapped. If some of the wrapped errors have a type that [Problem]
+// names, the text around these errors is left out. A nil error has no problems.
 func Problems(err error) []Problem {
 	if err == nil {
 		return nil

@@ -18,9 +18,9 @@ import (
 // Observer is called for each event of an engine or of [Parts], one event after the other. They
 // wait for it, so it must return soon and leave long work to another goroutine. It may call
 // [Engine.Set], [Engine.Resync], [Engine.Status], [Engine.Subscribe] and [Parts.Subscribe]. Any
-// other method would wait for the observer forever, so with ctx it fails at once. ctx is the
-// context of the call that caused the event, with what [Config.Span] added to it. For calls of the
-// engine, another goroutine needs another context.
+// other method would wait for the observer forever, so it fails at once if it is called with ctx.
+// ctx is the context of the call that caused the event, with the additions of [Config.Span]. A
+// goroutine that calls the engine later needs a different context.
 type Observer func(ctx context.Context, ev Event)
 
 // Event is one of [Applied], [Refused], [ClaimConflict], [Warned], [Repaired],
@@ -29,7 +29,7 @@ type Observer func(ctx context.Context, ev Event)
 // [Parts].
 type Event interface{ event() }
 
-// Applied is an apply or a change of parts that succeeded, whether it changed anything or not (see
+// Applied is a successful apply or change of parts, even if it changed nothing (see
 // [Result.Stats]). [Result.Phases] has the time of each phase.
 type Applied struct{ *Result }
 
@@ -52,43 +52,46 @@ type PartRefused struct {
 // changed since the previous apply. It comes before Applied or Switched.
 type ClaimConflict struct{ servicemodel.Conflict }
 
-// Warned is a warning about the applied state, if the previous apply did not give it. Parts give
-// their warnings with each change. It comes before Applied or Switched.
+// Warned is a warning about the applied state. The engine emits it only if the previous apply did
+// not have the same warning; parts emit their warnings with each change. It comes before Applied or
+// Switched.
 type Warned struct{ servicemodel.Warning }
 
-// Repaired is an apply that repaired the kernel: it undid changes by others ([Result.IsRepair]), or
-// removed drift that the first apply found ([Result.Drift]). It comes before Applied.
+// Repaired is an apply that repaired the kernel: it undid changes by other programs
+// ([Result.IsRepair]), or removed drift that the first apply found ([Result.Drift]). It comes
+// before Applied.
 type Repaired struct{ *Result }
 
-// RepairDelayed says that another program undoes repairs again and again, so the next one waits. It
-// comes once for each time that repairs begin to wait.
+// RepairDelayed says that another program undoes repairs again and again, so the next repair waits.
+// It is emitted each time that repairs begin to wait.
 type RepairDelayed struct{}
 
-// RepairUndone names the program that changed the backend's objects while repairs waited. It comes
-// at most once after each RepairDelayed, if the backend is a [backends.Blamer] and the kernel names
-// the program.
+// RepairUndone names the program that changed the backend's objects while repairs waited. It is
+// emitted at most once after each RepairDelayed, if the backend is a [backends.Blamer] and the
+// kernel names the program.
 type RepairUndone struct {
 	Backend string // the backend's name
 	backends.Program
 }
 
 // WriteConflict says that another program changed the kernel while the engine read or wrote. The
-// engine then begins again, or gives up after the last try. Err matches [kernelerr.ErrConflict].
+// engine then starts over, or gives up after the last try. Err matches [kernelerr.ErrConflict].
 type WriteConflict struct {
 	Doing string // such as "apply", and of parts "read and commit"
 	Try   int    // from 1
 	Err   error
 }
 
-// FlowsCleaned are stale flows that [Flows] deleted. It comes before Settled or Applied.
+// FlowsCleaned reports stale flows that [Flows] deleted. It comes before Settled or Applied.
 type FlowsCleaned struct{ backends.Cleaned }
 
-// EndpointDrained is an endpoint without connections. It comes before Settled or Applied.
+// EndpointDrained is a draining endpoint that has no connections left. It comes before Settled or
+// Applied.
 type EndpointDrained struct{ backends.Drained }
 
 // Settled is a successful call of [Engine.Settle] by Run or by the program. Work that an apply
-// settles is part of Applied. Both say that nothing of what failed before is left, unless Applied
-// has an Unsettled.
+// settles is part of Applied. Both mean that no failed work is left, unless Applied has an
+// Unsettled.
 type Settled struct {
 	Next     time.Duration // time until there is more work; 0 means that no work is left
 	Duration time.Duration
@@ -104,7 +107,7 @@ type Failed struct {
 	Owners   []string // the owners of the parts, as far as they are known
 	Backend  string   // the name of the engine's backend at that time
 	Phase    Phase    // the phase that failed
-	Phases   Phases   // how long each phase took, except those that Applied has reported
+	Phases   Phases   // the time of each phase, without phases that Applied has reported
 	Revision Revision // of the state that was to be applied
 	Err      error
 }
@@ -270,8 +273,8 @@ func logTo(log *slog.Logger) Observer {
 	}
 }
 
-// logApplied logs the changes, at debug level if there are none but steps of slow starts. A repair
-// has a line of its own.
+// logApplied logs the changes, at debug level if they are only steps of slow starts. A repair has a
+// line of its own.
 func logApplied(ctx context.Context, log *slog.Logger, r *Result) {
 	level := slog.LevelDebug
 	if r.Stats.Messages > 0 && !r.Step && (r.Counts != servicemodel.Counts{} || !r.IsRepair()) {
@@ -283,7 +286,7 @@ func logApplied(ctx context.Context, log *slog.Logger, r *Result) {
 		logkey.Bytes, r.Stats.Bytes, logkey.Duration, r.Duration)
 }
 
-// of returns the subject of an event: the owners of parts, or a revision of the whole.
+// of returns the subject of an event: the owners of parts, or a revision of an engine.
 func of(owners []string, r Revision) slog.Attr {
 	if len(owners) > 0 {
 		return slog.Any(logkey.Owners, owners)

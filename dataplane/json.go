@@ -10,9 +10,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The JSON of an engine's values is for people and programs that look at it. Times are text, such
-// as "1.5ms". Errors are text, with the field that they concern if they are about a service. Only
-// an [backends.Observation] can be read back. docs/json.md lists the fields.
+// The JSON of an engine's values is output for people and programs. Times are text, such as
+// "1.5ms". Errors are text; an error about a service also names the field. Only a
+// [backends.Observation] can be read back. docs/json.md lists the fields.
 
 // text returns a duration as text, or "" if it is zero.
 func text(d time.Duration) string {
@@ -22,7 +22,7 @@ func text(d time.Duration) string {
 	return d.String()
 }
 
-// problemJSON is a [Problem] inside an object that is named outside.
+// problemJSON is a [Problem] whose service is named by the enclosing object.
 type problemJSON struct {
 	Object string `json:"object,omitempty"`
 	Field  string `json:"field,omitempty"`
@@ -99,8 +99,8 @@ func (p *Preview) MarshalJSON() ([]byte, error) {
 
 type statusFields Status
 
-// MarshalJSON writes s without State and Held, which can be many megabytes and have a JSON of their
-// own. It leaves out what never happened.
+// MarshalJSON writes s without State and Held, which can be many megabytes and have a JSON form of
+// their own. It leaves out the times of events that never happened.
 func (s Status) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		statusFields

@@ -22,42 +22,42 @@ type PartsConfig struct {
 	Flows Flows
 }
 
-// Parts lets many programs share one instance. Each declares the services of its own owners, and
-// leaves the rest as it is. Parts keeps no record outside the kernel, so a program can run once for
-// each change and needs neither a file nor a daemon, like a CNI plugin.
+// Parts lets many programs share one instance. Each program declares the services of its own
+// owners, and leaves the rest as it is. Parts keeps no record outside the kernel. So a program can
+// run once for each change, like a CNI plugin, and needs neither a file nor a daemon.
 //
-// An owner is a namespace. Its part is everything in the kernel for the services with that
-// [servicemodel.Name.Namespace]. The part stays until any program replaces or removes it. Choose
-// names of owners that identify the program and cannot collide with names of other programs;
-// "network,container,interface" suits an attachment of CNI. [servicemodel.Name] says which
-// characters are allowed. Namespace, service and port have 189 bytes together
+// An owner is a namespace. Its part is the kernel's contents for the services in the namespace
+// ([servicemodel.Name.Namespace]) of that name. The part stays until a program replaces or removes
+// it. Choose names of owners that identify the program and cannot collide with names of other
+// programs; "network,container,interface" suits an attachment of CNI. [servicemodel.Name] says
+// which characters are allowed. Namespace, service and port have 189 bytes together
 // ([servicemodel.PortName], with two separators).
 //
-// Decisions for the whole node ([servicemodel.Rules]) belong to the instance. The first part brings
-// the settings of its node, and later parts adopt them: a node of theirs must agree. They stay
-// until an owner brings others while no other owner holds anything, or until [Parts.Configure]. The
-// instance goes with its last part, and leaves nothing in the kernel.
+// Settings for the whole node ([servicemodel.Rules]) belong to the instance. The first part sets
+// them from its node. Later parts adopt them, and a node in their states must agree with them.
+// [Parts.Configure] changes the settings, and so does an Apply while no other owner holds anything.
+// With its last part, the instance is removed, and nothing of it stays in the kernel.
 //
 // An instance has either one engine or parts, because [Engine.Apply] makes an instance hold exactly
 // one state and so removes parts. Backends with different tables, chains or marks are separate
 // instances.
 //
 // If a version of kernlb with another layout made the instance, Apply fails with
-// [backends.ErrOtherLayout] while another owner holds anything, because the instance cannot be
-// replaced without loss for that owner. Remove and Keep can still remove parts, and remove the
-// instance with the last of them, unless the backend cannot tell which frontends belong to whom.
-// [Engine.Apply] replaces such an instance, and [Engine.Cleanup] removes it.
+// [backends.ErrOtherLayout] while another owner holds anything, because that owner would lose its
+// services. Remove and Keep can still remove parts, and with the last part the instance, unless the
+// backend cannot tell which frontends belong to which owner. [Engine.Apply] replaces such an
+// instance, and [Engine.Cleanup] removes it.
 //
 // Several goroutines may call the methods of Parts at the same time. The methods run one after the
-// other, and stop waiting when their context ends. Programs that change one instance take turns
-// ([backends.Locker]). The cost depends on the owner's part if the backend is a
+// other. A method stops waiting for its turn when its context ends. Programs that change one
+// instance take turns ([backends.Locker]). The cost depends on the owner's part if the backend is a
 // [backends.PartReader], and otherwise on the whole instance.
 type Parts struct {
-	engine Engine // for its backend, calls and observers; it knows nothing between two calls
+	engine Engine // provides backend, calls and observers; knows nothing between two calls
 
 	// The call that has the engine's turn may use the fields below. notified is the table of the
-	// last notification of the flows, as far as this process knows it. state is the state of that
-	// table.
+	// last notification of the flows, as far as this process knows it. state is the state from
+	// which that table was resolved.
 	notified *servicemodel.Table
 	state    servicemodel.State
 }
@@ -76,26 +76,26 @@ func NewParts(b backends.Backend, cfg *PartsConfig) *Parts {
 }
 
 // Subscribe adds an observer of future calls. Each Apply, Remove and Keep ends with [Applied],
-// [PartRefused] or [Failed]. These name the owners and the phase, and have the time of each phase.
-// [Warned] and [Repaired] come before Applied. Failed follows Applied if later work failed
-// ([Result.Unsettled]). A call of Settle ends with [Settled] or Failed. A
-// [WriteConflict] may precede all of them, one for each time that the kernel was read again.
-// Calling unsubscribe removes the observer, but does not stop a call in progress.
+// [PartRefused] or [Failed]. These events name the owners, the phase that failed, and the time of
+// each phase. [Warned] and [Repaired] come before Applied. Failed follows Applied if later work
+// failed ([Result.Unsettled]). A call of Settle ends with [Settled] or Failed. A [WriteConflict]
+// precedes these events for each time that the kernel was read again. Calling unsubscribe removes
+// the observer, but does not stop a call in progress.
 func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.observers.add(o) }
 
 // Apply makes an owner hold exactly the services of a state, which must all be in the namespace of
 // the owner's name. It returns when the kernel has them. If nothing differs, it writes nothing.
 //
-// If anything is wrong with a part, it is refused as a whole ([ErrRefused]), and the kernel is not
-// touched. The error joins a *[servicemodel.FieldError] for each field that is invalid or
-// contradicts the instance's settings, a *[servicemodel.TakenError] for each frontend that another
-// owner holds or that two services of the part claim, and an *[backends.UnsupportedError] or
+// A part with any problem is refused as a whole ([ErrRefused]), and the kernel is not touched. The
+// error joins a *[servicemodel.FieldError] for each field that is invalid or contradicts the
+// instance's settings, a *[servicemodel.TakenError] for each frontend that another owner holds or
+// that two services of the part claim, and an *[backends.UnsupportedError] or
 // *[backends.CollisionError] for each refusal of the backend.
 //
-// If the context ends before Apply's turn, the error is the context's. All other errors are
+// If the context ends before Apply's turn, Apply returns the context's error. All other errors are
 // *[PhaseError] values. Later work that fails is no error, because the kernel holds the part: see
-// [Result.Unsettled]. [Result.Settle] is the time until there is work again, such as late packets
-// of a new UDP port. A program that is about to end may ignore both.
+// [Result.Unsettled]. [Result.Settle] is the time until there is work again, such as the flows of
+// late packets to a new UDP port. A program that is about to end may ignore both.
 func (p *Parts) Apply(ctx context.Context, owner string, s servicemodel.State) (*Result, error) {
 	return p.change(ctx, task{"apply the part", []string{owner}, s, func() (*Result, error) {
 		return p.compare(ctx, owner, s)
@@ -117,7 +117,7 @@ func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*
 	})
 }
 
-// Remove removes the parts of owners. An owner without a part is no error.
+// Remove removes the parts of owners. Removing an owner without a part is no error.
 func (p *Parts) Remove(ctx context.Context, owners ...string) (*Result, error) {
 	owners = slices.Compact(slices.Sorted(slices.Values(owners))) // each once
 	return p.change(ctx, task{doing: "remove the parts", owners: owners,
@@ -125,7 +125,7 @@ func (p *Parts) Remove(ctx context.Context, owners ...string) (*Result, error) {
 }
 
 // Keep removes the parts of all owners for which keep returns false: garbage collection in one
-// call. keep must return true for owners of other programs. Their names tell them apart.
+// call. keep must return true for owners of other programs, which it recognizes by their names.
 func (p *Parts) Keep(ctx context.Context, keep func(owner string) bool) (*Result, error) {
 	if keep == nil {
 		return nil, errors.New("keep parts: there is no function that says which")
@@ -140,8 +140,8 @@ func (p *Parts) Keep(ctx context.Context, keep func(owner string) bool) (*Result
 	}})
 }
 
-// Settle does the work that earlier changes left for later and that is due, see [Engine.Settle].
-// Each Apply, Remove and Keep does it as well.
+// Settle does the work of earlier changes that is due, see [Engine.Settle]. Each Apply, Remove and
+// Keep does it as well.
 func (p *Parts) Settle(ctx context.Context) (next time.Duration, err error) {
 	r, err := p.change(ctx, task{doing: doingSettleParts, compare: func() (*Result, error) {
 		_, err := p.observeOwners(ctx, nil)
@@ -163,7 +163,7 @@ func (p *Parts) Owners(ctx context.Context) ([]string, error) {
 	})
 }
 
-// read does a task that changes nothing, and begins again after conflicts.
+// read does a task that changes nothing, and repeats it after conflicts.
 func read[T any](ctx context.Context, p *Parts, t task, f func() (T, error)) (result T, err error) {
 	e, none := &p.engine, result
 	ctx, err = e.begin(ctx, t.String(), PhaseObserve)
@@ -203,15 +203,16 @@ func (p *Parts) observeOwners(ctx context.Context, owners []string) (*backends.O
 	return o, err
 }
 
-// Configure gives the instance the settings of a node in one commit, whatever owners hold something
-// there. A new version of a program changes a setting this way. Parts stay, and become what an
-// Apply of each would now make of it, in the same commit. Later parts adopt the settings.
+// Configure gives the instance the settings of a node in one commit, even while owners hold parts.
+// A new version of a program changes a setting this way. The same commit rewrites each part as an
+// Apply of that part would. Later parts adopt the settings.
 //
-// Settings that exclude addresses (OnlyFamily, and no LocalhostNodePorts) remove the frontends
-// there, which the result counts. Settings that include these again do not bring them back: the
-// next Apply of the part does, or is refused if the backend cannot express them. A frontend that
-// owes its masquerading to [servicemodel.Node.MasqueradeAll] keeps it. If no owner holds anything,
-// Configure writes nothing, because the first part brings its own settings.
+// Settings that exclude addresses (OnlyFamily, and no LocalhostNodePorts) remove the frontends at
+// those addresses, and the result counts them. Settings that include the addresses again do not
+// restore the frontends: the next Apply of the part does, or is refused if the backend cannot
+// express them. A frontend that owes its masquerading to [servicemodel.Node.MasqueradeAll] keeps
+// it. If no owner holds anything, Configure writes nothing, because the first part brings its own
+// settings.
 func (p *Parts) Configure(ctx context.Context, n servicemodel.Node) (*Result, error) {
 	return p.change(ctx, task{doing: "configure parts", compare: func() (*Result, error) {
 		p.engine.enter(PhaseResolve)

@@ -16,9 +16,9 @@ import (
 // task is a call of a method of [Parts].
 type task struct {
 	doing  string
-	owners []string // as far as they are known in advance
+	owners []string // as far as known in advance
 	state  servicemodel.State
-	// compare reads the kernel, and returns the result with the changes to make.
+	// compare reads the kernel, and returns a result with the changes to write.
 	compare func() (*Result, error)
 }
 
@@ -155,7 +155,7 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 	return r, nil
 }
 
-// claimsMore reports whether a part has frontends where another one has none.
+// claimsMore reports whether part has a frontend that the table than lacks.
 func claimsMore(part, than *servicemodel.Table) bool {
 	for f := range part.Frontends() {
 		if than.Frontend(f.Key) == nil {
@@ -189,7 +189,7 @@ func (p *Parts) adopt(ctx context.Context, owner string, s servicemodel.State,
 		Rules: &servicemodel.Change[servicemodel.Rules]{New: &rules}}), part, nil
 }
 
-// result returns the result of a change that is to be committed.
+// result returns the result for a change that will be committed.
 func (p *Parts) result(c *servicemodel.ChangeSet, drift []string, owners ...string) *Result {
 	return &Result{Backend: p.engine.backend.Name(), Owners: owners, Counts: c.Counts(), Changes: c,
 		Drift: drift, Observed: true}
@@ -215,8 +215,8 @@ func (p *Parts) without(ctx context.Context, owners []string) (*Result, error) {
 	return r, nil
 }
 
-// changeTo returns the change from an observation to next. If no owner holds anything then, the
-// change removes the instance, or does nothing if there is none.
+// changeTo returns the change from an observation to next. If no owner holds anything in next, the
+// change removes the instance, or does nothing without an instance.
 func (p *Parts) changeTo(o *backends.Observation, next *servicemodel.Table,
 	owners ...string) *Result {
 	if next.Len() == 0 && o.OnlyOwners {
@@ -272,7 +272,7 @@ func (p *Parts) commit(ctx context.Context, r *Result) (err error) {
 }
 
 // changed notifies the flows of a change. It combines the reading with the earlier knowledge of
-// owners that this process changed before, because the flows check them again later.
+// owners that this process changed before, because the flows check those owners again later.
 func (p *Parts) changed(s servicemodel.State, r *Result) {
 	e, c := &p.engine, r.Changes
 	if e.cfg.Flows == nil || len(r.Owners) == 0 {

@@ -12,15 +12,16 @@ type Phase int
 const (
 	// PhaseLock waits for other writers of the instance, see [backends.Locker].
 	PhaseLock Phase = iota
-	// PhaseResolve makes a table of the state.
+	// PhaseResolve resolves the state into a table.
 	PhaseResolve
-	// PhaseObserve asks whether the kernel still holds the known contents, and reads it if not.
+	// PhaseObserve asks whether the kernel still holds the known contents, and reads the kernel if
+	// not.
 	PhaseObserve
-	// PhaseCheck compares, asks the backend for refusals, and calls [Config.Approve].
+	// PhaseCheck computes the changes, asks the backend for refusals, and calls [Config.Approve].
 	PhaseCheck
 	// PhaseCommit plans and writes.
 	PhaseCommit
-	// PhaseSettle does earlier work that is due.
+	// PhaseSettle does work of earlier applies that is due.
 	PhaseSettle
 	// PhaseCleanup removes an instance from the kernel.
 	PhaseCleanup
@@ -38,7 +39,7 @@ func (p Phase) String() string {
 }
 
 // Phases is the time of each phase, by [Phase]. After conflicts, it is the sum of all tries. The
-// waits between tries count for the phase that was repeated.
+// wait before a try counts for the phase that was repeated.
 type Phases [PhaseCleanup + 1]time.Duration
 
 // PhaseError names the phase in which an engine failed. It has the text of Err, which names the

@@ -16,9 +16,9 @@ import (
 type Support struct {
 	// Backend is the backend's name.
 	Backend string
-	// Err says why the kernel does not support the backend. In results of [Choose] it may also be
-	// what the backend cannot express of the state ([Problems]). Nil means that nothing is in the
-	// way.
+	// Err says why the kernel does not support the backend. In results of [Choose] it may also list
+	// the parts of the state that the backend cannot express ([Problems]). Nil means that the
+	// backend is supported.
 	Err error
 }
 
@@ -30,7 +30,7 @@ func (s Support) String() string {
 	return s.Backend + ": " + s.Err.Error()
 }
 
-// Probe asks the kernel about each candidate, in their order.
+// Probe asks the kernel about each candidate, in order.
 func Probe(ctx context.Context, candidates ...backends.Candidate) []Support {
 	var l []Support
 	for _, c := range candidates {
@@ -43,7 +43,7 @@ func Probe(ctx context.Context, candidates ...backends.Candidate) []Support {
 type Choice struct {
 	// Backend is the chosen backend, open. It is nil if Choose returned an error.
 	Backend backends.Backend
-	// Others says why each other candidate that was asked was not chosen, in their order.
+	// Others says why each other probed candidate was not chosen, in order.
 	Others []Support
 }
 
@@ -51,12 +51,14 @@ type Choice struct {
 // engine with the configuration cfg. If no candidate can express all of it, Choose opens the one
 // that refuses the fewest services, the first among equals; with a strict engine, none.
 //
-// The error joins the reasons against each candidate. It matches [backends.ErrUnsupported] if some
-// backend only cannot express the state. If the node is invalid, or if a service is and the engine
-// is strict, Choose asks no candidate, and returns the error of [servicemodel.Resolve].
+// The error joins the reasons against each candidate. It matches [backends.ErrUnsupported] if the
+// kernel supports a backend that cannot express the state. If the node is invalid, or if the engine
+// is strict and a service is invalid, Choose probes no candidate and returns the error of
+// [servicemodel.Resolve].
 //
-// Choose does not look at what the backends hold. A program that changes its backend cleans up the
-// old one: after it has applied its state to the new backend, it calls [Engine.Cleanup] on the old.
+// Choose ignores the contents of the backends. A program that changes its backend must clean up the
+// old backend: after it has applied its state to the new backend, it calls [Engine.Cleanup] on the
+// engine of the old backend.
 func Choose(ctx context.Context, s servicemodel.State, cfg *Config,
 	candidates ...backends.Candidate) (c Choice, err error) {
 	d := reducedState{state: s, cfg: cmp.Or(cfg, &Config{})}
@@ -65,7 +67,7 @@ func Choose(ctx context.Context, s servicemodel.State, cfg *Config,
 	}
 	all := servicemodel.Diff(nil, d.table)
 	errs := []error{errors.New("no backend")}
-	var best, fewest int // the index of the chosen one in Others, and the number of its refusals
+	var best, fewest int // the chosen candidate's index in Others, and its number of refusals
 	for _, candidate := range candidates {
 		var o backends.Backend
 		var refused []Refusal
@@ -115,7 +117,7 @@ func probe(ctx context.Context, c backends.Candidate) error {
 	return c.Probe(ctx)
 }
 
-// open opens a candidate if it can express the changes, which lead to the table of d. It returns
+// open opens a candidate if it can express the changes, whose new table is that of d. It returns
 // the services that the candidate cannot express.
 func open(c backends.Candidate, d reducedState, changes *servicemodel.ChangeSet) (
 	b backends.Backend, refused []Refusal, err error) {

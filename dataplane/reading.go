@@ -11,9 +11,9 @@ import (
 )
 
 // intact reports whether another apply of the same state would find nothing to do. It reads the
-// kernel only if its contents are unknown. After a denied apply, it reports whether the kernel is
-// as it was then. A suspicion then causes a reading here, because another apply would be denied
-// again.
+// kernel only if its contents are unknown. After a denied apply, it reports whether the kernel has
+// not changed since then. Then a suspicion causes a reading here, because another apply would be
+// denied again.
 func (e *Engine) intact(ctx context.Context, denied bool) bool {
 	ctx, err := e.begin(ctx, "", PhaseObserve)
 	if err != nil {
@@ -37,7 +37,8 @@ func (e *Engine) intact(ctx context.Context, denied bool) bool {
 }
 
 // ensureKnown reads the kernel unless its contents are known, and reports whether it did. t is the
-// table that the kernel is to hold. If hinted is set, the reading may be confined to its objects.
+// table that the kernel will hold. If hinted is set, the reading may be confined to the objects of
+// t.
 func (e *Engine) ensureKnown(ctx context.Context, t *servicemodel.Table, hinted bool) (read bool,
 	err error) {
 	i := backends.Broken
@@ -62,7 +63,7 @@ func (e *Engine) ensureKnown(ctx context.Context, t *servicemodel.Table, hinted 
 }
 
 // integrity says whether the kernel must be read: Broken if its contents are unknown or destroyed,
-// Touched because of a suspicion, if the ration allows a reading now.
+// Touched if there is a suspicion and the limit allows a reading now.
 func (e *Engine) integrity(ctx context.Context) (backends.Integrity, error) {
 	if e.known.inKernel == nil {
 		return backends.Broken, nil
@@ -75,8 +76,8 @@ func (e *Engine) integrity(ctx context.Context) (backends.Integrity, error) {
 }
 
 // verify reads the kernel because of a suspicion that may be unfounded. Only readings that find
-// nothing new use up the ration. If the reading has a conflict, the earlier knowledge stays valid
-// until the next reading, unless the integrity is broken by then.
+// nothing new count towards the limit. If the reading has a conflict, the earlier knowledge stays
+// valid until the next reading, unless the integrity is broken by then.
 func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (read bool, err error) {
 	before, start := e.known, time.Now()
 	err = e.observe(ctx, want)
@@ -98,7 +99,7 @@ func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (read boo
 	return err == nil, nil
 }
 
-// observe reads the kernel. want is the table that it is about to hold, or nil if unknown.
+// observe reads the kernel. want is the table that the kernel is about to hold, or nil if unknown.
 func (e *Engine) observe(ctx context.Context, want *servicemodel.Table) error {
 	e.known.inKernel = nil
 	o, err := e.backend.Observe(ctx, want)

@@ -15,16 +15,17 @@ type Refusal struct {
 	// Service is the service's name. It is zero if a family is left out.
 	Service servicemodel.Name
 	// Family is the address family that is left out, as if [servicemodel.Node.OnlyFamily] were the
-	// other one; zero if a service is. It comes back by itself after a reading of the kernel
-	// ([RunOptions.Resync]).
+	// other family. It is zero if a service is left out. The engine tries the family again after a
+	// reading of the kernel ([RunOptions.Resync]).
 	Family servicemodel.Family
-	// Err joins all problems ([Problems]): *servicemodel.FieldError values if the service or one of
-	// its endpoints is invalid, else *[backends.UnsupportedError] and *[backends.CollisionError]
+	// Err joins all problems ([Problems]): *servicemodel.FieldError values if the service or an
+	// endpoint is invalid, otherwise *[backends.UnsupportedError] and *[backends.CollisionError]
 	// values.
 	Err error
 	// Endpoints are the indices of invalid endpoints in the service's list that were left out. It
-	// is set only with [Config.LeaveOutEndpoints], if nothing else is wrong: the service is then
-	// served without them. If it is empty, the service is left out as a whole.
+	// is set only with [Config.LeaveOutEndpoints] and if the rest of the service is valid: the
+	// service is then served without these endpoints. If Endpoints is empty, the service is left
+	// out as a whole.
 	Endpoints []int
 	// Kept says that the service is served by an earlier definition, see [Config.KeepRefused].
 	Kept bool
@@ -46,13 +47,13 @@ type reducedState struct {
 	table    *servicemodel.Table
 	cfg      *Config
 	refused  []Refusal
-	kept     int                 // how often a refused service was kept
-	partly   []servicemodel.Name // kept with those accepted endpoints that still exist
+	kept     int                 // number of times that a refused service was kept
+	partly   []servicemodel.Name // kept with the accepted endpoints that still exist
 	lacks    *Problem            // of a family that is left out
 	accepted servicemodel.State  // the source of the old definitions of refused services
 }
 
-// resolve makes the table of the state, and leaves out its invalid services.
+// resolve resolves the state into a table, and leaves out its invalid services.
 func (d *reducedState) resolve(prev *servicemodel.Table) (err error) {
 	for {
 		if d.table, err = servicemodel.Resolve(prev, d.state); err == nil {
@@ -64,8 +65,8 @@ func (d *reducedState) resolve(prev *servicemodel.Table) (err error) {
 	}
 }
 
-// withoutRefused leaves out the services that the backend refuses. err is its answer to the changes
-// that lead to the table. A service that is left out may have taken an address from another one, so
+// withoutRefused leaves out the services that the backend refuses. err is the backend's answer to
+// the changes to the table of d. Leaving out a service may give its address to another service, so
 // the backend must check the new changes, too. Each round leaves out at least one service.
 func (e *Engine) withoutRefused(d *reducedState, err error) error {
 	for err != nil {
@@ -90,8 +91,9 @@ func (e *Engine) withoutRefused(d *reducedState, err error) error {
 	return nil
 }
 
-// leaveOut leaves out the services that err names, at least one. If a part of err concerns anything
-// else, such as the node, it returns err.
+// leaveOut leaves out the services that err names, or a family that the kernel lacks. Each call
+// leaves out at least one. If err also concerns anything else, such as the node, leaveOut returns
+// err.
 func (d *reducedState) leaveOut(err error) error {
 	if d.cfg.Strict {
 		return refusedState{err}
@@ -114,8 +116,8 @@ func (d *reducedState) leaveOut(err error) error {
 	return nil
 }
 
-// leaveOutFamily leaves out the family that a problem says the kernel lacks. It returns false for
-// other problems, and if the node is to serve that family only.
+// leaveOutFamily leaves out a family if the problem p says that the kernel lacks it. It returns
+// false for other problems, and if the node serves only that family.
 func (d *reducedState) leaveOutFamily(p Problem) bool {
 	n := d.state.Node()
 	if p.Field != backends.FieldFamily || n.OnlyFamily != 0 {
@@ -130,8 +132,8 @@ func (d *reducedState) leaveOutFamily(p Problem) bool {
 	return true
 }
 
-// refuse leaves out the invalid endpoints of a service if that is configured and enough. Otherwise
-// it leaves out the service.
+// refuse leaves out only the invalid endpoints of a service if LeaveOutEndpoints is set and the
+// rest is valid. Otherwise it leaves out the service.
 func (d *reducedState) refuse(name servicemodel.Name, err error) {
 	r := Refusal{Service: name, Err: err}
 	before := func(o Refusal) bool { return o.Service == name }
@@ -173,8 +175,8 @@ func (d *reducedState) refuse(name servicemodel.Name, err error) {
 
 // keep restores a service's old definition, and its old endpoints if the present ones are invalid.
 // If the service is kept already, the backend refuses the present endpoints, and only the old ones
-// that still exist stay. If it refuses these, too, because some were accepted and never used, the
-// service has no endpoints. keep returns false if this changes nothing.
+// that still exist stay. If the backend refuses these, too, because some were accepted but never
+// used, the service has no endpoints. keep returns false if this changes nothing.
 func (d *reducedState) keep(was *servicemodel.Service, kept bool) bool {
 	before, present := d.state, d.state.Endpoints(was.Name)
 	d.state = d.state.WithService(was)
@@ -197,8 +199,9 @@ func (d *reducedState) keep(was *servicemodel.Service, kept bool) bool {
 	return true
 }
 
-// common returns the accepted endpoints that still exist, one for each port: an address may have
-// several endpoints. Each takes traffic if it did when it was accepted and still may.
+// common returns the accepted endpoints that still exist. Endpoints of the same address but
+// different ports are distinct. An endpoint takes traffic if it did when it was accepted and still
+// may.
 func common(accepted, present []servicemodel.Endpoint) []servicemodel.Endpoint {
 	type place struct {
 		addr netip.Addr
@@ -214,7 +217,7 @@ func common(accepted, present []servicemodel.Endpoint) []servicemodel.Endpoint {
 		}
 	}
 
-	// Later conditions allow less.
+	// Each condition allows less traffic than the one before.
 	order := []servicemodel.Condition{servicemodel.Ready, servicemodel.Serving,
 		servicemodel.Quiesced, servicemodel.NotReady, servicemodel.Terminating}
 	var both []servicemodel.Endpoint

@@ -20,13 +20,13 @@ type Result struct {
 	// State is the requested state, including refused services. It is empty for changes
 	// ([Engine.ApplyChanges]) and parts.
 	State servicemodel.State `json:"-"`
-	// Counts counts what was added, changed and removed by new requests: since the last apply. At
-	// the first apply, it counts the differences from the kernel.
+	// Counts counts the objects that new requests added, changed and removed since the last apply.
+	// At the first apply, it counts the differences from the kernel.
 	Counts servicemodel.Counts `json:"counts"`
-	// Repaired counts the changes that undo what others did to the services in the kernel since the
-	// last apply. Objects that others removed count as Added. These changes are not in Counts,
-	// because a flushed ruleset does not make new services. Damage that has no meaning as services
-	// is in Drift.
+	// Repaired counts the changes that undo other programs' changes to the services in the kernel
+	// since the last apply. Restored objects count as Added. These changes are not in Counts,
+	// because a flushed ruleset does not count as new services. Damage that affects no service is
+	// in Drift.
 	Repaired servicemodel.Counts `json:"repaired,omitzero"`
 	// Changes are the changes that were applied.
 	Changes *servicemodel.ChangeSet `json:"changes"`
@@ -40,39 +40,40 @@ type Result struct {
 	// names.
 	Refused []Refusal `json:"refused,omitempty"`
 	// Accepted is State without its refused services, or with earlier definitions of them
-	// ([Refusal.Kept]). With [Config.KeepRefused], a service without endpoints has its earlier
-	// definition, too: its pools may still be refused. A service that is served without endpoints
-	// that the backend refuses has its accepted endpoints.
+	// ([Refusal.Kept]). With [Config.KeepRefused], a service without endpoints also has its earlier
+	// definition here, because its pools may still be refused. A service that is served without
+	// some refused endpoints has its accepted endpoints here.
 	Accepted servicemodel.State `json:"-"`
 	// Conflicts are the addresses and ports that several services claim, in order. A service that
-	// loses one keeps its others.
+	// loses a claim keeps its other addresses and ports.
 	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
-	// Warnings name what is in Accepted, or in the part, and has no effect on this node. There are
-	// none for changes ([Engine.ApplyChanges]).
+	// Warnings name settings in Accepted, or in the part, that have no effect on this node. Changes
+	// ([Engine.ApplyChanges]) have no warnings.
 	Warnings servicemodel.Warnings `json:"warnings,omitzero"`
 	// Observed says that the kernel was read.
 	Observed bool `json:"observed"`
 	// Settle is the time until [Engine.Settle] has work to do. 0 means that no work is left.
 	Settle time.Duration `json:"-"`
-	// Unsettled is why later work failed that this or an earlier call left and that was due. The
-	// kernel holds the state all the same, but stale flows or drained endpoints are still there, or
-	// after a Switch the former backend's objects. The next Apply or Settle tries again, and so
-	// does [Engine.Run]. Nil means that nothing failed.
+	// Unsettled is the error of later work of this or an earlier call. The kernel holds the state
+	// all the same, but stale flows or drained endpoints are still there or, after a Switch, the
+	// former backend's objects. The next Apply or Settle tries again, and so does [Engine.Run]. Nil
+	// means that nothing failed.
 	Unsettled error `json:"-"`
 	// Step says that the apply was a step of slow starts ([Engine.Settle]) and not a request, or
 	// that it changed only shares ([servicemodel.Endpoint.Share]). Steps are logged at debug level.
 	Step bool `json:"step,omitzero"`
-	// Phases is how long each phase took.
+	// Phases has the time of each phase.
 	Phases Phases `json:"phases"`
 	// Duration is the time of the whole call, from its turn on.
 	Duration time.Duration `json:"-"`
-	// Stats is what the commits sent to the kernel.
+	// Stats counts the messages and bytes that the commits sent to the kernel.
 	Stats backends.Stats `json:"stats"`
 
 	begun bool // the state that was wanted before is known
-	// damaged says that others had changed the table, even if Repaired does not count the change.
+	// damaged says that other programs had changed the table, even if Repaired does not count the
+	// change.
 	damaged bool
-	// stored says that the changes were made of an unknown state, see [Engine.ApplyChanges].
+	// stored says that the changes were planned from an unknown state, see [Engine.ApplyChanges].
 	stored bool
 	// partly are services that are kept with a part of their accepted endpoints. All of these
 	// endpoints stay in Accepted.
@@ -104,25 +105,26 @@ func (r *Result) String() string {
 	return s
 }
 
-// IsRepair reports whether the apply undid changes that others had made to the kernel.
+// IsRepair reports whether the apply undid other programs' changes to the kernel.
 func (r *Result) IsRepair() bool {
 	return r != nil && r.begun &&
 		(r.damaged || r.Repaired != servicemodel.Counts{} || len(r.Drift) > 0)
 }
 
-// Preview is what an apply would do.
+// Preview describes the changes that an apply would make.
 type Preview struct {
 	// Revision is the number of the requested state, see [Engine.Set], and State is that state,
 	// including refused services. Both are zero for changes ([Engine.ApplyChanges]). A plan has no
 	// revision.
 	Revision Revision           `json:"revision,omitzero"`
 	State    servicemodel.State `json:"-"`
-	// Changes are the changes that would be made. Repaired counts those that undo what others did,
-	// see [Result.Repaired]. Drift describes what else would be repaired.
+	// Changes are the changes that the apply would make. Repaired counts the changes among them
+	// that undo other programs' changes, see [Result.Repaired]. Drift describes the other damage
+	// that the apply would repair.
 	Changes  *servicemodel.ChangeSet `json:"changes"`
 	Repaired servicemodel.Counts     `json:"repaired,omitzero"`
 	Drift    []string                `json:"drift,omitempty"`
-	// Plan is what would be sent to the kernel.
+	// Plan is the plan of the commit: the messages to the kernel, as text and counted.
 	Plan backends.Plan `json:"-"`
 	// Refused, Conflicts and Warnings have the same meaning as in [Result].
 	Refused   []Refusal               `json:"refused,omitempty"`

@@ -15,25 +15,26 @@ import (
 // RunOptions tunes [Engine.Run]. A nil *RunOptions is the zero RunOptions.
 type RunOptions struct {
 	// MinInterval is the minimum time between the end of one apply of Run and the start of the
-	// next, like kube-proxy's minSyncPeriod. If several states are set meanwhile, Run applies only
-	// the newest. After a quiet time a state does not wait. Zero means no minimum, because an apply
-	// costs little.
+	// next, like kube-proxy's minSyncPeriod. If several states are set during this time, Run
+	// applies only the newest. After a quiet time a state does not wait. Zero means no minimum,
+	// because an apply costs little.
 	MinInterval time.Duration
 	// Burst is the number of applies after a quiet time that may follow each other without
-	// MinInterval. Each MinInterval that passes gives one back. Zero means 1.
+	// MinInterval. Each MinInterval that passes allows one more. Zero means 1.
 	Burst int
 	// RetryMin and RetryMax bound the time until a failed apply or Settle is retried. The time
 	// doubles with each failure, and is up to a quarter longer at random, so that many nodes do not
 	// retry at the same moment. Zero means 100 ms and 30 s. A RetryMax below RetryMin counts as
-	// RetryMin. Retries also keep MinInterval. A new state does not wait for the retry.
+	// RetryMin. MinInterval also applies to retries. A new state does not wait for the retry.
 	RetryMin, RetryMax time.Duration
 	// Resync is the interval of full readings and comparisons while nothing else happens, like
-	// kube-proxy's syncPeriod. They keep MinInterval. Zero means 5 minutes, negative never.
+	// kube-proxy's syncPeriod. MinInterval applies to them, too. Zero means 5 minutes, negative
+	// never.
 	Resync time.Duration
-	// CheckInterval is the interval at which Run asks the kernel, with a request or two, whether it
-	// still holds the wanted objects. Run repairs the difference that others made. Zero means 250
-	// ms, negative never. If others undo repairs again and again, repairs take at most a tenth of
-	// the time, and after five in a row they are at least a second apart.
+	// CheckInterval is the interval at which Run asks the kernel, with one or two requests, whether
+	// it still holds the wanted objects. Run repairs the changes of other programs. Zero means 250
+	// ms, negative never. If another program undoes repairs again and again, repairs take at most a
+	// tenth of the time, and after five in a row they are at least a second apart.
 	CheckInterval time.Duration
 }
 
@@ -58,13 +59,13 @@ func (o *RunOptions) withDefaults() RunOptions {
 // Run makes the kernel hold the newest state that [Engine.Set] and [Engine.Apply] ask for, until
 // the context is done. It retries after failures with the newest state, repairs changes by others,
 // and does later work when it is due. Work that waits for packets (see [Engine.Settle]) delays no
-// commit, and comes after the [Applied] of its commit. If the backend is a [backends.Watcher], Run
-// applies the state again when the watched objects change. The same holds for [Config.Node].
+// commit, and is done after the [Applied] of its commit. If the backend is a [backends.Watcher],
+// Run applies the state again when the watched objects change. The same holds for [Config.Node].
 //
-// Run works in the caller's goroutine. Goroutines that watch end before Run returns. It returns the
-// context's error, or [ErrRunning] if another Run of the engine is running. The kernel then stays
-// as it is. [Engine.Status] says what part of the newest state is missing, and what work is left.
-// To wait for both, call [Engine.Finish] before the context ends.
+// Run works in the caller's goroutine. It starts goroutines that watch, which end before it
+// returns. It returns the context's error, or [ErrRunning] if another Run of the engine is running.
+// The kernel then stays as it is. [Engine.Status] says whether the kernel holds the newest state,
+// and whether work is left. To wait for both, call [Engine.Finish] before the context ends.
 func (e *Engine) Run(ctx context.Context, opts *RunOptions) error {
 	if !e.running.CompareAndSwap(false, true) {
 		return ErrRunning
@@ -107,7 +108,7 @@ func (e *Engine) Run(ctx context.Context, opts *RunOptions) error {
 		case ev := <-l.watchers.events:
 			l.tell(ctx, ev)
 		case <-l.watchers.changed:
-			l.follow() // later requests learn of the change; a call that is under way may not
+			l.follow() // later requests learn of the change; a call under way may not
 			l.applies.changed(time.Now())
 		case <-timer.C:
 			l.act(ctx, do)
@@ -125,15 +126,15 @@ type loop struct {
 	settles  settleSchedule
 	checks   checkSchedule
 	watchers watchers
-	// packets ends a wait for packets, with the time at which the wait began. awaits says that one
-	// is under way. Commits go on meanwhile, and later work comes afterwards.
+	// packets ends a wait for packets, with the time at which the wait began. awaits says that a
+	// wait is under way. During a wait, Run commits but does no later work.
 	packets chan time.Time
 	awaits  bool
 	waits   sync.WaitGroup
 }
 
-// follow updates the schedules by the requests since its last call, and by the work that Run or any
-// other method did since then.
+// follow updates the schedules with the requests since its last call, and with the work that Run or
+// any other method did since then.
 func (l *loop) follow() {
 	p := &l.engine.progress
 	p.mu.Lock()
@@ -171,8 +172,8 @@ func (l *loop) act(ctx context.Context, do action) {
 	}
 }
 
-// settle does the work that is due now that the kernel is done with the packets of the time done.
-// An event reports an error, and follow sets the time of the next try.
+// settle does the work that is due after the kernel has finished with all packets before the time
+// done. An event reports an error, and follow sets the time of the next try.
 func (l *loop) settle(ctx context.Context, done time.Time) {
 	l.settles.at = time.Time{}
 	if l.awaits {
@@ -212,8 +213,8 @@ func (l *loop) tell(ctx context.Context, ev Event) {
 // the state again when these facts have changed. Package nodeaddrs has a source that follows the
 // kernel.
 type NodeSource interface {
-	// Complete returns n with its unset fields filled in as they are now. It does not change the
-	// others. An error fails the apply, and Run retries.
+	// Complete returns n with its unset fields filled in with the present facts. It does not change
+	// fields that are set. An error fails the apply, and Run retries.
 	Complete(ctx context.Context, n servicemodel.Node) (servicemodel.Node, error)
 	// Watch calls changed when the result of Complete may have changed.
 	backends.Watcher

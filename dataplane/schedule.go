@@ -9,9 +9,9 @@ import (
 	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// Run has three schedules: of applies, of later work, and of checks for changes by others. They
-// learn what happened, and say which action is due next and when. They ask neither the clock nor
-// the engine.
+// Run has three schedules: applies, later work, and checks for changes by other programs. Run tells
+// each schedule about events, and the schedule returns the next action and its time. Schedules use
+// neither the clock nor the engine.
 
 // action is a kind of work that Run does.
 type action int
@@ -49,16 +49,16 @@ type applySchedule struct {
 	due
 	opts RunOptions
 	seen Revision // the newest revision that is taken into account
-	have bool     // there is a state to hold
+	have bool     // a state is wanted
 	// denied says that [Config.Approve] returned an error for the last apply.
 	denied bool
 	retry  backoff
-	// paid is when MinInterval allows the next apply: each apply pushes it by one interval.
+	// paid is the time at which MinInterval allows the next apply: each apply adds one interval.
 	paid time.Time
 }
 
-// requested says that r is the newest revision. have says that it is a state, and pending that the
-// kernel does not hold it yet.
+// requested says that r is the newest revision. have says that r wants a state, and pending that
+// the kernel does not hold that state yet.
 func (s *applySchedule) requested(now time.Time, r Revision, have, pending bool) {
 	if s.seen == r {
 		return
@@ -76,7 +76,7 @@ func (s *applySchedule) soon(now time.Time, do action) {
 	s.due = due{later(now, s.paid.Add(-time.Duration(s.opts.Burst-1)*s.opts.MinInterval)), do}
 }
 
-// rest schedules the next resync: nothing is left to apply.
+// rest schedules the next resync, because nothing is left to apply.
 func (s *applySchedule) rest(now time.Time) {
 	s.due, s.denied, s.retry.next = due{do: doResync}, false, s.retry.least
 	if s.have && s.opts.Resync >= 0 {
@@ -84,11 +84,11 @@ func (s *applySchedule) rest(now time.Time) {
 	}
 }
 
-// checkable reports whether a check makes sense: the kernel is to hold a state, and no apply is
-// about to check that by itself.
+// checkable reports whether a check makes sense: a state is wanted, and no apply that would check
+// it anyway is about to run.
 func (s *applySchedule) checkable() bool { return s.have && (s.do == doResync || s.denied) }
 
-// changed says that objects changed that Run watches.
+// changed says that watched objects changed.
 func (s *applySchedule) changed(now time.Time) {
 	if s.checkable() {
 		s.soon(now, doReapply)
@@ -97,15 +97,16 @@ func (s *applySchedule) changed(now time.Time) {
 	}
 }
 
-// switched says that the backend changed: no retry waits for the previous one.
+// switched says that the backend changed: retries for the previous backend are dropped.
 func (s *applySchedule) switched(now time.Time) {
 	if s.do != doResync {
 		s.soon(now, s.do)
 	}
 }
 
-// tried records the outcome of the action do, and schedules a retry if it failed. Neither a result
-// nor an error means that another call has applied the state, or that no state is wanted any more.
+// tried records the outcome of the action do, and schedules a retry if it failed. A nil result
+// without an error means that another call has applied the state, or that no state is wanted any
+// more.
 func (s *applySchedule) tried(now time.Time, do action, r *Result, err error) {
 	if r != nil || err != nil {
 		s.paid = later(now, s.paid).Add(s.opts.MinInterval)
@@ -132,8 +133,8 @@ type settleSchedule struct {
 	retry backoff
 }
 
-// settled says how many calls of Settle there were so far, when more work is due, and whether the
-// last one failed.
+// settled records the number of calls of Settle so far, the time at which more work is due, and
+// whether the last call failed.
 func (s *settleSchedule) settled(now time.Time, calls int, at time.Time, failed bool) {
 	if s.calls == calls {
 		return
@@ -146,7 +147,7 @@ func (s *settleSchedule) settled(now time.Time, calls int, at time.Time, failed 
 	}
 }
 
-// checkSchedule says when Run checks the kernel, and when it repairs. The ration limits the
+// checkSchedule says when Run checks the kernel, and when it repairs. The ration limits the time of
 // repairs. Without it, a program that flushes the ruleset in a loop would keep a CPU and the
 // kernel's nf_tables lock busy.
 type checkSchedule struct {
@@ -157,9 +158,9 @@ type checkSchedule struct {
 }
 
 const (
-	// repairBurst is how many repairs in a row do not wait.
+	// repairBurst is the number of repairs in a row that do not wait.
 	repairBurst = 5
-	// repairShare limits the time of repairs: at most one part in so many.
+	// repairShare limits repairs to 1/repairShare of the time.
 	repairShare = 10
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Status is an engine's knowledge at one moment.
+// Status is a snapshot of an engine's knowledge.
 type Status struct {
 	// Backend is the backend's name.
 	Backend string `json:"backend"`
@@ -24,7 +24,7 @@ type Status struct {
 	State  servicemodel.State `json:"-"`
 	// Asked is the time of the last request. Zero means never.
 	Asked time.Time `json:"asked,omitzero"`
-	// Applied is the newest request that the kernel has come to hold. Zero means none.
+	// Applied is the newest request that has reached the kernel. Zero means none.
 	Applied Revision `json:"applied"`
 	// PendingSince is the time since which the newest request waits for the kernel. Zero means that
 	// the kernel has it. A request during an apply counts from the end of that apply.
@@ -40,16 +40,16 @@ type Status struct {
 	// newer ones. A program that stores them gives them to the next process as [Config.Accepted].
 	// Without KeepRefused it is empty.
 	Accepted servicemodel.State `json:"-"`
-	// Succeeded is the time of the last successful apply. Zero means never.
+	// Succeeded is the time of the last successful apply. Zero means that no apply succeeded.
 	Succeeded time.Time `json:"succeeded,omitzero"`
 	// Failed is the time of the last failure, even long ago, and Err its error ([PhaseError]). Zero
-	// means never.
+	// means no failure.
 	Failed time.Time `json:"failed,omitzero"`
 	Err    error     `json:"-"`
-	// Settle is the time of the next later work. Zero means that no work is left. After a failure
-	// it is the time of the first failure, until a retry succeeds.
+	// Settle is the time at which later work is due next. Zero means that no work is left. After a
+	// failure it is the time of the first failure, until a retry succeeds.
 	Settle time.Time `json:"settle,omitzero"`
-	// Unsettled is why the last later work failed, see [Result.Unsettled]. Nil means that it did
+	// Unsettled is the error of the last later work, see [Result.Unsettled]. Nil means that it did
 	// not fail.
 	Unsettled error `json:"-"`
 	// Totals counts the engine's work since it was made.
@@ -65,7 +65,7 @@ type Totals struct {
 	Applies int `json:"applies"`
 	// Failures counts failed applies.
 	Failures int `json:"failures"`
-	// Repairs counts the applies that undid changes by others ([Result.IsRepair]).
+	// Repairs counts the applies that undid changes by other programs ([Result.IsRepair]).
 	Repairs int `json:"repairs"`
 	// Repaired counts the repaired objects, see [Result.Repaired].
 	Repaired servicemodel.Counts `json:"repaired"`
@@ -105,8 +105,8 @@ func (e *Engine) succeeded(ctx context.Context, r *Result) {
 	e.tellUnsettled(ctx, r)
 }
 
-// tellUnsettled reports the later work of a successful call that failed. An event has reported the
-// result before.
+// tellUnsettled reports failed later work of a call that succeeded. An event has already reported
+// the result.
 func (e *Engine) tellUnsettled(ctx context.Context, r *Result) {
 	if r.Unsettled != nil {
 		e.elapsed = Phases{} // that event has reported them
@@ -114,7 +114,7 @@ func (e *Engine) tellUnsettled(ctx context.Context, r *Result) {
 	}
 }
 
-// setServices sets what a result says of services.
+// setServices copies the refusals, conflicts and warnings of a result.
 func (s *Status) setServices(r *Result) {
 	s.Refused, s.Conflicts = slices.Clone(r.Refused), slices.Clone(r.Conflicts)
 	s.Warnings = r.Warnings
@@ -142,8 +142,8 @@ func (e *Engine) tellRefused(ctx context.Context, r *Result) {
 	e.reported.warnings = r.Warnings
 }
 
-// update changes the progress during a turn, and publishes what is known of the kernel with it. So
-// a status that shows a request as applied also shows the table of that request.
+// update changes the progress during a turn, and publishes the knowledge of the kernel in the same
+// step. So a status that shows a request as applied also shows the table of that request.
 func (e *Engine) update(f func(*Status)) {
 	e.progress.update(func(s *Status) {
 		s.Backend, s.Held = e.backend.Name(), e.known.inKernel
@@ -191,7 +191,7 @@ func (p *progress) update(f func(*Status)) {
 	signal(p.wake)
 }
 
-// signal fills c, whose reader learns of all signals since it last read at once.
+// signal fills c, a channel of capacity 1, so signals that the reader has not read yet are merged.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -209,8 +209,8 @@ func (p *progress) ask(s servicemodel.State, wants bool) (r Revision) {
 	return r
 }
 
-// todo returns the newest wanted state, and whether it is to be applied. With again set, it is to
-// be applied even if it was before.
+// todo returns the newest wanted state, and whether it must be applied. If again is set, it must be
+// applied even if the kernel holds it already.
 func (p *progress) todo(again bool) (s servicemodel.State, r Revision, todo bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,17 +219,17 @@ func (p *progress) todo(again bool) (s servicemodel.State, r Revision, todo bool
 }
 
 // Set makes s the wanted state, in place of the previous one, and returns at once. [Engine.Run]
-// applies it, now or when it begins. If several states are set meanwhile, Run applies the newest.
-// [Engine.Wait] waits for that, and [Engine.Status] reports the progress.
+// applies it, now or when it begins. If several states are set in the meantime, Run applies only
+// the newest. [Engine.Wait] waits for that, and [Engine.Status] reports the progress.
 func (e *Engine) Set(s servicemodel.State) Revision { return e.progress.ask(s, true) }
 
-// Wait waits until the kernel holds revision r or a newer one, and then returns nil. [Engine.Run]
-// retries after failures meanwhile. Wait returns an error at once if there is no such revision yet,
-// as before the first Set, and if the state was refused as a whole ([ErrRefused]) or not approved
-// ([ErrNotApproved]): a retry rarely helps then, though Run goes on. It also returns an error when
-// ctx is done: the context's error, joined with the last try's if that failed. A nil error does not
-// say that each service is served: [Status] names those that were refused, and the addresses that
-// a service lost to another one (Conflicts).
+// Wait waits until the kernel holds revision r or a newer one, and then returns nil. Meanwhile,
+// [Engine.Run] retries after failures. Wait returns an error at once if there is no such revision
+// yet, as before the first Set, and if the state was refused as a whole ([ErrRefused]) or not
+// approved ([ErrNotApproved]): a retry rarely helps then, though Run goes on. It also returns an
+// error when ctx is done: the context's error, joined with the last try's if that failed. A nil
+// error does not say that each service is served: [Status] names those that were refused, and the
+// addresses that a service lost to another service (Conflicts).
 func (e *Engine) Wait(ctx context.Context, r Revision) error {
 	if e.isWithin(ctx) {
 		return fmt.Errorf("wait for revision %d: %w", r, errWithin)
@@ -281,9 +281,10 @@ func (p *progress) reached(r Revision) (changed <-chan struct{}, err error) {
 }
 
 // Finish waits until the kernel holds the newest state and no later work is left. It does this work
-// itself when it is due. A program that stops calls it before it ends Run, or after its last Apply.
-// Finish returns an error in the same cases as [Engine.Wait], and if later work fails. It may take
-// as long as endpoints drain. A context can end the wait; [Engine.Status] then says what is left.
+// itself when the work is due. A program that stops calls Finish before it ends Run, or after its
+// last Apply. Finish returns an error in the same cases as [Engine.Wait], and if later work fails.
+// Finish may take as long as endpoints drain. A context can end the wait; [Engine.Status] then says
+// what is left.
 func (e *Engine) Finish(ctx context.Context) error {
 	for {
 		r := e.Status().Wanted
@@ -303,9 +304,9 @@ func (e *Engine) Finish(ctx context.Context) error {
 	}
 }
 
-// Trace explains what the kernel does to a packet ([servicemodel.Table.Trace] of Held). It also
-// names the refused services that would claim the packet, each with the reason. It costs one check
-// of each refused service more than a table's Trace.
+// Trace explains the path of a packet through the kernel ([servicemodel.Table.Trace] of Held). It
+// also names the refused services that would claim the packet, each with the reason. In addition to
+// the cost of a table's Trace, it checks each refused service once.
 func (s Status) Trace(p servicemodel.Packet, here servicemodel.Locality) servicemodel.Trace {
 	t := s.Held.Trace(p, here)
 	var refused []servicemodel.Step

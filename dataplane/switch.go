@@ -12,31 +12,31 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Switch changes the backend. The new backend first gets the newest wanted state. Then the old one
-// is cleaned up. So at least one of them balances packets at any time, and no new connection is
-// refused. With nftables and iptables, open connections go on, because conntrack leads their
-// packets. IPVS has connections of its own, and they end with the old backend. Session affinity
-// starts anew, so its clients may get another endpoint. The new backend must be of another
-// instance. If it is of the same instance, its services go with the old backend, and come back at
-// once.
+// Switch changes the backend. First the new backend gets the newest wanted state, then the old
+// backend is cleaned up. So at least one of the two balances packets at any time, and no new
+// connection is refused. With nftables and iptables, open connections continue, because conntrack
+// translates their packets. Connections of IPVS end with the old backend, because IPVS has its own
+// connection table. Session affinity starts over, so its clients may get a different endpoint. The
+// new backend must be of a different instance. If both backends are of the same instance, the
+// cleanup removes its services, and the engine restores them at once.
 //
 // Switch refuses to remove services ([ErrRefused]); see [Engine.ForceSwitch]. If the new backend
-// refuses a service that the kernel holds, the error joins the reasons. It is also an error if the
-// kernel holds services and no state is wanted, as after [Engine.ApplyChanges].
+// refuses a service that the kernel holds, the error joins the reasons. Switch also fails if the
+// kernel holds services but no state is wanted, as after [Engine.ApplyChanges].
 //
 // If the new backend fails, it is cleaned up, and the engine stays with the old one. A commit that
 // is not approved ([Config.Approve]) leaves both as they are. The caller closes both backends. If
-// the old one could not be cleaned up, [Result.Unsettled] says why, and it must stay open: the next
-// Apply, Settle or Cleanup tries again, and so does Run. The old one is not needed any more when
-// [Status.Unsettled] is nil. Run may be running during a Switch.
+// the cleanup of the old backend failed, [Result.Unsettled] says why, and the old backend must stay
+// open: the next Apply, Settle or Cleanup tries again, and so does Run. As soon as
+// [Status.Unsettled] is nil, the old backend can be closed. Run may be running during a Switch.
 func (e *Engine) Switch(ctx context.Context, b backends.Backend) (*Result, error) {
 	return e.switchTo(ctx, b, false)
 }
 
-// ForceSwitch changes the backend as [Engine.Switch] does, even if services stop being served:
-// services and families ([Refusal.Family]) that the new backend refuses, and if no state is wanted,
-// everything that the old backend holds. The old backend is not asked for its contents, so
-// ForceSwitch also works if it fails.
+// ForceSwitch changes the backend as [Engine.Switch] does, even if services stop being served: the
+// services and families ([Refusal.Family]) that the new backend refuses or, if no state is wanted,
+// all services of the old backend. ForceSwitch does not read the old backend's contents, so it also
+// works if the old backend fails.
 func (e *Engine) ForceSwitch(ctx context.Context, b backends.Backend) (*Result, error) {
 	return e.switchTo(ctx, b, true)
 }
@@ -66,7 +66,7 @@ func (e *Engine) switchTo(ctx context.Context, b backends.Backend, force bool) (
 	e.tellRefused(ctx, r)
 	signal(e.switched)
 	e.former = slices.DeleteFunc(append(e.former, before), func(f backends.Backend) bool {
-		return reflect.ValueOf(f).Comparable() && f == b // it was switched to again
+		return reflect.ValueOf(f).Comparable() && f == b // the engine was switched back to it
 	})
 	e.enter(PhaseSettle)
 	r.Settle, r.Unsettled = e.settle(ctx)
@@ -77,8 +77,8 @@ func (e *Engine) switchTo(ctx context.Context, b backends.Backend, force bool) (
 	return r, nil
 }
 
-// leaveFormer cleans up the former backends, unless the present one does not hold the newest state:
-// a former one may still balance packets then.
+// leaveFormer cleans up the former backends once the present backend holds the newest state. Until
+// then, a former backend may still balance packets.
 func (e *Engine) leaveFormer(ctx context.Context) error {
 	if len(e.former) == 0 {
 		return nil
@@ -98,7 +98,7 @@ func (e *Engine) leaveFormer(ctx context.Context) error {
 	return err
 }
 
-// cleanupFormer removes everything that the former backends hold. It keeps those that fail.
+// cleanupFormer cleans up the former backends. Backends whose cleanup fails stay in the list.
 func (e *Engine) cleanupFormer(ctx context.Context) error {
 	var failed []error
 	e.former = slices.DeleteFunc(e.former, func(b backends.Backend) bool {
@@ -113,8 +113,8 @@ func (e *Engine) cleanupFormer(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// hold makes b the engine's backend, and makes it hold the state of revision rev if one is wanted.
-// If it cannot, everything stays as before.
+// hold makes b the engine's backend, and applies the state of revision rev if a state is wanted. If
+// it cannot, everything stays as before.
 func (e *Engine) hold(ctx context.Context, b backends.Backend, s servicemodel.State, rev Revision,
 	wanted, force bool) (*Result, error) {
 	if e.known.inKernel == nil && !force {
@@ -159,7 +159,7 @@ func (e *Engine) hold(ctx context.Context, b backends.Backend, s servicemodel.St
 	return r, nil
 }
 
-// holdsAll returns an error for each service and family of the table served that the backend
+// holdsAll returns an error for each service and family of the table served that the new backend
 // refuses.
 func (e *Engine) holdsAll(ctx context.Context, s servicemodel.State,
 	served *servicemodel.Table) error {
@@ -192,7 +192,7 @@ func (e *Engine) holdsAll(ctx context.Context, s servicemodel.State,
 	return nil
 }
 
-// holdAgain makes the kernel hold the newest state again if it does not: the cleanup of a former
+// holdAgain applies the newest state again if the kernel lost it, because the cleanup of a former
 // backend of the same instance removes it.
 func (e *Engine) holdAgain(ctx context.Context) error {
 	s, rev, wanted := e.progress.todo(true)

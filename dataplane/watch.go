@@ -13,12 +13,12 @@ import (
 
 // watchers are the goroutines of a Run that watch the kernel.
 type watchers struct {
-	backend backends.Backend // the present one
+	backend backends.Backend // the present backend
 	ctx     context.Context  // for watchers of the present backend and node; stop ends it
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	pause   time.Duration // after an error
-	changed chan struct{} // tells of changes of watched objects; further ones are merged
+	changed chan struct{} // watched objects changed; further changes are merged
 	events  chan Event    // of watchers and blamers
 	asking  atomic.Bool   // the backend is being asked who undoes repairs
 }
@@ -50,7 +50,7 @@ func (l *loop) watchBackend(ctx context.Context) error {
 	return nil
 }
 
-// watch runs a watcher. When it ends, watch pauses, counts that as a change because changes may
+// watch runs a watcher. When the watcher ends, watch pauses, signals a change, because changes may
 // have been missed, and watches again.
 func (w *watchers) watch(b backends.Watcher) {
 	note := func() { signal(w.changed) }
@@ -76,11 +76,11 @@ func (w *watchers) send(ctx context.Context, ev Event) {
 	}
 }
 
-// blameFor is how long the backend listens each time that repairs begin to wait.
+// blameFor is the time that the backend listens each time that repairs begin to wait.
 const blameFor = 10 * time.Second
 
 // blame asks the backend who undoes repairs, unless that is already in progress or the backend is
-// no Blamer. The question ends with the watching.
+// no Blamer. end also ends this question.
 func (w *watchers) blame() {
 	b, ok := as[backends.Blamer](w.backend)
 	if !ok || !w.asking.CompareAndSwap(false, true) {

@@ -28,9 +28,9 @@ func as[T any](b backends.Backend) (t T, ok bool) {
 }
 
 // unusable returns an error if b is nil, or a nil pointer such as the result of a constructor that
-// failed. It also returns one for a backend that contains another one and does not say so: the
-// optional interfaces of the inner one would be lost in silence. The same holds for the backends
-// that b wraps.
+// failed. It also returns an error for a backend that contains another backend without an Unwrap
+// method, because the optional interfaces of the inner backend would be lost silently. The same
+// holds for the backends that b wraps.
 func unusable(b backends.Backend) error {
 	v := reflect.ValueOf(b)
 	if b == nil || v.Kind() == reflect.Pointer && v.IsNil() {
@@ -51,8 +51,8 @@ func unusable(b backends.Backend) error {
 	return nil
 }
 
-// hides returns the field with a backend whose methods are not those of the struct v, or of the
-// struct that v points to.
+// hides returns a field of the struct v, or of the struct that v points to, that holds a backend
+// whose optional interfaces the struct does not have.
 func hides(v reflect.Value) (field string, hidden bool) {
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()
