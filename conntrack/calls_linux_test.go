@@ -28,7 +28,7 @@ func hurtEndpoint(valid bool) netip.AddrPort {
 	return netip.MustParseAddrPort("10.244.1.2:53")
 }
 
-// newFlows are the flows, with or without the valid ones.
+// newFlows returns the flows, with or without the valid ones.
 func newFlows(valid bool) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		for i := range hurtFlows {
@@ -46,8 +46,8 @@ func newFlows(valid bool) iter.Seq2[Flow, error] {
 	}
 }
 
-// Each call to the kernel fails once, in each way. The cleaning deletes only stale flows, returns
-// an error if some are left, and the next cleaning deletes those.
+// Each call to the kernel fails once, in each way. The cleaning deletes only stale flows, and
+// returns an error if stale flows are left. The next cleaning deletes them.
 func TestEachCallOfACleaningGoesWrong(t *testing.T) {
 	t.Parallel()
 	m := matcherOf(t, Change{Frontends: []Frontend{{Key: KeyOf(hurtService, UDP),
@@ -91,7 +91,7 @@ func TestEachCallOfACleaningGoesWrong(t *testing.T) {
 	}
 }
 
-// countFlows counts the flows with the valid endpoint and the others.
+// countFlows counts the flows with the valid endpoint and the stale flows.
 func countFlows(t *testing.T, table *Table) (valid, stale int) {
 	for f, err := range table.Flows(t.Context(), Filter{}) {
 		require.NoError(t, err)

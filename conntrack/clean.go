@@ -12,48 +12,48 @@ import (
 )
 
 const (
-	// emptyWalk is how many flows the kernel copies in the time that a walk over an empty table of
-	// 262,144 buckets takes. walkShare is how many flows it walks over in the time that copying one
-	// takes.
+	// emptyWalk is the number of flows that the kernel copies in the time of a walk over an empty
+	// table of 262,144 buckets. walkShare is the number of flows that it walks over in the time of
+	// copying one flow.
 	emptyWalk = 4000
 	walkShare = 5
 	// narrowFlows is the size of a table that the kernel can walk in one go without a noticeable
 	// delay.
 	narrowFlows = 100_000
-	// smallTable is the size up to which one request for the whole table is better than one for
-	// each protocol and family.
+	// smallTable is the largest size at which one request for the whole table is cheaper than a
+	// request for each protocol and family.
 	smallTable = 20_000
-	// cleanAttempts bounds the passes over a table that is rebuilt during each of them.
+	// cleanAttempts limits the passes over a table if the kernel rebuilds it during every pass.
 	cleanAttempts = 3
 )
 
-// scan says how precisely the kernel is asked for flows when the table is searched for stale ones.
-// Every scan finds the same flows.
+// scan selects the precision of the requests by which the kernel is searched for stale flows. Every
+// scan finds the same flows.
 //
-// The narrower the request, the less the kernel copies. But it answers in parts of some hundred
-// flows. Until it has found so many, it walks on with preemption and softirqs off
+// The narrower the request, the less the kernel copies. But the kernel answers in parts of some
+// hundred flows. Until a part is full, the kernel walks on with preemption and softirqs off
 // (ctnetlink_dump_table, up to Linux 6.18 at least), and this CPU receives no packets. A walk takes
 // 0.1 to 0.4 µs for each flow on the machine, in all namespaces.
 type scan uint8
 
 // The requests.
 const (
-	scanAuto scan = iota // what chooseScan chooses
-	// scanNarrow asks for ports and IPv4 addresses. It is the fastest, and occupies a CPU for the
-	// whole walk.
+	scanAuto scan = iota // the choice of chooseScan
+	// scanNarrow asks for ports and IPv4 addresses. It is the fastest scan, and occupies a CPU for
+	// the whole walk.
 	scanNarrow
-	// scanProtocol asks for protocols. It occupies a CPU for long only if flows of these protocols
-	// are rare.
+	// scanProtocol asks for protocols. It occupies a CPU for a long time only if flows of these
+	// protocols are rare.
 	scanProtocol
-	// scanAll asks for everything. It is the slowest, and occupies a CPU for at most some
+	// scanAll asks for everything. It is the slowest scan, and occupies a CPU for at most some
 	// milliseconds.
 	scanAll
 )
 
 // CleanOptions say how to clean. The zero value is right for most programs.
 type CleanOptions struct {
-	// KeepOpen deletes TCP connections without resetting them: their ends find out when they send.
-	// Without it, Clean needs CAP_NET_RAW, too, see [Table.Clean].
+	// KeepOpen deletes TCP connections without resetting them: their ends notice when they send.
+	// Without it, Clean also needs CAP_NET_RAW, see [Table.Clean].
 	KeepOpen bool
 	// Stale, if not nil, is called with each stale flow before the deletion. The deletion may find
 	// that the flow has already ended. Stale must not keep the flow.
@@ -62,11 +62,11 @@ type CleanOptions struct {
 	scan scan // tests choose one
 }
 
-// CleanResult says what a cleaning found and did.
+// CleanResult reports the flows that a cleaning found and deleted.
 type CleanResult struct {
 	Dumps        int // dumps of the table: none if no flow could be stale
 	Seen         int // flows that the kernel sent
-	Misdirected  int // stale flows to endpoints that may not have them
+	Misdirected  int // stale flows to endpoints that may not keep them
 	Untranslated int // stale flows that are untranslated, or [Frontend.Backwards]
 	Deleted      int // flows deleted, including connections that were reset
 	Missing      int // flows that had ended or changed before they could be deleted
@@ -74,28 +74,29 @@ type CleanResult struct {
 	Duration     time.Duration
 }
 
-// Clean deletes the flows that the matcher finds stale, and no others, in one pass over the table.
-// If no flow can be stale, it makes no pass. Call it after the change is in the kernel: before, a
-// client that keeps sending would get its flow again. Clean first waits some 10 ms, until no packet
-// is under way that saw the former rules: such a packet could put its flow into the table behind
-// the pass.
+// Clean deletes exactly the flows that the matcher finds stale, in one pass over the table. If no
+// flow can be stale, it makes no pass. Call it after the change is in the kernel: before, a client
+// that keeps sending would get its flow again. Clean first waits some 10 ms, until no packet that
+// saw the former rules is in flight: such a packet could create its flow behind the pass.
 //
-// If a client makes a flow again with a valid endpoint while Clean works, Clean leaves it alone,
+// If a client creates a flow again with a valid endpoint while Clean works, Clean leaves it alone,
 // see [Table.Delete].
 //
 // Clean cuts open TCP connections among the stale flows, so that both ends learn of it at once: it
-// makes them send, and for 30 seconds the node answers their packets with resets. A healthy
-// connection comes to no harm: an end is reset only if no flow has its tuple. This works whatever
-// the service now does with packets, with every backend, and needs no rule. A firewall of the node
-// must let packets of established connections in, and resets out. Not reset are connections whose
-// packets are offloaded to hardware or bypass conntrack, ends that reach each other without this
-// node once the flow is gone (direct server return), and ends to which the node has no route. It
-// needs CAP_NET_RAW to make the ends send. Without it, Clean returns [kernelerr.ErrNoPermission]
-// after it has deleted the flows: ends that send within 30 seconds are still reset.
+// makes them send, and for 30 seconds the node answers their packets with resets. Healthy
+// connections are safe: an end is reset only if no flow has its tuple. This works with every
+// backend, whatever the service now does with packets, and needs no rule. A firewall of the node
+// must let packets of established connections in, and resets out.
 //
-// Running Clean twice does no harm. After an error, the flows that it had not reached are still
-// there. Two changes must not overlap: the second may make flows valid again that are stale for the
-// first.
+// Some connections are not reset: connections whose packets are offloaded to hardware or bypass
+// conntrack, ends that reach each other without this node once the flow is deleted (direct server
+// return), and ends to which the node has no route. Clean needs CAP_NET_RAW to make the ends send.
+// Without it, Clean returns [kernelerr.ErrNoPermission] after it has deleted the flows: ends that
+// send within 30 seconds are still reset.
+//
+// Running Clean twice is harmless. After an error, the flows that it had not reached are still
+// there. Two changes must not overlap: flows that are stale for the first change may be valid again
+// after the second.
 func (t *Table) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (CleanResult, error) {
 	start := time.Now()
 	if m == nil {
@@ -123,8 +124,8 @@ type cleaning struct {
 	matcher *Matcher
 	opts    CleanOptions
 	result  CleanResult
-	stale   []Flow // to be deleted
-	open    []Flow // to be cut
+	stale   []Flow // to delete
+	open    []Flow // to cut
 	cutting *cutting
 }
 
@@ -160,8 +161,8 @@ func (c *cleaning) run(ctx context.Context) error {
 	}
 }
 
-// chooseScan chooses the scan of a table with so many flows, if scanNarrow takes so many requests.
-// In a narrow scan, each port is a walk of its own.
+// chooseScan chooses the scan for a table with this number of flows. narrow is the number of
+// requests that scanNarrow would need. In a narrow scan, each port is a separate walk.
 func chooseScan(flows, narrow int) scan {
 	switch {
 	case flows <= narrowFlows && narrow*(emptyWalk+flows/walkShare) <= emptyWalk+flows:
@@ -176,7 +177,7 @@ func chooseScan(flows, narrow int) scan {
 // take adds a stale flow to one of the lists. It flushes full lists.
 func (c *cleaning) take(ctx context.Context, f *Flow) error {
 	if isTombstone(f) {
-		return nil // a tombstone is still needed, and expires by itself
+		return nil // a tombstone is still needed, and expires
 	}
 	switch c.matcher.classify(f) {
 	case misdirected:

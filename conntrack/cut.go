@@ -14,32 +14,32 @@ import (
 )
 
 const (
-	// tombstoneTime is how long the node answers packets of a connection that was cut with resets.
+	// tombstoneTime is the time that the node answers packets of a cut connection with resets.
 	tombstoneTime = 30 * time.Second
 	// tombstonePort is the port of the node to which tombstones translate packets of clients. IANA
-	// has not assigned it, so no program listens there. A listener would answer with a reset, too.
+	// has not assigned the port, so no program listens there. A listener would answer with a reset,
+	// too.
 	tombstonePort = 4
-	// cutTries bounds how often a connection is cut again because it went on.
+	// cutTries limits the cuts of a connection that continues after a cut.
 	cutTries = 4
 )
 
 // cutting ends TCP connections so that both ends learn of it at once, and counts them in a result.
 //
-// If only the flow is deleted, the ends may wait for long. The client's next packet makes a new
-// connection to another endpoint, and that endpoint resets it. But a client that waits for data
-// sends nothing for hours. If the service has no endpoint left, the answer to its packet is ICMP,
-// which an established connection ignores. If the service is gone, its traffic is dropped or
-// nf_conntrack_tcp_loose is off, there is no answer. So a cut puts two tombstones in the place of
-// the flow: flows in state CLOSE that translate the packets of either end to the node itself. The
-// node's TCP has no such connection and answers with a reset. It takes the right sequence numbers
-// from the packet. Then the cut makes both ends send, by segments that TCP must answer with an
-// acknowledgement (see RFC 5961). The kernel sends the reset back along the tombstone, so it comes
-// from the address that the peer expects.
-//
-// A packet can precede the tombstones and make a flow again. Usually this flow leads to another
-// endpoint, which does not know the connection and resets it. IPVS remembers connections by itself.
-// There the flow leads to the same endpoint, and the connection would go on. Then the cut takes
-// that flow, too.
+// If only the flow is deleted, the ends may wait for a long time. The client's next packet opens a
+// new connection to a different endpoint, and that endpoint resets it. But a client that waits for
+// data may send nothing for hours. If the service has no endpoint left, the answer to its packet is
+// an ICMP error, which an established connection ignores. If the service is gone, its traffic is
+// dropped, or nf_conntrack_tcp_loose is off, there is no answer. So a cut replaces the flow by two
+// tombstones: flows in state CLOSE that translate the packets of either end to the node itself. The
+// node's TCP has no such connection and answers with a reset, whose sequence numbers it takes from
+// the packet. Then the cut makes both ends send, by segments that TCP must answer with an
+// acknowledgement (see RFC 5961). The kernel sends the reset back along the tombstone, so the reset
+// comes from the address that the peer expects.
+// A packet can arrive before the tombstones exist and create the flow again. Usually this flow has
+// a different endpoint, which does not know the connection and resets it. But IPVS has its own
+// table of connections: the flow gets the same endpoint, and the connection would continue. Then
+// the cut also takes that flow.
 //
 // A new connection with the same ports replaces a tombstone at once (a SYN in state CLOSE).
 type cutting struct {
@@ -48,8 +48,8 @@ type cutting struct {
 	nodes  map[netip.Addr]netip.Addr
 	raw    map[string]net.PacketConn // sockets for IP packets, by network
 	result *CleanResult
-	// unreached is the first reason why an end could not be made to send. The flows are deleted all
-	// the same.
+	// unreached is the first reason why an end could not be made to send. The flows are deleted
+	// anyway.
 	unreached error
 }
 
@@ -73,7 +73,8 @@ func (c *cutting) cut(ctx context.Context, flows []Flow) error {
 	return nil
 }
 
-// cutAll cuts connections, and cuts those again that went on meanwhile.
+// cutAll cuts connections, and retries those that a packet created again before their tombstones
+// existed.
 func (c *cutting) cutAll(ctx context.Context, batch []Flow) error {
 	targets := make([]target, len(batch))
 	for i := range batch {
@@ -94,9 +95,9 @@ func (c *cutting) cutAll(ctx context.Context, batch []Flow) error {
 
 // target is a connection to cut.
 type target struct {
-	flow    Flow // as it was
-	now     Flow // as it is in the table
-	again   bool // it was already deleted once, and counted
+	flow    Flow // the flow when it was found stale
+	now     Flow // the flow that is in the table now
+	again   bool // it was already deleted and counted
 	missing bool // it had already ended, or changed into another
 	// stones are its tombstones by side, nil where there is none.
 	stones [2]*Flow
@@ -109,7 +110,7 @@ const (
 )
 
 // replace replaces the flows by tombstones and makes their ends send. It returns the flows that a
-// packet made again before the tombstone for the client's packets existed.
+// packet created again before the tombstone for the client's packets existed.
 func (c *cutting) replace(ctx context.Context, targets []target) (survivors []Flow, err error) {
 	var b rawnl.Batch
 	var parts []part
@@ -153,14 +154,14 @@ func (c *cutting) replace(ctx context.Context, targets []target) (survivors []Fl
 	return survivors, nil
 }
 
-// part says which message is meant: the deletion of a flow (side -1) or one of its tombstones.
+// part identifies a message: the deletion of a flow (side -1) or one of its tombstones.
 type part struct {
 	*target
 	side int
 }
 
-// finish counts the connections, and makes the ends of the deleted ones send. A flow that had
-// already ended needs no tombstones, so finish removes them.
+// finish counts the connections, and makes the ends of the deleted connections send. A flow that
+// had already ended needs no tombstones, so finish removes them.
 func (c *cutting) finish(ctx context.Context, targets []target) error {
 	var undo rawnl.Batch
 	for _, t := range targets {
@@ -190,8 +191,8 @@ func (c *cutting) finish(ctx context.Context, targets []target) error {
 	return err
 }
 
-// remade returns those connections that go on: a packet of either end made a flow again, to the
-// same endpoint. A packet of the endpoint makes a backwards flow, because IPVS translates without
+// remade returns the connections that continue: a packet of either end created a flow again, to the
+// same endpoint. A packet of the endpoint creates a backwards flow, because IPVS translates without
 // telling conntrack the direction of the connection.
 func (t *Table) remade(ctx context.Context, flows []Flow) (on []target, err error) {
 	err = t.Reread(ctx, flows, func(i int, now *Flow) {
@@ -204,7 +205,8 @@ func (t *Table) remade(ctx context.Context, flows []Flow) (on []target, err erro
 
 func wantAll(*Flow) bool { return true }
 
-// leadsTo returns where the flow sends a packet with this tuple, in either direction.
+// leadsTo returns the destination to which the flow sends a packet with this tuple, in either
+// direction.
 func leadsTo(f *Flow, packet *Tuple) netip.AddrPort {
 	if f.Original.Src == packet.Src && f.Original.Dst == packet.Dst {
 		return f.Reply.Src
@@ -233,7 +235,7 @@ func (c *cutting) tombstones(f *Flow) (stones [2]*Flow) {
 	return stones
 }
 
-// isTombstone reports whether f is a tombstone for what a client sends.
+// isTombstone reports whether f is a tombstone for the packets of a client.
 func isTombstone(f *Flow) bool {
 	return f.Protocol == TCP && f.Status&StatusFixedTimeout != 0 &&
 		f.Reply.Src.Port() == tombstonePort
@@ -252,8 +254,8 @@ func tombstone(f *Flow, tuple Tuple, replyZone uint16, node netip.AddrPort) *Flo
 	}
 }
 
-// probe makes an end send a packet that meets the tombstone. The two segments pretend to be replies
-// to that end. One answer is enough, but either segment may get none: see synAck and stray.
+// probe makes an end send a packet that meets the tombstone. The two segments look like replies to
+// that end. One answer is enough, but the end may ignore either segment: see synAck and stray.
 func (c *cutting) probe(stone *Flow) bool {
 	for _, packet := range [][]byte{synAck(stone.Reply.Src, stone.Reply.Dst),
 		stray(stone.Reply.Src, stone.Reply.Dst)} {
@@ -313,9 +315,9 @@ func (c *cutting) send(packet []byte, to netip.Addr) error {
 	return err
 }
 
-// unreachable reports whether the node has no route to an end, or one that refuses packets: EINVAL
-// of a blackhole, EACCES of a prohibition. Then the end cannot be made to send, and its packets
-// get no answer. A socket that cannot be opened says nothing about the way.
+// unreachable reports whether the node has no route to an end, or a route that refuses packets:
+// EINVAL from a blackhole, EACCES from a prohibition. Then the end cannot be made to send, and its
+// packets get no answer. A socket that cannot be opened says nothing about the route.
 func unreachable(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op != "listen" && slices.ContainsFunc([]syscall.Errno{syscall.ENETUNREACH,
@@ -323,7 +325,7 @@ func unreachable(err error) bool {
 		func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
-// fail notes why an end could not be made to send.
+// fail records the reason why an end could not be made to send.
 func (c *cutting) fail(stone *Flow, err error) {
 	if c.unreached == nil && !unreachable(err) {
 		c.unreached = fmt.Errorf("cut connections: make %s send: %w", stone.Original.Src, err)

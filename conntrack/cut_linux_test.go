@@ -23,7 +23,7 @@ type pair struct {
 	client, server *net.TCPConn
 }
 
-// connect opens a connection from a host to a service that leads to the listener.
+// connect opens a connection from a host to a service whose endpoint is the listener.
 func connect(tb testing.TB, from *netnstest.NS, local, service netip.AddrPort,
 	listener *net.TCPListener) pair {
 	tb.Helper()
@@ -47,7 +47,7 @@ func connect(tb testing.TB, from *netnstest.NS, local, service netip.AddrPort,
 	return p
 }
 
-// talk carries a few bytes both ways.
+// talk sends a few bytes in both directions.
 func (p pair) talk() error {
 	for _, way := range [2][2]*net.TCPConn{{p.client, p.server}, {p.server, p.client}} {
 		if _, err := way[0].Write([]byte("hello")); err != nil {
@@ -121,7 +121,7 @@ type cutCase struct {
 	v6     bool   // over IPv6
 	masq   bool   // the client is masqueraded
 	left   bool   // the service has another endpoint left
-	filter string // what the filter chains do with packets to the service, or with all packets
+	filter string // the verdict of the filter chains for packets to the service, or for all
 	sysctl string // a sysctl of the node that is set to 0
 }
 
@@ -171,7 +171,7 @@ func (tc cutCase) run(t *testing.T) {
 	require.NoError(t, connect(t, client.NS, again, service, otherListener).talk())
 }
 
-// A cut changes nothing if the flow ended, or was made again meanwhile.
+// A cut changes nothing if the flow ended, or was created again before the cut.
 func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 	t.Parallel()
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
@@ -182,7 +182,8 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 	table := OpenTable(t, node.NS)
 	Rules(t, node.NS, DNAT(TCP, service, at, "")+DNAT(TCP, other, at, ""), "")
 
-	// One endpoint has many connections from one client. Only those of one service are cut.
+	// One endpoint has many connections from one client. Only the connections of one service are
+	// cut.
 	var doomed, healthy []pair
 	for range 20 {
 		doomed = append(doomed, connect(t, client.NS, netip.AddrPort{}, service, listener))
@@ -194,7 +195,7 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 	ended.Original.Src = AddrPort("10.244.1.1:1")
 	ended.Reply.Dst, ended.ID = ended.Original.Src, 0
 	changed := List(t, table, Filter{OriginalDst: other.Addr()})[0]
-	changed.Reply.Src = AddrPort("10.244.1.9:8080") // before the flow was made again
+	changed.Reply.Src = AddrPort("10.244.1.9:8080") // before the flow was created again
 	cut := cutAll(t, table, append(flows, ended, changed))
 	require.Equal(t, CleanResult{Deleted: 20, Missing: 2, Reset: 20}, cut)
 	for i := range doomed {
@@ -235,8 +236,8 @@ func TestCutResetsWhoAnsweredSomethingElseBefore(t *testing.T) {
 	require.ErrorIs(t, waitReset(doomed.server), syscall.ECONNRESET, "the endpoint")
 }
 
-// A packet makes a connection's flow again before its tombstone exists. Cut finds it and cuts it,
-// too.
+// A packet creates a connection's flow again before its tombstone exists. Cut finds the new flow
+// and cuts it, too.
 func TestCutFindsConnectionsThatGoOn(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
@@ -269,7 +270,7 @@ func TestCutFindsConnectionsThatGoOn(t *testing.T) {
 }
 
 // A route may refuse packets to an end. Calico, for example, has a blackhole for each block of
-// addresses, which takes effect as soon as a pod of the block is gone.
+// addresses, which takes effect as soon as a pod of the block is deleted.
 func TestCutWithoutAWayToTheEnds(t *testing.T) {
 	t.Parallel()
 	for _, route := range []string{"", "blackhole", "prohibit", "unreachable", "throw"} {

@@ -5,8 +5,8 @@
 //
 // # Stale flows
 //
-// The kernel decides once where a flow goes, and conntrack remembers the decision as long as
-// packets come. A UDP client that keeps sending reaches its old endpoint for ever. After a change
+// The kernel chooses the endpoint of a flow once, and conntrack remembers the choice as long as
+// packets arrive. A UDP client that keeps sending reaches its old endpoint for ever. After a change
 // of services, describe the change, and clean the table:
 //
 //	m, err := conntrack.NewMatcher(conntrack.Change{
@@ -19,15 +19,15 @@
 //	…
 //	result, err := table.Clean(ctx, m, conntrack.CleanOptions{})
 //
-// The matcher is pure and exact: [Frontend] says which flows are stale. Flows come and go between
-// the reading of the table and the deletion. [Table.Delete] deletes the flow that was read, or
-// nothing.
+// The matcher is pure and exact: [Frontend] defines which flows are stale. Flows begin and end
+// between the reading of the table and the deletion. [Table.Delete] deletes either the flow that
+// was read, or nothing.
 //
 // The time of a pass over the table grows with the number of flows on the machine.
 //
 // # Looking
 //
 // [Table.Flows] lists flows as a sequence that does not hold them in memory. [Table.Follow] returns
-// events, and [Table.Usage] says how full the table is. Package timo converts flows to the type of
-// github.com/ti-mo/conntrack and back.
+// events, and [Table.Usage] reports how full the table is. Package timo converts flows to the type
+// of github.com/ti-mo/conntrack and back.
 package conntrack

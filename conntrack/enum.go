@@ -8,7 +8,7 @@ import (
 // Protocol is a transport protocol, numbered as in the IP header (IANA protocol numbers).
 type Protocol uint8
 
-// The protocols that services have. A flow may be of any other, too.
+// The protocols of services. A flow may have any other protocol.
 const (
 	TCP  Protocol = 6   // IPPROTO_TCP
 	UDP  Protocol = 17  // IPPROTO_UDP
@@ -28,7 +28,7 @@ var protocolNames = map[Protocol]string{
 	protoUDPLite: "udplite",
 }
 
-// String returns the name that conntrack(8) prints, and the number of a protocol without one.
+// String returns the name that conntrack(8) prints, or the number if a protocol has no name.
 func (p Protocol) String() string {
 	if s, ok := protocolNames[p]; ok {
 		return s
@@ -64,17 +64,17 @@ func (f nfFamily) String() string {
 	return "family " + strconv.Itoa(int(f))
 }
 
-// Status is the set of bits the kernel keeps about a flow (enum ip_conntrack_status,
+// Status is the set of bits that the kernel keeps about a flow (enum ip_conntrack_status,
 // include/uapi/linux/netfilter/nf_conntrack_common.h).
 type Status uint32
 
-// The bits that have a meaning here.
+// The bits that this package uses.
 const (
 	StatusSeenReply    Status = 1 << 1  // IPS_SEEN_REPLY: packets went both ways
 	StatusAssured      Status = 1 << 2  // IPS_ASSURED: not evicted when the table is full
 	StatusDstNAT       Status = 1 << 5  // IPS_DST_NAT: the destination is translated, not by IPVS
 	statusConfirmed    Status = 1 << 3  // IPS_CONFIRMED: its first packet has left the machine
-	StatusFixedTimeout Status = 1 << 10 // IPS_FIXED_TIMEOUT: traffic does not prolong it
+	StatusFixedTimeout Status = 1 << 10 // IPS_FIXED_TIMEOUT: traffic does not extend it
 	statusOffload      Status = 1 << 14 // IPS_OFFLOAD: in a flow table
 	statusHWOffload    Status = 1 << 15 // IPS_HW_OFFLOAD: in the hardware
 )
@@ -110,7 +110,7 @@ func (s Status) String() string {
 // include/uapi/linux/netfilter/nf_conntrack_tcp.h). Zero is the state of other protocols.
 type TCPState uint8
 
-// The states that have a meaning here.
+// The states that this package uses.
 const (
 	tcpSynRecv     TCPState = 2 // TCP_CONNTRACK_SYN_RECV
 	TCPEstablished TCPState = 3 // TCP_CONNTRACK_ESTABLISHED
@@ -125,10 +125,10 @@ var tcpStateNames = [...]string{
 	"TIME_WAIT", "CLOSE", "SYN_SENT2",
 }
 
-// String returns the name that conntrack(8) prints, and the number of an unknown state.
+// String returns the name that conntrack(8) prints, or the number of an unknown state.
 func (s TCPState) String() string { return stateName(tcpStateNames[:], uint8(s)) }
 
-// Open reports whether both ends may still believe in the connection. Then only a reset ends it.
+// Open reports whether both ends may still consider the connection open. Then only a reset ends it.
 func (s TCPState) Open() bool { return s >= tcpSynRecv && s <= tcpLastAck }
 
 // SCTPState is the state of an SCTP association as conntrack sees it (enum sctp_conntrack,
@@ -141,7 +141,7 @@ var sctpStateNames = [...]string{
 	"SHUTDOWN_RECD", "SHUTDOWN_ACK_SENT", "HEARTBEAT_SENT",
 }
 
-// String returns the name that conntrack(8) prints, and the number of an unknown state.
+// String returns the name that conntrack(8) prints, or the number of an unknown state.
 func (s SCTPState) String() string { return stateName(sctpStateNames[:], uint8(s)) }
 
 func stateName(names []string, state uint8) string {

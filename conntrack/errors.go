@@ -9,11 +9,11 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// Errors that callers act on, beside those of package kernelerr: ErrNoPermission, and
-// ErrMissingModule if this kernel has no conntrack or lacks a feature that the request needs. They
-// are found with errors.Is. Refusals by the kernel are *[kernelerr.OpError] values.
+// Errors that callers act on, in addition to those of package kernelerr: ErrNoPermission, and
+// ErrMissingModule if this kernel has no conntrack or lacks a feature that the request needs. Test
+// for them with errors.Is. Refusals by the kernel are *[kernelerr.OpError] values.
 var (
-	// ErrTableFull: the kernel made no new flow because nf_conntrack_max is reached.
+	// ErrTableFull: the kernel created no new flow because nf_conntrack_max is reached.
 	ErrTableFull = errors.New("the conntrack table is full")
 	// ErrInterrupted: the table was rebuilt during a dump, so the list is not complete. Try again.
 	ErrInterrupted = errors.New("the dump of the conntrack table was interrupted")

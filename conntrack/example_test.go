@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 )
 
-// A DNS service lost an endpoint. Its UDP clients must go to another one.
+// A DNS service lost an endpoint. Its UDP clients must move to another endpoint.
 func ExampleTable_Clean() {
 	table, err := conntrack.Open(nil)
 	if err != nil {

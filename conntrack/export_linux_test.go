@@ -40,7 +40,7 @@ func (t *Table) Cut(ctx context.Context, flows []Flow) (r CleanResult, err error
 	return r, errors.Join(err, c.unreached)
 }
 
-// CutAgain is the second and later tries of a Cut.
+// CutAgain is the second or later attempt of a Cut.
 type CutAgain struct {
 	Were, Are, Survivors []Flow
 	Result               CleanResult

@@ -45,7 +45,7 @@ func (o CleanOptions) With(s Scan) CleanOptions {
 	return o
 }
 
-// Classify returns the class of a flow in one word.
+// Classify returns the class of a flow.
 func (m *Matcher) Classify(f *Flow) string { return string(m.classify(f)) }
 
 func (m *Matcher) Empty() bool { return m.empty() }

@@ -6,12 +6,11 @@ import (
 	"net/netip"
 )
 
-// Filter says which flows are wanted. Every field that is set must match; the zero Filter matches
-// everything.
+// Filter selects flows. Every field that is set must match; the zero Filter matches everything.
 //
 // This package always evaluates the filter itself, so it is exact on every kernel. It also passes
-// those parts to the kernel that the kernel can evaluate, so that the kernel sends fewer flows. A
-// kernel that does not know a part ignores it:
+// some fields to the kernel, so that the kernel sends fewer flows. A kernel that does not know a
+// field ignores it:
 //
 // - the family of the addresses, on every kernel;
 // - the mark, since Linux 3.4, and the status, since 5.15;
@@ -23,8 +22,8 @@ import (
 // IPv6 addresses: from 5.8 on, kernels invert the comparison (ctnetlink_filter_match_tuple uses
 // ipv6_addr_cmp as a test of equality); 7.2.13 still does, 6.12.117 does not. Both directions at
 // once: without commit ad81d4daf6a3, the kernel compares those fields of the reply tuple that the
-// filter sets in the original one. So the reply tuple is passed only if the filter does not set
-// anything of the original one.
+// filter sets in the original tuple. So the reply tuple is passed only if the filter sets no field
+// of the original tuple.
 type Filter struct {
 	// Protocol is the transport protocol; 0 means any.
 	Protocol Protocol
@@ -42,8 +41,8 @@ type Filter struct {
 	// Status are the wanted values of the bits in StatusMask. If StatusMask is 0, the bits in
 	// Status must be set.
 	Status, StatusMask Status
-	// Mark is the connection mark. Only the bits in MarkMask count. If MarkMask is 0 and Mark is
-	// not, all bits count.
+	// Mark is the connection mark. Only the bits in MarkMask are compared. If MarkMask is 0 and
+	// Mark is not, all bits are compared.
 	Mark, MarkMask uint32
 	// Zone is the conntrack zone; nil means any.
 	Zone *uint16
@@ -52,7 +51,7 @@ type Filter struct {
 // ErrBadFilter says that a filter contradicts itself.
 var ErrBadFilter = errors.New("bad conntrack filter")
 
-// Match reports whether the filter wants the flow.
+// Match reports whether the filter selects the flow.
 func (f Filter) Match(fl *Flow) bool {
 	status, statusMask := f.status()
 	mark, markMask := f.mark()
@@ -63,7 +62,7 @@ func (f Filter) Match(fl *Flow) bool {
 		fl.Status&statusMask == status && fl.Mark&markMask == mark
 }
 
-// matchOriginal is the part of Match that needs no more than the protocol and the original tuple.
+// matchOriginal is the part of Match that needs only the protocol and the original tuple.
 func (f *Filter) matchOriginal(fl *Flow) bool {
 	return (f.Protocol == 0 || f.Protocol == fl.Protocol) &&
 		(f.OriginalDstPort == 0 || f.OriginalDstPort == fl.Original.Dst.Port()) &&
@@ -75,8 +74,8 @@ func matchAddr(want netip.Addr, got netip.AddrPort) bool {
 	return !want.IsValid() || want.Unmap() == got.Addr()
 }
 
-// status returns the wanted status bits and the mask of those that count. It clears wanted bits
-// outside of the mask, because the kernel does not.
+// status returns the wanted status bits and their mask. It clears wanted bits outside of the mask,
+// because the kernel does not.
 func (f Filter) status() (status, mask Status) {
 	if f.StatusMask == 0 {
 		return f.Status, f.Status
@@ -84,7 +83,7 @@ func (f Filter) status() (status, mask Status) {
 	return f.Status & f.StatusMask, f.StatusMask
 }
 
-// mark does the same for the connection mark.
+// mark returns the wanted bits of the connection mark and their mask.
 func (f Filter) mark() (mark, mask uint32) {
 	if f.MarkMask == 0 && f.Mark != 0 {
 		return f.Mark, ^uint32(0)
@@ -92,7 +91,7 @@ func (f Filter) mark() (mark, mask uint32) {
 	return f.Mark & f.MarkMask, f.MarkMask
 }
 
-// family returns the one family that the filter allows, or familyAny if it allows both.
+// family returns the single family that the filter allows, or familyAny if it allows both.
 func (f Filter) family() (family nfFamily, err error) {
 	for _, a := range []struct {
 		name string
@@ -114,7 +113,8 @@ func (f Filter) family() (family nfFamily, err error) {
 	return family, nil
 }
 
-// dumpRequest is the kernel's part of a filter. The zero value asks for the whole table.
+// dumpRequest is the part of a filter that the kernel evaluates. The zero value asks for the whole
+// table.
 type dumpRequest struct {
 	Family           nfFamily
 	Protocol         Protocol // with the fields below; 0 means that the tuple is not filtered
@@ -132,8 +132,8 @@ func (d dumpRequest) filtersTuple() bool {
 	return d.Protocol != 0 || d.Src.IsValid() || d.Dst.IsValid()
 }
 
-// dumps returns the requests whose answers hold every flow that the filter wants. No flow is in two
-// of them.
+// dumps returns the requests whose answers hold every flow that the filter selects. No flow is in
+// two answers.
 func (f Filter) dumps() ([]dumpRequest, error) {
 	family, err := f.family()
 	if err != nil {
@@ -160,7 +160,7 @@ func (f Filter) dumps() ([]dumpRequest, error) {
 		return []dumpRequest{d}, nil
 	}
 
-	// CTA_FILTER needs a family (EOPNOTSUPP without), so there is one request for each.
+	// CTA_FILTER needs a family (EOPNOTSUPP without), so each family has its own request.
 	d4, d6 := d, d
 	d4.Family, d6.Family = familyIPv4, familyIPv6
 	return []dumpRequest{d4, d6}, nil

@@ -21,9 +21,9 @@ type Flow struct {
 	Timeout time.Duration // left until the kernel forgets the flow; whole seconds
 	Mark    uint32        // connection mark
 	// ID tells flows apart. It is a keyed hash of the original tuple and of the kernel's memory
-	// address of the flow (nf_ct_get_id, since Linux 5.3). A flow that is made again with the same
-	// original tuple right after the first was deleted is likely to get the same ID, so
-	// [Table.Delete] does not rely on it alone.
+	// address of the flow (nf_ct_get_id, since Linux 5.3). If a flow is deleted and created again
+	// at once with the same original tuple, the new flow is likely to get the same ID, so
+	// [Table.Delete] does not rely on the ID alone.
 	ID uint32
 
 	TCP  TCPState
@@ -62,11 +62,11 @@ func (f *Flow) Zone() uint16 {
 	return f.Reply.Zone
 }
 
-// Translated reports whether the flow goes to another destination than the client addressed: by
-// DNAT, or by IPVS, which does not set IPS_DST_NAT.
+// Translated reports whether the flow's destination is not the one that the client addressed: it
+// was changed by DNAT, or by IPVS, which does not set IPS_DST_NAT.
 func (f *Flow) Translated() bool { return f.Reply.Src != f.Original.Dst }
 
-// masqueraded reports whether the endpoint sees another source than the client's.
+// masqueraded reports whether the endpoint sees a source other than the client's address.
 func (f *Flow) masqueraded() bool { return f.Reply.Dst != f.Original.Src }
 
 // String returns the flow on one line, in the manner of conntrack -L.

@@ -11,21 +11,21 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// FollowOptions say which events are wanted. The zero value means all.
+// FollowOptions select the events. The zero value selects all.
 type FollowOptions struct {
-	// Types are the wanted types; none means all. EventsLost always comes. The kernel makes no
-	// events of other types, unless another program follows them.
+	// Types are the wanted types; none means all. EventsLost is always reported. The kernel
+	// generates no events of other types unless another program follows them.
 	Types []EventType
-	// Filter says which flows are wanted. The kernel drops events about other protocols and other
-	// status bits. The other fields are compared in this process.
+	// Filter selects flows. The kernel drops events about other protocols and other status bits.
+	// The other fields are compared in this process.
 	Filter Filter
-	// Rate, if not 0, is about how many events a second are wanted at most. If there are more, the
-	// kernel drops a random share of them before they are queued. The share is set again every
-	// second, so a burst may bring twice as many events at its beginning.
+	// Rate, if not 0, is the approximate limit of events per second. Above it, the kernel drops a
+	// random share of the events before they are queued. The share is adjusted every second, so the
+	// beginning of a burst may bring twice as many events as the limit.
 	Rate int
 	// Buffer is the size in bytes of the queue in the kernel, which doubles it. Only waiting events
-	// take memory, some 1,280 bytes each. 0 means 4 MiB: 6,000 events. Without CAP_NET_ADMIN in the
-	// initial user namespace it is net.core.rmem_max at most.
+	// occupy memory, some 1,280 bytes each. 0 means 4 MiB: 6,000 events. Without CAP_NET_ADMIN in
+	// the initial user namespace, the limit is net.core.rmem_max.
 	Buffer int
 }
 
@@ -36,14 +36,14 @@ const (
 )
 
 // Follow follows the table until ctx ends, which is not an error. The sequence yields the events
-// since Follow was called: they wait in a queue until they are read. One goroutine at a time may
-// read it, and one loop can go on after another. An error is the last thing that it yields. To know
-// the table and all its later changes, first follow, then list.
+// since Follow was called: they wait in a queue until they are read. Only one goroutine at a time
+// may read the sequence, and a second loop can continue after the first. An error is the last thing
+// that the sequence yields. To know the table and all its later changes, first follow, then list.
 //
-// With the sysctl nf_conntrack_events at 2, its default since Linux 5.19, the kernel makes events
-// only for flows that began while a program on the machine followed. Older flows end without an
-// event. At 0, it makes none. Following needs CAP_NET_ADMIN. While it lasts, it slows the kernel
-// down: two to four messages for each connection.
+// With the sysctl nf_conntrack_events at 2, its default since Linux 5.19, the kernel generates
+// events only for flows that began while a program on the machine followed. Older flows end without
+// an event. At 0, it generates none. Following needs CAP_NET_ADMIN. It costs the kernel time: two
+// to four messages for each connection.
 func (t *Table) Follow(ctx context.Context, opts FollowOptions) (iter.Seq2[Event, error], error) {
 	listener, err := t.listen(opts)
 	if err != nil {
@@ -115,7 +115,7 @@ func (t *Table) listen(opts FollowOptions) (listener *rawnl.Listener, err error)
 	return listener, err
 }
 
-// eachEvent yields the events of a datagram that the filter wants.
+// eachEvent yields the events of a datagram that the filter selects.
 func eachEvent(datagram []byte, filter Filter, yield func(Event, error) bool) error {
 	var e Event
 	return rawnl.Messages(datagram, func(m rawnl.Message) error {
@@ -131,16 +131,16 @@ func eachEvent(datagram []byte, filter Filter, yield func(Event, error) bool) er
 	})
 }
 
-// EventType says what happened to a flow.
+// EventType is the kind of a change of a flow.
 type EventType string
 
 // The types of events.
 const (
-	FlowNew       EventType = "new"       // the flow was made
+	FlowNew       EventType = "new"       // the flow was created
 	FlowUpdated   EventType = "updated"   // its status, protocol state or mark changed
 	FlowDestroyed EventType = "destroyed" // it ended or was deleted
 	// EventsLost says that the buffer of the socket was full: an unknown number of events is
-	// missing here. A program that keeps a copy of the table must list it anew.
+	// missing here. A program that keeps a copy of the table must list it again.
 	EventsLost EventType = "lost"
 )
 
@@ -148,8 +148,8 @@ const (
 type Event struct {
 	Type EventType
 	// Flow is the flow at the time of the event, as far as the kernel reports it: older kernels
-	// leave the status, the timeout and the protocol state out of events about destroyed flows. It
-	// is zero in EventsLost.
+	// leave the status, the timeout and the protocol state out of events about destroyed flows. In
+	// EventsLost, the flow is zero.
 	Flow Flow
 }
 

@@ -70,7 +70,7 @@ func TestFollowSaysWhatItLost(t *testing.T) {
 	}
 }
 
-// The kernel drops flows of other protocols and with another status: they take no place in the
+// The kernel drops events of other protocols and with another status: they occupy no space in the
 // queue.
 func TestTheKernelFiltersEvents(t *testing.T) {
 	t.Parallel()

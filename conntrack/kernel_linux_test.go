@@ -53,8 +53,8 @@ func TestFiltersAgreeWithTheKernel(t *testing.T) {
 	}
 }
 
-// The kernel filters by the fields that the documentation of Filter lists, from the stated versions
-// on.
+// From the stated versions on, the kernel filters by the fields that the documentation of Filter
+// lists.
 func TestKernelFilters(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
@@ -111,7 +111,7 @@ func kernelAtLeast(tb testing.TB, major, minor int) bool {
 	return haveMajor > major || haveMajor == major && haveMinor >= minor
 }
 
-// volatile are the parts of conntrack(8)'s listing that change by themselves.
+// volatile matches the parts of conntrack(8)'s listing that change without a change of the flow.
 var volatile = regexp.MustCompile(`^(\S+ +)\d+ \d+|packets=\d+ bytes=\d+ | use=\d+.*$`)
 
 func TestFlowsAreThoseThatConntrackLists(t *testing.T) {

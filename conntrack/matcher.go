@@ -9,8 +9,9 @@ import (
 	"unsafe"
 )
 
-// Matcher tells stale flows from others. Its time does not depend on the number of frontends. It
-// holds no kernel resources, does not change, and may be used by many goroutines.
+// Matcher finds the flows that a change made stale. The time per flow does not depend on the number
+// of frontends. A Matcher holds no kernel resources, does not change, and may be used by many
+// goroutines.
 type Matcher struct {
 	frontends map[FrontendKey]*criterion
 	ports     map[portKey]struct{} // the ports of frontends: most flows are to none of these
@@ -26,7 +27,7 @@ type portKey struct {
 	port     uint16
 }
 
-// rangeKey is where ranges are. Those of one key are in the order in which they count.
+// rangeKey is the address and protocol of ranges. The ranges of a key are sorted by precedence.
 type rangeKey struct {
 	addr     netip.Addr
 	protocol Protocol
@@ -44,8 +45,8 @@ type criterion struct {
 
 // NewMatcher returns the matcher for a change. If parts of the change make no sense, it returns an
 // [ErrBadChange] that names each of them, and a matcher for all other parts. A frontend that is
-// left out has no stale flows. The matcher keeps no part of c. Frontends with the same slice of
-// endpoints share the memory for them.
+// left out has no stale flows. The matcher keeps no reference to c. Frontends with the same slice
+// of endpoints share memory.
 func NewMatcher(c Change) (*Matcher, error) {
 	var errs []error
 	m := &Matcher{
@@ -121,7 +122,7 @@ func (m *Matcher) add(f *Frontend, sets setMaker) error {
 	return nil
 }
 
-// setMaker makes sets of endpoints, one for each different slice.
+// setMaker builds sets of endpoints, one for each different slice.
 type setMaker map[sliceKey]endpoints
 
 type sliceKey struct {
@@ -150,11 +151,11 @@ func (s setMaker) set(list []netip.AddrPort, f FrontendKey) (endpoints, error) {
 	return set, nil
 }
 
-// plainAddr returns a in the kernel's form: an IPv4 address is not mapped into IPv6, and no address
-// has a zone.
+// plainAddr returns a in the kernel's form: IPv4-mapped IPv6 addresses become IPv4, and zones are
+// dropped.
 func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// empty reports whether no flow can be stale. Then there is no reason to search the table.
+// empty reports whether no flow can be stale. Then the table need not be searched.
 func (m *Matcher) empty() bool {
 	for _, c := range m.frontends {
 		if c.finds() {
@@ -165,18 +166,18 @@ func (m *Matcher) empty() bool {
 	return true
 }
 
-// finds reports whether the criterion can make a flow stale.
+// finds reports whether a flow can be stale under the criterion.
 func (c *criterion) finds() bool {
 	return c.anyRemoved || len(c.removed) > 0 || c.untranslated || c.backwards
 }
 
-// Stale reports whether a flow should be deleted: it goes to an endpoint that may not have it, or
-// is not translated although it should be, or is [Frontend.Backwards]. Only addresses, ports,
-// protocol and zone count.
+// Stale reports whether a flow should be deleted: its endpoint may not keep it, or it is not
+// translated although it should be, or it is a [Frontend.Backwards] flow. Only addresses, ports,
+// protocol and zone are compared.
 func (m *Matcher) Stale(f *Flow) bool { return m.classify(f).stale() }
 
-// classify returns the class of a flow. IPVS does not set IPS_DST_NAT, and the reply tuple has the
-// endpoint whether the client's address was replaced or not.
+// classify returns the class of a flow. IPVS does not set IPS_DST_NAT, but the reply tuple names
+// the endpoint in any case, whether or not the client's address was replaced.
 func (m *Matcher) classify(f *Flow) class {
 	c := m.criterion(f)
 	switch {
@@ -199,7 +200,7 @@ func (m *Matcher) classify(f *Flow) class {
 	return current
 }
 
-// has reports whether the flow goes to one of the endpoints.
+// has reports whether the flow's endpoint is in s.
 func (s endpoints) has(f *Flow) bool {
 	at := f.Reply.Src
 	_, ok := s[at]
@@ -213,8 +214,8 @@ func (s endpoints) has(f *Flow) bool {
 // protocol and the original tuple.
 func (m *Matcher) mayBeStale(f *Flow) bool { return m.criterion(f) != nil || m.fromFrontend(f) }
 
-// criterion returns the criterion for the flow's destination, or nil if that is not a changed
-// frontend. It reads only the protocol and the original tuple.
+// criterion returns the criterion for the flow's destination, or nil if no frontend with this
+// destination changed. It reads only the protocol and the original tuple.
 func (m *Matcher) criterion(f *Flow) *criterion {
 	dst := f.Original.Dst
 	if _, ok := m.ports[portKey{f.Protocol, dst.Port()}]; ok {
@@ -233,7 +234,7 @@ func (m *Matcher) criterion(f *Flow) *criterion {
 	return m.rangeOf(dst, f.Protocol)
 }
 
-// rangeOf returns the criterion of the range that a destination is in, or nil.
+// rangeOf returns the criterion of the range that contains a destination, or nil.
 func (m *Matcher) rangeOf(dst netip.AddrPort, p Protocol) *criterion {
 	if len(m.ranges) == 0 {
 		return nil
@@ -281,14 +282,14 @@ func anyAddr(a netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// dumps returns the requests whose answers hold every flow that may be stale. No flow is in two of
-// them.
+// dumps returns the requests whose answers hold every flow that may be stale. No flow is in two
+// answers.
 func (m *Matcher) dumps(how scan) []dumpRequest {
 	if how == scanNarrow && m.backwards {
 		how = scanProtocol // the kernel compares only one of the ports
 	}
 
-	// requests without an address, and the one address of their frontends
+	// requests without an address, and the single address of their frontends
 	found := map[dumpRequest]netip.Addr{}
 	for f, c := range m.frontends {
 		if !c.finds() {

@@ -31,7 +31,7 @@ func TestClassifyFlowsThatAreBackwards(t *testing.T) {
 		"the kernel cannot look at both ends")
 }
 
-// requireClasses requires that flows have the classes of a file.
+// requireClasses requires that flows have the classes that a file lists.
 func requireClasses(t *testing.T, m *Matcher, file string) {
 	t.Helper()
 	protocols := map[string]Protocol{"tcp": TCP, "udp": UDP}
@@ -147,8 +147,8 @@ func TestMatcherDumps(t *testing.T) {
 	require.Equal(t, []DumpRequest{{}}, m.Dumps(ScanAll))
 }
 
-// The requests of a matcher find every stale flow exactly once. Its classes are those of a plain
-// implementation without maps.
+// The requests of a matcher find every stale flow exactly once. The classes agree with those of a
+// plain implementation without maps.
 func TestMatcherAgreesWithTheDefinition(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

@@ -19,9 +19,9 @@ const (
 // wholeEvent makes the kernel queue an event.
 const wholeEvent = math.MaxUint32
 
-// kernelFilter returns the program that the kernel runs for each event. It drops flows of other
-// protocols than the filter wants, flows with other status bits, and of the rest all but a share.
-// The share is keep of 2³² - 1.
+// kernelFilter returns the program that the kernel runs for each event. It drops events of other
+// protocols and of flows with other status bits. Of the remaining events, it keeps the share keep /
+// (2³² - 1).
 func kernelFilter(f Filter, keep uint32) []bpf.Instruction {
 	var out []bpf.Instruction
 	drop := bpf.RetConstant{Val: 0}
@@ -42,7 +42,7 @@ func kernelFilter(f Filter, keep uint32) []bpf.Instruction {
 			bpf.LoadConstant{Dst: bpf.RegA, Val: eventAttrs},
 			bpf.LoadExtension{Num: bpf.ExtNetlinkAttr},
 			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 1},
-			drop, // no status in it
+			drop, // the event has no status
 			bpf.TAX{},
 			bpf.LoadIndirect{Off: 4, Size: 4},
 			bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: uint32(mask)},
@@ -68,8 +68,8 @@ type sampler struct {
 	count int
 }
 
-// event counts an event, or a loss of events. It reports whether keep changed. It looks at the rate
-// once a second, and at once after a loss or when twice the wanted number has come.
+// event counts an event, or a loss of events. It reports whether keep changed. It checks the rate
+// once a second, and at once after a loss or after twice the wanted number of events.
 func (s *sampler) event(now time.Time, lost bool) (changed bool) {
 	if s.most == 0 {
 		return false

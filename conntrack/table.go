@@ -26,7 +26,7 @@ type Config struct {
 // goroutines.
 type Table struct {
 	ns   *threadns.NS
-	conn *rawnl.Conn // for requests; each dump has a connection of its own
+	conn *rawnl.Conn // for requests; each dump opens its own connection
 	log  *slog.Logger
 	wrap func(rawnl.Socket) rawnl.Socket // tests wrap sockets with it; may be nil
 }
@@ -65,22 +65,22 @@ func (t *Table) dial() (conn *rawnl.Conn, err error) {
 	return conn, err
 }
 
-// errStop ends a dump if the reader needs no more.
+// errStop ends a dump when the reader needs no more flows.
 var errStop = errors.New("stop")
 
-// Flows yields the flows that the filter wants, from a dump of the table. It keeps at most a few
+// Flows yields the flows that the filter selects, from a dump of the table. It keeps at most a few
 // hundred flows in memory. An error is the last thing that the sequence yields: [ErrBadFilter] and
-// [kernelerr.ErrNoPermission] before any flow, ctx's error and [ErrInterrupted] possibly after
-// some.
+// [kernelerr.ErrNoPermission] before any flow, ctx's error and [ErrInterrupted] possibly after some
+// flows.
 //
-// A dump is not a snapshot. It may or may not contain flows that begin or end meanwhile. A flow may
-// occur twice if its neighbour in the table ended between two parts of the dump. Changing the size
-// of the hash table (nf_conntrack_buckets) during a dump hides flows, and the kernel does not
-// report it.
+// A dump is not a snapshot. It may or may not contain flows that begin or end during the dump. A
+// flow may occur twice if its neighbour in the table ended between two parts of the dump. Changing
+// the size of the hash table (nf_conntrack_buckets) during a dump hides flows, and the kernel does
+// not report it.
 //
-// Flows that the kernel filters out cost only the walk over its table. But that walk runs with
-// softirqs off on one CPU until it has found some 100 wanted flows: 0.1 to 0.4 s for a million
-// unwanted ones.
+// A flow that the kernel filters out costs only its share of the walk over the table. But that walk
+// runs with softirqs off on one CPU until it has found some 100 wanted flows: 0.1 to 0.4 s for a
+// million unwanted flows.
 func (t *Table) Flows(ctx context.Context, filter Filter) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		if err := t.dump(ctx, filter, yield); err != nil && !errors.Is(err, errStop) {
@@ -89,7 +89,7 @@ func (t *Table) Flows(ctx context.Context, filter Filter) iter.Seq2[Flow, error]
 	}
 }
 
-// dump yields the flows that the filter wants. It returns errStop if yield returned false.
+// dump yields the flows that the filter selects. It returns errStop if yield returned false.
 func (t *Table) dump(ctx context.Context, filter Filter, yield func(Flow, error) bool) error {
 	requests, err := filter.dumps()
 	if err != nil {
@@ -135,10 +135,10 @@ func (t *Table) scan(ctx context.Context, requests []dumpRequest, wants func(*Fl
 	return nil
 }
 
-// Reread asks for flows by their original tuples, many at a time, and calls each with those that
-// the table has. i is the position in flows. A flow that ended may have been made again with the
-// same tuple: compare its ID. A flow without a call has ended. now is valid until each returns, and
-// each must not use the table.
+// Reread asks for flows by their original tuples, many at a time, and calls each for the flows that
+// the table still has. i is the position in flows. A flow that ended may have been created again
+// with the same tuple: compare its ID. A flow without a call has ended. now is valid until each
+// returns, and each must not use the table.
 func (t *Table) Reread(ctx context.Context, flows []Flow, each func(i int, now *Flow)) error {
 	var b rawnl.Batch
 	for i := range flows {

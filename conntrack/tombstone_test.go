@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A server may use the port that tombstones use.
+// A server may use the same port as the tombstones.
 func TestTombstonesHaveAFixedTimeout(t *testing.T) {
 	t.Parallel()
 	node := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), tombstonePort)

@@ -8,19 +8,19 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// Usage says how full the table is, and counts the consequences.
+// Usage reports how full the table is, and counts the consequences.
 type Usage struct {
 	// Count is the number of flows in this network namespace.
 	Count uint32 `json:"count"`
 	// Max is nf_conntrack_max: one number for the machine, which applies to each namespace
 	// separately. 0 means no limit or, before Linux 4.18, that the limit is not known.
 	Max uint32 `json:"max"`
-	// Stats are counters since the namespace was made.
+	// Stats are counters since the namespace was created.
 	Stats Stats `json:"stats"`
 }
 
 // Fraction is Count divided by Max: the figure to alert on. From about 0.95 on, the kernel begins
-// to evict flows that are not [StatusAssured]. At 1 it drops new connections. Without a limit,
+// to evict flows that are not [StatusAssured]. At 1 it drops new connections. If there is no limit,
 // Fraction is 0.
 func (u Usage) Fraction() float64 {
 	if u.Max == 0 {
@@ -34,7 +34,7 @@ func (u Usage) Fraction() float64 {
 type Stats struct {
 	Found    uint64 `json:"found"`    // found: lookups that hit unexpectedly
 	Invalid  uint64 `json:"invalid"`  // invalid: packets that could not be tracked
-	Inserted uint64 `json:"inserted"` // insert: flows put into the table by ctnetlink
+	Inserted uint64 `json:"inserted"` // insert: flows that ctnetlink put into the table
 	// insert_failed: flows not put into the table, because another flow had taken their tuple
 	InsertFailed uint64 `json:"insertFailed"`
 	// Dropped counts packets lost because the table was full, or because of a clash that could not
@@ -43,7 +43,7 @@ type Stats struct {
 	// EarlyDropped counts flows evicted to make room. It grows some time before Dropped does.
 	EarlyDropped uint64 `json:"earlyDropped"` // early_drop
 	Errors       uint64 `json:"errors"`       // error: ICMP errors that could not be tracked
-	// search_restart: lookups begun again because the table changed
+	// search_restart: lookups restarted because the table changed
 	SearchRestarts  uint64 `json:"searchRestarts"`
 	ClashesResolved uint64 `json:"clashesResolved"` // clash_resolve, since Linux 5.6
 	// chaintoolong, since Linux 5.15: flows not inserted because their hash bucket was full

@@ -32,8 +32,8 @@ func appendDump(b *rawnl.Batch, d dumpRequest) {
 	b.End(filter)
 }
 
-// appendTupleFilter appends the tuple to compare with. It returns the flags that say which fields
-// of it count.
+// appendTupleFilter appends the tuple for the comparison. It returns the flags that select the
+// fields to compare.
 func appendTupleFilter(b *rawnl.Batch, typ uint16, d dumpRequest) (flags uint32) {
 	tuple := b.Nest(typ)
 	ip := b.Nest(attrTupleIP)

@@ -9,17 +9,17 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// errUnwanted says that parsing a flow ended early.
+// errUnwanted says that parsing a flow stopped because the caller does not want the flow.
 var errUnwanted = errors.New("unwanted")
 
 // parseFlow parses the attributes of IPCTNL_MSG_CT_NEW and IPCTNL_MSG_CT_DELETE into f, and
 // overwrites all of f. The kernel writes Protocol and Original first. As soon as they are known,
 // wants decides about the flow. If wants rejects it, parseFlow returns errUnwanted. This saves most
-// of the cost of a search for few flows among many.
+// of the cost of a search for a few flows among many.
 func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) (err error) {
 	*f = Flow{}
 	var reply Protocol // the protocol in the reply tuple
-	var zone uint16    // the zone of both directions, 0 if each has its own
+	var zone uint16    // the zone of both directions, 0 if each direction has its own
 	it := rawnl.Attrs(attrs)
 	for err == nil && it.Next() {
 		switch it.Type() {
@@ -65,8 +65,8 @@ func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) (err error) {
 	return nil
 }
 
-// paired returns an error unless the two directions are of one flow. reply is the protocol of the
-// reply tuple.
+// paired returns an error unless the two directions belong to one flow. reply is the protocol of
+// the reply tuple.
 func (f *Flow) paired(reply Protocol) error {
 	if f.Original.Src.IsValid() && f.Reply.Src.IsValid() && f.Protocol == reply {
 		return nil
@@ -74,10 +74,10 @@ func (f *Flow) paired(reply Protocol) error {
 	return fmt.Errorf("%w: its two directions do not belong together", rawnl.ErrMalformed)
 }
 
-// appendDelete appends a request to delete f and no other flow. The kernel finds the flow by its
-// reply tuple, which names the endpoint: if the same client has meanwhile made a flow to another
-// endpoint, that flow has another reply tuple. The ID distinguishes f from a flow that the endpoint
-// itself began, whose original tuple is this reply tuple.
+// appendDelete appends a request to delete exactly f. The kernel finds the flow by its reply tuple,
+// which names the endpoint: if the same client has created a flow to a different endpoint since,
+// that flow has a different reply tuple. The ID distinguishes f from a flow that the endpoint
+// itself opened, whose original tuple is this reply tuple.
 func appendDelete(b *rawnl.Batch, f *Flow) {
 	b.Message(rawnl.SubsysConntrack, msgDelete, 0, uint8(f.family()), 0,
 		rawnl.Object{Verb: "delete", Kind: "flow"})
@@ -98,12 +98,12 @@ func appendGet(b *rawnl.Batch, f *Flow) {
 	appendZone(b, f)
 }
 
-// appendCreate appends a request to create f. The kernel refuses it if a flow has either of its
-// tuples.
+// appendCreate appends a request to create f. The kernel refuses the request if a flow has either
+// of the tuples.
 //
-// Writing the reply tuple does not translate packets: the kernel would show it but not do it. The
-// request must contain the inverse of the original tuple and the translation (CTA_NAT_DST,
-// CTA_NAT_SRC). The kernel then makes the reply tuple itself.
+// Writing the reply tuple does not make the kernel translate packets: the flow would be listed as
+// translated, but its packets would not be. The request must contain the inverse of the original
+// tuple and the translation (CTA_NAT_DST, CTA_NAT_SRC). The kernel then builds the reply tuple.
 func appendCreate(b *rawnl.Batch, f *Flow) {
 	b.Message(rawnl.SubsysConntrack, msgNew, rawnl.FlagCreate|rawnl.FlagExcl, uint8(f.family()), 0,
 		rawnl.Object{Verb: "create", Kind: "flow"})
@@ -134,7 +134,7 @@ func appendCreate(b *rawnl.Batch, f *Flow) {
 	appendProtoInfo(b, f)
 }
 
-// appendZone appends the zone if it is the same for both directions. Otherwise the zones are in the
+// appendZone appends the zone if both directions have the same zone. Otherwise the zones are in the
 // tuples.
 func appendZone(b *rawnl.Batch, f *Flow) {
 	if f.Original.Zone != 0 && f.Original.Zone == f.Reply.Zone {

@@ -13,7 +13,7 @@ const (
 	tcpFlagLiberal   byte = 0x08 // sequence numbers are not checked
 )
 
-// appendProtoInfo appends the state of f. A program that makes a flow does not know its sequence
+// appendProtoInfo appends the state of f. A program that creates a flow does not know its sequence
 // numbers, so the kernel must not check them. The tags of SCTP cannot be left out (sctp_nlattr_to),
 // so an SCTP flow begins without a state.
 func appendProtoInfo(b *rawnl.Batch, f *Flow) {

@@ -148,8 +148,8 @@ func TestCreateIsWhatConntrackSends(t *testing.T) {
 		&b)
 }
 
-// As above, for the tuple. conntrack -D names the flow by its original tuple and sends more than
-// the kernel reads.
+// As above, for the tuple. conntrack -D names the flow by its original tuple, and sends more
+// attributes than the kernel reads.
 func TestDeleteNamesReplyTupleAndID(t *testing.T) {
 	t.Parallel()
 	f := translated()

@@ -7,8 +7,8 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// appendTuple appends t as the attribute typ, CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. The zone of a
-// whole flow is not part of it, see appendZone.
+// appendTuple appends t as the attribute typ, CTA_TUPLE_ORIG or CTA_TUPLE_REPLY. A zone of both
+// directions is a separate attribute, see appendZone.
 func appendTuple(b *rawnl.Batch, typ uint16, p Protocol, t Tuple, zone bool) {
 	tuple := b.Nest(typ)
 	ip := b.Nest(attrTupleIP)
@@ -37,7 +37,7 @@ func appendTuple(b *rawnl.Batch, typ uint16, p Protocol, t Tuple, zone bool) {
 	b.End(tuple)
 }
 
-// appendAddrs appends the valid ones of the two addresses.
+// appendAddrs appends the addresses that are valid.
 func appendAddrs(b *rawnl.Batch, src, dst netip.Addr) {
 	appendAddr(b, src, attrIPv4Src, attrIPv6Src)
 	appendAddr(b, dst, attrIPv4Dst, attrIPv6Dst)

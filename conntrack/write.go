@@ -11,18 +11,19 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// batchFlows is how many flows one system call changes.
+// batchFlows is the number of flows that one system call changes.
 const batchFlows = 512
 
 // Delete deletes exactly the given flows, many at a time. It may read them from [Table.Flows] while
-// it deletes. It returns how many it deleted. The others had already ended, or changed into
-// another.
+// it deletes. It returns the number of deleted flows. The remaining flows had already ended, or had
+// been replaced by new flows.
 //
-// A flow that has changed since it was listed survives. The kernel finds it by its reply tuple, so
-// a flow that was made again to another endpoint is left alone, and by its ID. [Flow.ID] describes
-// the limit: a flow that was made again to the same endpoint may count as the old one.
+// A flow that has changed since it was listed survives. The kernel finds it by its reply tuple and
+// its ID, so a flow that was created again to a different endpoint is left alone. [Flow.ID]
+// describes the limit: a flow that was created again to the same endpoint may be taken for the old
+// flow.
 //
-// After an error, which may come from the sequence, it returns the deletions so far.
+// After an error, which may come from the sequence, it returns the number of deletions so far.
 func (t *Table) Delete(ctx context.Context, flows iter.Seq2[Flow, error]) (deleted int, err error) {
 	err = inBatches(flows, func(batch []Flow) error {
 		var b rawnl.Batch
@@ -44,10 +45,10 @@ func (t *Table) Delete(ctx context.Context, flows iter.Seq2[Flow, error]) (delet
 // Create puts flows into the table, for a program that moves connections from one machine to
 // another. It uses the tuples, the timeout, the mark, the TCP state and the bits seen-reply,
 // assured and fixed-timeout of a flow. If the reply tuple is not the inverse of the original one,
-// the kernel will translate. TCP windows are not checked for such flows.
+// the kernel will translate packets. TCP windows are not checked for such flows.
 //
-// It returns how many flows it made; the others had a tuple that was in use. It returns
-// [ErrTableFull] when no more flows fit.
+// It returns the number of created flows; the other flows had a tuple that was in use. It returns
+// [ErrTableFull] when the table is full.
 func (t *Table) Create(ctx context.Context, flows iter.Seq2[Flow, error]) (created int, err error) {
 	err = inBatches(flows, func(batch []Flow) error {
 		var b rawnl.Batch
@@ -97,7 +98,7 @@ func checkFlow(f *Flow) error {
 	return nil
 }
 
-// inBatches calls do with the flows, batchFlows at a time. It reuses the slice.
+// inBatches calls do with up to batchFlows flows at a time. It reuses the slice.
 func inBatches(flows iter.Seq2[Flow, error], do func([]Flow) error) error {
 	batch := make([]Flow, 0, batchFlows)
 	for f, err := range flows {
@@ -122,8 +123,8 @@ func inBatches(flows iter.Seq2[Flow, error], do func([]Flow) error) error {
 	return do(batch)
 }
 
-// send sends the requests of b, one for each flow. It returns how many failed with the errno
-// expected. Any other failure is an error.
+// send sends the requests of b, one for each flow. It returns the number of requests that failed
+// with the errno expected. Any other failure is an error.
 func (t *Table) send(ctx context.Context, b *rawnl.Batch, expected syscall.Errno, flows []Flow) (
 	failed int, err error) {
 	refusals, err := t.sendAll(ctx, b)

@@ -59,8 +59,8 @@ func TestDeleteAfterAnErrorOfTheSequence(t *testing.T) {
 	require.Equal(t, 1, d, "what came before the error is done")
 }
 
-// The same client has made a flow again, to an endpoint that may have it. This flow is not the one
-// that was listed.
+// The same client has created a flow again, to an endpoint that may keep it. This flow is not the
+// flow that was listed.
 func TestAFlowThatBecameValidAgainSurvives(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
@@ -100,7 +100,8 @@ func TestAFlowThatBecameValidAgainSurvives(t *testing.T) {
 			continue
 		}
 
-		// The ID tells the two apart only if the kernel did not reuse the memory of the first.
+		// The ID tells the two flows apart only if the kernel did not reuse the memory of the
+		// first.
 		require.Equal(t, 1, d+len(alive), tc.name)
 		t.Logf("%s: %d deleted; the ID was used again if 1", tc.name, d)
 	}

@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// oddFlows returns flows of all protocols and families, translated or not, in zones of both
-// directions and of one, with marks, states and timeouts.
+// oddFlows returns flows of all protocols and families, translated or not, with zones of both
+// directions or of one direction, with marks, states and timeouts.
 func oddFlows(r *rand.Rand) []conntrack.Flow {
 	flows := cttest.RandomFlows(r, 400)
 	for i := range flows {
@@ -51,7 +51,7 @@ func oddFlows(r *rand.Rand) []conntrack.Flow {
 		cttest.NewFlow(99, "10.0.0.9:0", "10.0.0.8:0", "", ""))
 }
 
-// Both libraries read the same of a table.
+// Both libraries read the same flows from a table.
 func TestListingIsTheirDump(t *testing.T) {
 	t.Parallel()
 	table, ns := cttest.NewTable(t)
@@ -71,7 +71,7 @@ func TestListingIsTheirDump(t *testing.T) {
 	}
 	ours := map[uint32]conntrack.Flow{}
 	for _, f := range cttest.List(t, table, conntrack.Filter{}) {
-		if d := theirs[f.ID].Timeout - f.Timeout; d == time.Second { // a second went by
+		if d := theirs[f.ID].Timeout - f.Timeout; d == time.Second { // a second passed
 			f.Timeout += d
 		}
 		ours[f.ID] = f
@@ -80,8 +80,8 @@ func TestListingIsTheirDump(t *testing.T) {
 	require.Equal(t, theirs, ours, "seed %d", seed)
 }
 
-// Their StatsGlobal is left out: it waits for ever with mdlayher/netlink v1.11.2, since the kernel
-// marks its one answer as one of several (ctnetlink_stat_ct_fill_info).
+// Their StatsGlobal is left out: it waits for ever with mdlayher/netlink v1.11.2, because the
+// kernel marks its only answer as one of several (ctnetlink_stat_ct_fill_info).
 func TestStatsAreTheirs(t *testing.T) {
 	t.Parallel()
 	table, ns := cttest.NewTable(t)
@@ -104,7 +104,7 @@ func TestStatsAreTheirs(t *testing.T) {
 		want.SearchRestarts += uint64(s.SearchRestart)
 	}
 
-	// Theirs do not have these.
+	// Their type does not have these counters.
 	want.ClashesResolved, want.ChainsTooLong = got.Stats.ClashesResolved, got.Stats.ChainsTooLong
 	require.Equal(t, want, got.Stats)
 	require.EqualValues(t, len(flows), want.Inserted)

@@ -12,14 +12,14 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 )
 
-// ErrNoFlow says that a value is not a flow as the kernel has them.
+// ErrNoFlow says that a value is not a flow that a kernel can report.
 var ErrNoFlow = errors.New("not a flow")
 
-// To returns f as ti-mo/conntrack has it: as [ct.Conn.Dump] would return it.
+// To returns f in the type of ti-mo/conntrack, as [ct.Conn.Dump] would return it.
 //
-// Nothing is lost of a flow that the kernel reported. For any other flow, To drops the state of TCP
-// and SCTP if the flow has another protocol, the ICMP type, code and identifier if it is not ICMP,
-// and fractions of a second of the timeout.
+// The conversion loses nothing of a flow that the kernel reported. For any other flow, To drops the
+// state of TCP and SCTP if the flow has a different protocol, the ICMP type, code and identifier if
+// it is not ICMP, and fractions of a second of the timeout.
 //
 // The kernel does not translate a flow that [ct.Conn.Create] puts into the table, even if its
 // tuples differ: the request lacks the translation (CTA_NAT_SRC, CTA_NAT_DST).
@@ -115,8 +115,8 @@ func From(f ct.Flow) (conntrack.Flow, error) {
 	return out, nil
 }
 
-// fromTuple returns a tuple of a flow. zone is the zone of both directions, or 0 if each has its
-// own.
+// fromTuple returns a tuple of a flow. zone is the zone of both directions, or 0 if each direction
+// has its own.
 func fromTuple(t ct.Tuple, zone uint16) (conntrack.Tuple, error) {
 	src, dst := t.IP.SourceAddress, t.IP.DestinationAddress
 	if !src.IsValid() || !dst.IsValid() || src.Is4() != dst.Is4() {

@@ -61,7 +61,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// What the documentation says is lost is lost, and nothing else.
+// A round trip loses exactly the fields that the documentation lists as lost.
 func TestRoundTripOfTheirs(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

@@ -15,13 +15,13 @@ import (
 )
 
 // ErrGlobalSetting: the setting belongs to the machine. Only a privileged process in the initial
-// network namespace can change it. It was left as it is.
+// network namespace can change it. The setting was left unchanged.
 var ErrGlobalSetting = errors.New("a setting of the whole machine cannot be changed from here")
 
 // NewPlan compares the wanted settings with the kernel's in the network namespace of the table. It
-// changes nothing. It plans settings of the machine in any namespace; Apply finds out whether they
-// can be written. NewPlan returns [ErrBadConfig], or [kernelerr.ErrMissingModule] if the kernel
-// lacks a wanted setting.
+// changes nothing. It plans machine-wide settings in any namespace; only Apply finds out whether
+// they can be written. NewPlan returns [ErrBadConfig], or [kernelerr.ErrMissingModule] if the
+// kernel lacks a wanted setting.
 func NewPlan(ctx context.Context, t *conntrack.Table, want *Config) (Plan, error) {
 	if t == nil {
 		return nil, errors.New("plan the conntrack tuning: no conntrack table")
@@ -43,10 +43,10 @@ func NewPlan(ctx context.Context, t *conntrack.Table, want *Config) (Plan, error
 	return p, nil
 }
 
-// Apply writes the settings of the plan that change, in the network namespace of the table. A
-// setting that cannot be written does not stop the others. The error joins all failures, among them
-// [ErrGlobalSetting] and [kernelerr.ErrNoPermission]. In a container with a read-only /proc/sys,
-// the error is the latter.
+// Apply writes the settings of the plan that change, in the network namespace of the table. If a
+// setting cannot be written, Apply continues with the next. The error joins all failures, among
+// them [ErrGlobalSetting] and, for example in a container with a read-only /proc/sys,
+// [kernelerr.ErrNoPermission].
 func (p Plan) Apply(t *conntrack.Table) error {
 	if t == nil {
 		return errors.New("apply the conntrack tuning: no conntrack table")
@@ -69,8 +69,8 @@ func (p Plan) Apply(t *conntrack.Table) error {
 	return nil
 }
 
-// explain says why a setting could not be written. Outside the initial namespace, files of the
-// machine's settings are read-only or, in older kernels, missing.
+// explain returns the reason why a setting could not be written. Outside the initial namespace, the
+// files of machine-wide settings are read-only or, in older kernels, missing.
 func explain(name string, err error) error {
 	err = kernelerr.Permission(err)
 	if slices.Contains(global, name) && (errors.Is(err, kernelerr.ErrNoPermission) ||

@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack/tuning"
 )
 
-// What kube-proxy does when it starts.
+// The settings that kube-proxy makes when it starts.
 func ExampleNewPlan() {
 	table, err := conntrack.Open(nil)
 	if err != nil {

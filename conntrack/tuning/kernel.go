@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 )
 
-// sysctlDir has the settings below /proc/sys.
+// sysctlDir is the directory of the settings below /proc/sys.
 const sysctlDir = "net/netfilter/"
 
 // readSettings reads the settings that the kernel has.
@@ -37,8 +37,8 @@ func readSettings(ctx context.Context, t *conntrack.Table) (map[string]uint64, e
 	return now, nil
 }
 
-// cores returns how many CPUs the machine has. If that is unknown, it returns how many the process
-// may use, which can be fewer.
+// cores returns the number of CPUs of the machine. If that is unknown, it returns the number of
+// CPUs that the process may use, which can be smaller.
 func cores() int {
 	cpus, err := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*")
 	if err != nil || len(cpus) == 0 {

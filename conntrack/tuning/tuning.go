@@ -13,31 +13,33 @@ import (
 )
 
 // Config has the wanted limits and timeouts, with the same meaning as in kube-proxy. The zero value
-// wants nothing. A nil *Config is the zero Config. Times are whole seconds, as in the kernel.
+// changes nothing. A nil *Config is the zero Config. Times are whole seconds, as in the kernel.
 type Config struct {
 	// MaxPerCore is the number of flows per CPU that the table should hold, at least Min in all and
-	// at most 1,048,576. A higher maximum must be set by other means. 0 changes neither the maximum
-	// nor the hash table.
+	// at most 1,048,576. Set a higher maximum by other means. 0 changes neither the maximum nor the
+	// hash table.
 	MaxPerCore int
-	// Min is the least maximum.
+	// Min is the smallest maximum.
 	Min int
-	// Cores is the number of CPUs; 0 means as many as the machine has.
+	// Cores is the number of CPUs; 0 means the CPUs of the machine.
 	Cores int
 
-	// TCPEstablished is how long an idle TCP connection is remembered. TCPCloseWait is the same for
-	// a connection that only its server has closed. 0 leaves them as they are.
+	// TCPEstablished is the time after which an idle TCP connection is forgotten. TCPCloseWait is
+	// the same for a connection that only its server has closed. 0 leaves the kernel's value
+	// unchanged.
 	TCPEstablished time.Duration
 	TCPCloseWait   time.Duration
-	// UDP is how long a flow is remembered after a packet. UDPStream is the same after packets went
-	// both ways for more than two seconds. 0 leaves them as they are.
+	// UDP is the time after a packet after which a flow is forgotten. UDPStream is the same for a
+	// flow with packets in both directions for more than two seconds. 0 leaves the kernel's value
+	// unchanged.
 	UDP       time.Duration
 	UDPStream time.Duration
-	// TCPBeLiberal lets packets outside the window pass as part of their connection, instead of as
-	// invalid ones. False leaves it as it is.
+	// TCPBeLiberal lets packets outside the window pass as part of their connection, instead of
+	// treating them as invalid. False leaves the kernel's value unchanged.
 	TCPBeLiberal bool
 
-	// Lower allows lowering values that are above the wanted ones. Without it, only values that are
-	// still the kernel's defaults are lowered.
+	// Lower allows lowering values that are above the wanted values. Without it, only values that
+	// are still the kernel's defaults are lowered.
 	Lower bool
 }
 
@@ -47,7 +49,7 @@ func KubeProxy() Config {
 		TCPCloseWait: time.Hour}
 }
 
-// maxConntrackMax is kube-proxy's limit for the maximum that it computes.
+// maxConntrackMax is kube-proxy's upper bound of the maximum that it computes.
 const maxConntrackMax = 1 << 20
 
 // hashFactor is the greatest number of flows per bucket of the hash table that kube-proxy allows.
@@ -80,7 +82,7 @@ var global = []string{settingBuckets, settingMax}
 
 // kernelDefaults are the initial values of the kernel (net/netfilter/nf_conntrack_proto_tcp.c,
 // nf_conntrack_proto_udp.c; kernels before 4.20 have the second value for UDP streams). The maximum
-// has none, because it depends on the memory of the machine.
+// has no fixed default, because it depends on the memory of the machine.
 var kernelDefaults = map[string][]uint64{
 	settingTCPEstablished: {432000},
 	settingTCPCloseWait:   {60},
@@ -92,16 +94,16 @@ var kernelDefaults = map[string][]uint64{
 type Setting struct {
 	Name string `json:"name"` // below /proc/sys/net/netfilter
 	Old  uint64 `json:"old"`
-	New  uint64 `json:"new"` // equal to Old if nothing is to be done
-	// Note says why the value stays although another was wanted. It is empty if the value changes,
-	// or is the wanted one.
+	New  uint64 `json:"new"` // equal to Old if nothing changes
+	// Note is the reason why the value stays although a different value was wanted. Otherwise it is
+	// empty.
 	Note string `json:"note,omitempty"`
 }
 
 // changes reports whether the setting must be written.
 func (s Setting) changes() bool { return s.Old != s.New }
 
-// Plan has the settings that a [Config] means on one machine, in the order in which they are
+// Plan has the settings that result from a [Config] on one machine, in the order in which they are
 // written.
 type Plan []Setting
 
@@ -109,7 +111,7 @@ type Plan []Setting
 func (p Plan) Empty() bool { return !slices.ContainsFunc(p, Setting.changes) }
 
 // String returns one line for each setting: "nf_conntrack_max: 65536 -> 131072", or the value and
-// why it stays.
+// the reason why it stays.
 func (p Plan) String() string {
 	lines := make([]string, len(p))
 	for i, s := range p {
@@ -125,8 +127,8 @@ func (p Plan) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// plan compares the configuration with the settings of a kernel. A wanted setting that the kernel
-// does not have is an error.
+// plan compares the configuration with the settings of a kernel. It returns an error if the kernel
+// does not have a wanted setting.
 func (c Config) plan(now map[string]uint64, cores int) (Plan, error) {
 	want, err := c.want(cmp.Or(c.Cores, cores))
 	if err != nil {
@@ -193,13 +195,13 @@ func (c Config) want(cores int) (map[string]uint64, error) {
 	return want, nil
 }
 
-// decide says what becomes of one setting.
+// decide plans one setting.
 func (c Config) decide(name string, old, want uint64) Setting {
 	s := Setting{Name: name, Old: old, New: want}
 	switch {
 	case old <= want && !(name == settingMax && old == 0):
 	case name == settingBuckets:
-		s.New = old // a hash table that is larger than needed does no harm
+		s.New = old // a hash table that is larger than needed is harmless
 	case !c.Lower && !slices.Contains(kernelDefaults[name], old):
 		s.New = old
 		s.Note = "stays above the " + strconv.FormatUint(want, 10) + " wanted"

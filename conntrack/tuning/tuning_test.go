@@ -14,7 +14,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/golden"
 )
 
-// fresh are the settings of a machine that nobody tuned.
+// fresh returns the settings of a machine that nobody tuned.
 func fresh(limit uint64) map[string]uint64 {
 	return map[string]uint64{
 		settingMax: limit, settingBuckets: limit, settingTCPEstablished: 432000,
