@@ -21,45 +21,45 @@ var (
 	_ backends.Blamer  = (*backend)(nil)
 )
 
-// errNotObserved says that a caller broke the contract of [backends.Backend].
+// errNotObserved means that a caller broke the contract of [backends.Backend].
 var errNotObserved = errors.New(
 	"nftables: the kernel was not observed since the backend was opened or the last error")
 
-// backend keeps the services of one instance in nf_tables. Its methods must not be called
+// backend programs the services of one instance in nf_tables. Its methods must not be called
 // concurrently.
 type backend struct {
-	kernel // embedded: without Linux it has the methods that need the kernel
+	kernel // embedded: it has the methods that need the kernel, with stubs for other systems
 	log    *slog.Logger
 	pl     plan.Planner
 	// observed says that pl describes what the kernel holds.
 	observed bool
-	// crowded says that a set was full. The tables are then made anew, larger.
+	// crowded says that a set was full. The tables are then replaced by larger ones.
 	crowded bool
-	// doubted is the version at which a commit of parts failed: the kernel then had elements that
-	// the reading did not find, or lacked some.
+	// doubted is the version at which a commit of parts failed: at that version the kernel had
+	// elements that the reading did not find, or lacked elements that it found.
 	doubted form.Version
 	// interrupted says that the last steps failed.
 	interrupted bool
 	// looks is the budget for checks for changes by hand.
 	looks wait.Budget
-	// lacking is what the kernel lacks for the table of each family.
+	// lacking is the result of the last probe for the table of each family.
 	lacking [len(nft.Families)]lack
 	// sweep is the work left to Settle if the version is unswept.
 	sweep *plan.Sweep
 }
 
-// lack is the result of the last probe of the kernel for a table: an error that says what is
-// missing, or nil.
+// lack is the result of a probe of the kernel for a table: an error that names the missing feature,
+// or nil.
 type lack struct {
 	err    error
 	probed time.Time
 }
 
 // New opens a backend. Its errors match [kernelerr.ErrNoPermission], [kernelerr.ErrMissingModule],
-// [kernelerr.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux.
-// The backend is also a [backends.Settler], a [backends.Locker], a [backends.Blamer] and a
-// [backends.PartReader]. It refuses what [Check] refuses, and a family whose tables the kernel
-// cannot hold ([backends.FieldFamily]).
+// [kernelerr.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux. The backend is
+// also a [backends.Settler], a [backends.Locker], a [backends.Blamer] and a [backends.PartReader].
+// It refuses the same change sets as [Check], and families whose tables the kernel does not support
+// ([backends.FieldFamily]).
 //
 // The methods must not be called concurrently.
 func New(cfg *Config) (backends.Backend, error) {
@@ -91,8 +91,8 @@ func openBackend(cfg *Config) (*backend, error) {
 // Name returns "nftables".
 func (b *backend) Name() string { return Name }
 
-// anew returns the changes that lead from nothing to the same table if a set was full. The tables
-// are then made anew, maybe in parts.
+// anew returns the changes from an empty table to c.New if a set was full. The commit then replaces
+// the tables, possibly in several transactions.
 func (b *backend) anew(c *servicemodel.ChangeSet) *servicemodel.ChangeSet {
 	if !b.crowded || b.pl.Owning != nil {
 		return c
@@ -100,8 +100,8 @@ func (b *backend) anew(c *servicemodel.ChangeSet) *servicemodel.ChangeSet {
 	return servicemodel.Diff(nil, c.New)
 }
 
-// committed notes what the kernel holds after a plan. A plan that only ends a sweep has no change
-// set.
+// committed records the state of the kernel after a plan. A plan that only ends a sweep has no
+// change set.
 func (b *backend) committed(p *plan.Plan) {
 	if p.Changes != nil {
 		b.crowded, b.interrupted = false, false

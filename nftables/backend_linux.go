@@ -21,7 +21,8 @@ func (b *backend) failed(doing string, err error) error {
 	b.observed = false
 	b.crowded = b.crowded || errors.Is(err, unix.ENFILE)
 	if b.pl.Owning != nil {
-		// unless others committed meanwhile, the tables have more or less than was read
+		// unless another program has committed since the reading, the tables differ from what was
+		// read
 		b.doubted = b.pl.Version
 	}
 
@@ -36,7 +37,8 @@ func (b *backend) failed(doing string, err error) error {
 	return fmt.Errorf("nftables: %s: %w", doing, err)
 }
 
-// readError wraps an error of a reading. It is a conflict if others changed what was being read.
+// readError wraps an error of a reading. It is a conflict if another program changed the objects
+// while they were read.
 func readError(doing string, err error) error {
 	if errors.Is(err, rawnl.ErrDumpInterrupted) || errors.Is(err, unix.ENOENT) {
 		err = fmt.Errorf("%w: %w", kernelerr.ErrConflict, err)
@@ -44,7 +46,7 @@ func readError(doing string, err error) error {
 	return fmt.Errorf("nftables: %s: %w", doing, err)
 }
 
-// Blame waits until another program changes the tables, and returns that program. It makes
+// Blame waits until another program changes the tables, and returns that program. This method makes
 // the backend a [backends.Blamer].
 func (b *backend) Blame(ctx context.Context) (backends.Program, error) {
 	k := &b.kernel

@@ -19,7 +19,7 @@ import (
 // values. Check needs neither a kernel nor Linux. The change set of a whole table is
 // servicemodel.Diff(nil, table).
 //
-// At ranges of ports, Check also refuses endpoints with different ports, the schedulers sh and mh,
+// For ranges of ports, Check also refuses endpoints with different ports, the schedulers sh and mh,
 // and affinity of prefixes and of whole services.
 func Check(c *servicemodel.ChangeSet) error {
 	if c == nil {
@@ -28,8 +28,7 @@ func Check(c *servicemodel.ChangeSet) error {
 	return errors.Join(rendering.Check(Name, c, abilities), checkRanges(c))
 }
 
-// checkRanges refuses ranges of ports whose endpoints have different ports, or are chosen by a
-// hash.
+// checkRanges refuses ranges of ports whose endpoints have different ports or are chosen by a hash.
 func checkRanges(c *servicemodel.ChangeSet) error {
 	var errs []error
 	refused := map[servicemodel.PortName]bool{}
@@ -71,8 +70,8 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 	return errors.Join(errs...)
 }
 
-// checkParts refuses lc and wlc in parts: their programs live for one change, and feed no shares
-// back.
+// checkParts refuses lc and wlc in parts: a program that applies a part lives for one change, and
+// feeds no shares back.
 func checkParts(c *servicemodel.ChangeSet) error {
 	r := rendering.Abilities{AnyOrigins: true, Answers: true, Neighbours: true, MasqueradeIPs: true,
 		Ranges: true, SchedulerHint: "nftables has random, rr, wrr, sh and mh in parts",
@@ -112,9 +111,9 @@ var abilities = rendering.Abilities{
 	},
 }
 
-// Check returns what the function [Check] returns. If the kernel lacks an expression that tables of
-// a family need, it also refuses that family ([backends.FieldFamily]), if the node may do without
-// it. An engine then serves the other one.
+// Check returns the result of the function [Check]. If the kernel lacks an expression that the
+// tables of a family need, and the node may do without that family, Check also refuses the family
+// ([backends.FieldFamily]). An engine then serves the other family.
 func (b *backend) Check(c *servicemodel.ChangeSet) error {
 	errs := []error{Check(c)}
 	if b.pl.Owning != nil {
@@ -132,7 +131,7 @@ func (b *backend) Check(c *servicemodel.ChangeSet) error {
 	return errors.Join(errs...)
 }
 
-// Plan renders what Commit would send, in nft's language.
+// Plan renders the messages that Commit would send, in nft's language.
 func (b *backend) Plan(c *servicemodel.ChangeSet) (backends.Plan, error) {
 	if !b.observed {
 		return nil, errNotObserved

@@ -11,10 +11,11 @@ import (
 )
 
 // Chooser returns the function by which new connections choose a slot of a pool: a hash of the
-// client's address, and of its port if the scheduler says so. It returns nil if the pool is empty
-// or if its scheduler does not hash clients. The pool must not change. Make the function once for
-// many clients, because it may need a table of Maglev. Several goroutines can call it. It does not
-// know clients that session affinity remembers: these keep their endpoint.
+// client's address, and also of its port if the scheduler includes the port. It returns nil if the
+// pool is empty or if its scheduler does not hash clients. The pool must not change. Call Chooser
+// once for many clients, because it may compute a table of Maglev. Several goroutines can call the
+// function. It does not know clients that session affinity remembers: these clients keep their
+// endpoint.
 func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
 	w := form.WayOf(p)
 	if w != form.ByHash && w != form.ByMaglev || len(p.Slots) == 0 {
@@ -43,8 +44,9 @@ func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
 }
 
 // Shares returns the share of new connections that each slot of a pool has in the kernel, from 0 to
-// 1. It counts the entries of a table of Maglev, and computes what [Chooser] does with the hashes
-// of very many clients. It does not count that draws may fail, less than 2^-18 of all.
+// 1. It counts the entries of a table of Maglev. For a hash, it computes the limit of what
+// [Chooser] returns for very many clients. It ignores failed draws, which are less than 2^-18 of
+// all draws.
 func Shares(p *servicemodel.Pool) []float64 {
 	shares := make([]float64, len(p.Slots))
 	switch form.WayOf(p) {
@@ -67,7 +69,7 @@ func Shares(p *servicemodel.Pool) []float64 {
 	return shares
 }
 
-// levelShares returns how often level finds each unit.
+// levelShares returns the probability with which level selects each unit.
 func levelShares(units []int32) []float64 {
 	n := len(units)
 	shares, left := make([]float64, n), 1.
@@ -94,7 +96,7 @@ func levelShares(units []int32) []float64 {
 	return shares
 }
 
-// level goes down the levels of a hash to a unit, and returns its slot.
+// level descends through the levels of a hash to a unit, and returns the slot of the unit.
 func level(units []int32, draw func(mod int, seed uint32) int) int {
 	for half := 1 << bits.Len(uint(len(units)-1)) / 2; half > 0; half /= 2 {
 		for i := range form.Attempts {

@@ -14,8 +14,8 @@ import (
 )
 
 // Cleanup deletes both tables. It leaves alone tables that have none of the instance's marks,
-// unless [Config.TakeOver] is set. The chains that drop and reject packets go first, in a
-// transaction of their own.
+// unless [Config.TakeOver] is set. A separate transaction first deletes the chains that drop and
+// reject packets.
 func (b *backend) Cleanup(ctx context.Context) (backends.Stats, error) {
 	start := time.Now()
 	b.observed = false
@@ -31,10 +31,10 @@ func (b *backend) Cleanup(ctx context.Context) (backends.Stats, error) {
 	return stats, nil
 }
 
-// deleteTables deletes both tables, and first the base chains that drop and reject. When the kernel
-// deletes a table, it empties the maps at once, and takes the chains from their hooks one by one,
-// for milliseconds. Packets that are not translated any more would be dropped in that time, even if
-// another backend serves them.
+// deleteTables first deletes the base chains that drop and reject, and then both tables. When the
+// kernel deletes a table, it empties the maps at once, but removes the chains from their hooks one
+// by one, which takes milliseconds. In that time the chains would drop packets that are no longer
+// translated, even if another backend serves them.
 func (k *kernel) deleteTables(ctx context.Context, table string) (backends.Stats, error) {
 	k.batch.Reset()
 	var tables rawnl.Batch

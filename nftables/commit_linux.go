@@ -21,14 +21,14 @@ import (
 )
 
 // Commit writes a change set in one transaction. The same transaction marks in the kernel the work
-// that is left to Settle. If a service gets a scheduler that the rules do not know yet, a
-// transaction before that one brings the rules. If the socket cannot send so much at once, as in an
-// unprivileged user namespace, Commit needs several transactions: new service ports come first,
-// then changed ones, and removed ones last, each of them whole. Tables that must be made anew then
-// hold only a part of the service ports until the last transaction.
+// that is left to Settle. If a service gets a scheduler that the rules do not know yet, an earlier
+// transaction adds the rules. If the socket cannot send the whole change at once, as in an
+// unprivileged user namespace, Commit needs several transactions: first new service ports, then
+// changed ones, and finally removed ones, each of them whole. If tables must be replaced, they then
+// hold only some of the service ports until the last transaction.
 //
-// If the instance is new and large, Commit makes the tables in many transactions, so that other
-// programs can commit in between. Packets meet the tables after the last one.
+// If the instance is new and large, Commit creates the tables in many transactions, so that other
+// programs can commit in between. Packets meet the tables after the last transaction.
 func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	start := time.Now()
 	if !b.observed {
@@ -87,7 +87,7 @@ func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (ba
 	return stats.Plus(before), err
 }
 
-// wake makes dormant tables that are written anew take effect. A transaction that does this cannot
+// wake makes dormant tables active before they are rewritten. A transaction that does this cannot
 // add base chains.
 func (b *backend) wake(ctx context.Context) error {
 	k := &b.kernel
@@ -102,7 +102,7 @@ func (b *backend) wake(ctx context.Context) error {
 	return err
 }
 
-// prepare does what rare change sets need before their transaction.
+// prepare does the work that rare change sets need before their transaction.
 func (b *backend) prepare(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	rules := c.New.Rules()
 	err := b.kernel.sysctls.Look(ctx, &b.pl.Sysctls, sysctls.Loopback(&rules))
@@ -120,8 +120,8 @@ func (b *backend) prepare(ctx context.Context, c *servicemodel.ChangeSet) (backe
 	return stats, err
 }
 
-// notRenewed notes that the kernel refused to write a broken table anew, for another reason than a
-// commit of others. The next commit deletes the table first.
+// notRenewed records that the kernel refused to replace a broken table, although no other program
+// had committed. The next commit deletes the table first.
 func (b *backend) notRenewed(p *plan.Plan, err error) error {
 	var errno unix.Errno
 	if !slices.ContainsFunc(p.Tables, func(t *plan.TablePlan) bool { return t.Renew }) ||

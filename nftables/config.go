@@ -17,38 +17,38 @@ const Name = "nftables"
 // defaultTable is the name of the tables if [Config.Table] is empty.
 const defaultTable = "kernlb"
 
-// Config says where a backend works. A nil *Config is the zero Config.
+// Config configures a backend. A nil *Config is the zero Config.
 type Config struct {
 	// NetNS names the network namespace to work in.
 	NetNS netns.Namespace
 	// Table is the name of the tables in the families ip and ip6, and identifies the instance:
-	// backends with different tables do not see each other. Empty means "kernlb". It starts
-	// with a letter and has letters, digits, "_", "-" and "." only, at most 63 of them.
+	// backends with different tables do not see each other. Empty means "kernlb". The name starts
+	// with a letter and has only letters, digits, "_", "-" and ".", at most 63 characters.
 	Table string
 	// TakeOver claims tables of that name even if they have none of the instance's marks. The next
-	// commit replaces them and all their contents, and Cleanup deletes them. By default such tables
-	// are left alone, and a method that needs them fails with a [backends.CollisionError].
+	// commit replaces the tables and all their contents, and Cleanup deletes them. By default such
+	// tables are left alone, and a method that needs them fails with a [backends.CollisionError].
 	TakeOver bool
-	// Priorities move the base chains among other programs' base chains. The zero value leaves them
-	// at the usual places.
+	// Priorities move the base chains among other programs' base chains. The zero value leaves the
+	// chains at their usual priorities.
 	Priorities Priorities
 	// BeforeDispatch and BeforeMasquerade name chains of the user in the tables of the instance,
-	// such as "user-first". nat-prerouting and nat-output jump to the first before they look for
-	// services, and nat-postrouting to the second before it masquerades. Only new connections come
-	// there. If the chain accepts a packet, the instance does not touch it in that hook. If the
-	// chain returns, the packet goes on as usual. The names begin with "user-". Empty means no
-	// jump.
+	// such as "user-first". nat-prerouting and nat-output jump to the first chain before they look
+	// for services, and nat-postrouting jumps to the second before it masquerades. Only new
+	// connections reach these chains. If the chain accepts a packet, the instance does not touch
+	// the packet in that hook. If the chain returns, the packet continues as usual. The names begin
+	// with "user-". Empty means no jump.
 	//
-	// The instance makes the chains, empty, and writes nothing into them. So the rules there
-	// outlive all commits, repairs, restarts and upgrades. They are lost with their table, which is
-	// deleted if the node no longer serves the family, and by Cleanup. Other chains and named sets
-	// of the user do not belong in the table. The rules should not refer to sets or chains of the
+	// The instance creates the chains empty, and writes nothing into them. So the rules in them
+	// outlive all commits, repairs, restarts and upgrades. The rules are lost with their table,
+	// which is deleted by Cleanup, and when the node no longer serves the family. Put no other
+	// chains or named sets into the table. The rules should not refer to sets or chains of the
 	// instance: if the backend must replace such an object, the kernel refuses, and the backend
 	// deletes the table with all rules of the user.
 	BeforeDispatch   string
 	BeforeMasquerade string
-	// Logger gets a debug record for each commit, and one at the level info if the sysctl
-	// route_localnet is not restored because others rely on it. Nil means silence.
+	// Logger gets a debug record for each commit, and an info record if the sysctl route_localnet
+	// is not restored because other programs rely on it. Nil discards the records.
 	Logger *slog.Logger
 }
 
@@ -70,12 +70,12 @@ func (c *Config) logger() *slog.Logger {
 // to a priority.
 //
 // The kernel runs all chains of type nat of a hook together, at the priorities -100 (destinations)
-// and 100 (sources), and a chain's own priority only orders it among them (nf_nat_register_fn). The
-// first chain that translates a connection decides. So the chains of source ranges (-110) and of
-// neighbours (-99), which must come before and after the translation, do not move.
+// and 100 (sources). A chain's own priority only orders it among these chains (nf_nat_register_fn).
+// The first chain that translates a connection decides. So the chains of source ranges (-110) and
+// of neighbours (-99), which must run before and after the translation, do not move.
 type Priorities struct {
 	// DNAT moves nat-prerouting and nat-output (priority -100). It is from -99 to 99. The kernel
-	// takes no chain of type nat at -200 or below.
+	// refuses chains of type nat at -200 or below.
 	DNAT int
 	// Filter moves filter-input, filter-forward and filter-output (priority 0). It is from -90 to
 	// 199: after the translation of destinations, and before the kernel confirms the connection.
@@ -84,8 +84,7 @@ type Priorities struct {
 	SNAT int
 }
 
-// hooks returns the hooks that the configuration asks for. The errors are *servicemodel.FieldError
-// values.
+// hooks returns the configured hooks. The errors are *servicemodel.FieldError values.
 func (c *Config) hooks() (h form.Hooks, err error) {
 	if c == nil {
 		return h, nil

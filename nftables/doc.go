@@ -1,7 +1,7 @@
 //revive:disable:line-length-limit a rule cannot be wrapped
 
-// Package nftables is the nftables backend of kernlb: it holds services in nf_tables over raw
-// netlink. [New] opens it, and an engine writes to it:
+// Package nftables is the nftables backend of kernlb: it programs services in nf_tables over raw
+// netlink. [New] opens a backend, and an engine writes to it:
 //
 //	backend, err := nftables.New(nil)
 //	…
@@ -10,16 +10,16 @@
 //
 // # The ruleset
 //
-// The ruleset is a fixed program, and services are only data. There is one table, named after
-// the instance ("kernlb"), in each of the families ip and ip6 in which a service or
-// servicemodel.Node.ServiceCIDRs has an address. A family without a table has no hooks and no connection tracking
-// because of kernlb. A table stays when its last service goes, unless the node no longer serves its
-// family (servicemodel.Node.OnlyFamily). An instance without services has the table ip, or the only
-// one that the node serves. The chains and rules of a table are the same whatever the services are.
-// A service is elements in sets and maps, none of which carries a verdict, unless the service has a
-// scheduler. The kernel finds an element by hashing, and does not validate the ruleset again when
-// an element changes. So a change costs the same among ten services and among fifty thousand. In
-// short, for IPv4:
+// The ruleset is a fixed program, and services are only data. There is one table, named after the
+// instance ("kernlb"), in each of the families ip and ip6 in which a service or
+// servicemodel.Node.ServiceCIDRs has an address. In a family without a table, kernlb registers no
+// hooks and does not cause connection tracking. A table stays when its last service is removed,
+// unless the node no longer serves its family (servicemodel.Node.OnlyFamily). An instance without
+// services has the table ip, or the table of the only family that the node serves. The chains and
+// rules of a table are the same for all services. A service is a number of elements in sets and
+// maps. No element carries a verdict, unless the service has a scheduler. The kernel finds an
+// element by hashing, and does not validate the ruleset again when an element changes. So a change
+// costs the same among ten services and among fifty thousand. In short, for IPv4:
 //
 //	table ip kernlb {
 //		set services { 10.96.0.10 . tcp . 80 comment "default/web:http cluster IP", … }
@@ -64,41 +64,45 @@
 //		}
 //	}
 //
-// The endpoints of a frontend with n slots are in the map under its key and the numbers 0 to n-1.
-// The sets service-over-2, -over-4, -over-8 and so on tell between which powers of two n is. So one
-// endpoint more or less changes one or two slots, however many slots there are, and sets only where
-// n passes a power of two. No rule and no set depends on n. An endpoint of weight w takes w slots.
+// The endpoints of a frontend with n slots are in the map under the frontend's key and the numbers
+// 0 to n-1. The sets service-over-2, -over-4, -over-8 and so on say between which powers of two n
+// lies. So a new or removed endpoint changes one or two slots, whatever n is, and changes these
+// sets only when n passes a power of two. No rule and no set depends on n. An endpoint of weight w
+// takes w slots.
 //
-// A packet draws a number below the next power of two, n or more. A number that is not below n
-// leads to no element, so the rule does not match and the next one draws again. Each slot has the
-// same chance. A packet draws up to twelve times and more. At most 2^-18 of a pool's packets come
-// to a draw that leaves out some slots. On average, a packet makes 1 to 2 draws.
+// A packet draws a number below the smallest power of two that is at least n. If the number is n or
+// more, the map has no element for it, so the rule does not match and the next rule draws again.
+// Each slot has the same chance. A packet draws twelve times or more before a draw that leaves out
+// some slots: at most 2^-18 of a pool's packets come to such a draw. On average, a packet makes 1
+// to 2 draws.
 //
-// Each lookup sees the latest commit, and a commit may come between two lookups of a packet. A
-// packet that finds no slot goes through the chains again, and at last through service-any. That
-// chain finds a slot of any pool: slot 0 if no other. If a commit brings the service or replaces
-// the whole table meanwhile, the packet leaves these chains without an endpoint. The chains of type
-// filter then drop it, so that its client sends it again. They would otherwise refuse it, or pass
-// it on and let conntrack remember that. They ask nothing about packets that were translated.
+// Each lookup sees the latest commit, and a commit may happen between two lookups of a packet. A
+// packet that finds no slot goes through the chains again, and finally through service-any. That
+// chain finds a slot in any pool that has slots, in the last resort slot 0. If a commit adds the
+// service or replaces the whole table between two lookups, the packet leaves these chains without
+// an endpoint. The chains of type filter then drop it, so that its client sends it again. Otherwise
+// they would reject it, or accept it and let conntrack remember the untranslated flow. These chains
+// make no lookups for packets that were translated.
 //
-// Node ports have sets and maps of their own, without the address. A frontend whose outside clients
-// may use other endpoints than pods and the host (external traffic policy Local) is in
-// service-split and has those endpoints in service-external-endpoints. Sets also say which
-// frontends are rejected, dropped and masqueraded.
+// Node ports have their own sets and maps, whose keys have no address. Frontends with external
+// traffic policy Local serve outside clients with other endpoints than pods and the host: such a
+// frontend is in service-split, and the endpoints for outside clients are in
+// service-external-endpoints. Other sets say which frontends are rejected, dropped and masqueraded.
 //
-// Objects for some features exist only if some service uses them: session affinity (the maps
-// affinity-0 to -63 and the sets service-affinity-T, one for each timeout T in use), session
+// The objects of some features exist only while a service uses the feature: session affinity (the
+// maps affinity-0 to -63 and the sets service-affinity-T, one for each timeout T in use), session
 // affinity at node ports (the sets nodeport-affinity-T), source ranges (the interval set sources),
-// frontends that are masqueraded unless from a pod (service-masquerade-not-pods), frontends that
-// treat outside clients or this host in a way of their own (service-split, service-masquerade-host,
-// and all sets with external in their names), and pools of more than 128 slots (the sets
-// service-over-128 and higher).
+// frontends that are masqueraded except for pods (service-masquerade-not-pods), frontends that
+// treat outside clients or this host differently (service-split, service-masquerade-host, and all
+// sets with external in their names), and pools of more than 128 slots (the sets service-over-128
+// and higher).
 //
 // # Schedulers
 //
-// A pool with a scheduler other than random has its slots in a map of its own, such as
-// service-mh-endpoints, and its frontends are in none of the sets service-over-N. A packet to it
-// finds no slot in service-endpoints. Then the map service-scheduled leads it to a chain:
+// A pool with a scheduler other than random has its slots in a separate map, such as
+// service-mh-endpoints, and its frontends are in none of the sets service-over-N. A packet to such
+// a frontend finds no slot in service-endpoints. Then the map service-scheduled sends it to a
+// chain:
 //
 //	map service-scheduled { 10.96.0.11 . tcp . 80 : goto service-mh-1021, 10.96.0.12 . tcp . 80 : goto service-rr-3-744, … }
 //	chain service-balance {
@@ -113,43 +117,45 @@
 //	chain service-sh-4 { jump service-sh-level-2; jump service-sh-level-1; dnat ip to … numgen random mod 1 map @service-sh-endpoints }
 //	chain service-sh-level-2 { jhash ip saddr mod 2 seed 0x6b6c0200 0 return; dnat ip to … jhash ip saddr mod 4 seed 0x6b6c0200 map @service-sh-endpoints; … (eight times) }
 //
-// Packets to other services find a slot before that, so they pay nothing for schedulers. Package
-// servicemodel makes the tables of Maglev. Comments of their elements say the slots and weights of
-// endpoints.
+// Packets to other services find a slot before that lookup, so schedulers cost them nothing.
+// Package servicemodel computes the tables of Maglev. The comments of their elements contain the
+// slots and weights of endpoints.
 //
 // # Session affinity
 //
-// The affinity maps lead from client and frontend to the endpoint the client was given: one lookup,
-// however many endpoints there are. A hash of the client's address selects one of 64 maps.
-// Packets to services without affinity ask one set for each timeout in use, and no map. Rules after
-// DNAT write the maps, from conntrack's knowledge of the flow. They do so only for the first packet
-// of a flow, because only then was an endpoint just chosen. Each new connection renews the timeout.
-// Affinity is kept for each address and port of a service, as in IPVS.
+// The affinity maps have client and frontend as key, and as value the endpoint that the client was
+// given. Finding an endpoint takes one lookup, for any number of endpoints. A hash of the client's
+// address selects one of 64 maps. Packets to services without affinity cost one lookup in a set for
+// each timeout in use, and none in the maps. Rules after DNAT write the maps, from conntrack's
+// entry of the flow. They do so only for the first packet of a flow, because only then was an
+// endpoint just chosen. Each new connection renews the timeout. Affinity is kept for each address
+// and port of a service, as in IPVS.
 //
-// When an endpoint leaves, the transaction that removes it marks the version with "affinity to be
-// swept". After each commit an engine calls Settle, which deletes the entries that lead
-// to the endpoint: it waits until packets that were under way are through, reads the maps, deletes,
-// and begins again until it finds none. Then it removes the mark. From then on no new connection
-// reaches the endpoint, and none can bring it back. If a sweep was interrupted, the next program
-// ends it. A sweep waits 10 to 25 ms for packets, and some 100 ms more if there are 60,000 clients.
-// Engine.Apply waits for it. Engine.Run commits other changes during the wait and between the
-// readings of two maps, and one sweep serves all of them.
+// When an endpoint is removed, the same transaction marks the version with "affinity to be swept".
+// After each commit an engine calls Settle, which deletes the entries that refer to the endpoint.
+// Settle waits until packets in flight have passed, reads the maps, deletes entries, and repeats
+// this until it finds none. Then it removes the mark. From then on no new connection reaches the
+// endpoint, and no packet can write such an entry again. If a sweep was interrupted, the next
+// program finishes it. A sweep waits 10 to 25 ms for packets, and takes some 100 ms more if there
+// are 60,000 clients. Engine.Apply waits for the sweep. Engine.Run commits other changes during the
+// wait and between the readings of two maps, and one sweep serves all these changes.
 //
-// The maps hold 262,144 clients of each family, all services together (28 MB). One SYN or datagram
-// makes an entry, and may have a forged source: at 10,000 of these a second the maps are full after
-// 26 s. Clients that are already remembered stay remembered. Further clients, of any service, are
-// balanced and not remembered until entries expire. If that matters, rate-limit new connections in
-// front (a table with a lower priority), or shorten the timeouts.
+// The maps of a family hold 262,144 clients of all services together (28 MB). One SYN or datagram
+// creates an entry, and its source may be forged: at 10,000 such packets a second the maps are full
+// after 26 s. Clients that are already remembered stay remembered. Other clients, of any service,
+// are balanced but not remembered until entries expire. If that matters, rate-limit new connections
+// in front (a table with a lower priority), or shorten the timeouts.
 //
 // nft before 1.1 lists the rules for IPv6 affinity, but cannot load them from text: it aborts on a
-// map update with a key or data over 16 bytes. On Linux 6.12 and newer stable kernels it cannot
-// load source ranges either: it reverses the one byte of the protocol, which these kernels refuse.
+// map update with a key or data over 16 bytes. On Linux 6.12 and newer stable kernels, this nft
+// cannot load source ranges either: it reverses the one byte of the protocol, which these kernels
+// refuse.
 //
 // # Hooks
 //
-// All base chains have policy accept, and only drop or reject packets to services. They coexist
-// with firewalls and network policies in other tables, and do not touch other tables. The chains
-// ignore packets of connections that are not new.
+// All base chains have policy accept, and drop or reject only packets to services. They coexist
+// with firewalls and network policies in other tables, and the backend does not touch other tables.
+// The chains ignore packets of connections that are not new.
 //
 //	sources-prerouting, sources-output           filter, priority -110: source ranges, before DNAT
 //	nat-prerouting, nat-output                   nat, priority -100: DNAT
@@ -158,80 +164,84 @@
 //	                                             session affinity
 //	nat-postrouting                              nat, priority 100: masquerade
 //
-// [Config.Priorities] moves three of them. [Config.BeforeDispatch] and [Config.BeforeMasquerade]
-// are chains for rules of the user.
+// [Config.Priorities] moves three of these groups of chains. [Config.BeforeDispatch] and
+// [Config.BeforeMasquerade] name chains for rules of the user.
 //
 // A packet is masqueraded if it has the mark and, according to conntrack, its flow was sent to a
-// frontend of this instance. So instances may have the same mark, and packets that other programs
-// mark with the bit are left alone. If some service gives the source of its masqueraded connections
-// (servicemodel.Service.MasqueradeIPs), the maps service-masquerade-ips, nodeport-masquerade-ips
-// and range-masquerade-ips have it, and other connections pay one lookup more.
+// frontend of this instance. So several instances may use the same mark, and packets that other
+// programs mark with the bit are left alone. If a service sets the source of its masqueraded
+// connections (servicemodel.Service.MasqueradeIPs), the maps service-masquerade-ips,
+// nodeport-masquerade-ips and range-masquerade-ips contain that source, and other connections cost
+// one more lookup.
 //
 // Clients of frontends without endpoints get a TCP reset or ICMP port unreachable, and packets from
-// forbidden sources are dropped. servicemodel.Node.NoEndpoints and Forbidden have other answers. A
-// packet that passes source ranges and meets a frontend that was restricted meanwhile is dropped in
-// any case.
+// forbidden sources are dropped. servicemodel.Node.NoEndpoints and Forbidden select other answers.
+// If a frontend is restricted after a packet has passed the chains of source ranges, the packet is
+// dropped in any case.
 //
 // # Loopback addresses
 //
 // With servicemodel.Node.LocalhostNodePorts, nat-output translates packets of this host to loopback
-// addresses. nat-prerouting translates no packets to them. The kernel routes such packets only with
-// the sysctl net.ipv4.conf.all.route_localnet, which also lets others send to programs that listen
-// at loopback addresses. So the chain guard-loopback, to which filter-input jumps, drops packets
-// from elsewhere. The backend turns the sysctl on after the transaction that brings the guard, and
-// restores it before the one that removes the guard. A setting has the value to restore. The sysctl
-// stays on if another instance, kube-proxy, kubelet or the iptables backend has a guard of its own,
-// and the logger is told. The last instance restores the value from before the first. If another
-// program turns it off, the next apply turns it on again.
+// addresses. nat-prerouting translates no packets to loopback addresses. The kernel routes such
+// packets only with the sysctl net.ipv4.conf.all.route_localnet, which also lets other hosts send
+// to programs that listen on loopback addresses. So filter-input jumps to the chain guard-loopback,
+// which drops such packets from other hosts. The backend turns the sysctl on after the transaction
+// that adds the guard, and restores it before the transaction that removes the guard. A setting in
+// the table records the value to restore. The sysctl stays on if another instance, kube-proxy,
+// kubelet or the iptables backend has its own guard; a log record then says so. The last instance
+// restores the value from before the first. If another program turns the sysctl off, the next apply
+// turns it on again.
 //
 // # Owners
 //
-// Programs that share an instance, each with services of its own ([dataplane.Parts]), find their
-// objects by an index, and read nothing else. The map owner-frontends leads from an owner, which is
-// a hash of its name, and a number to a frontend. The set owner-hairpins says to which owners a
+// Programs can share an instance, each with its own services ([dataplane.Parts]). They find their
+// objects by an index, and read nothing else. The map owner-frontends has an owner (a hash of its
+// name) and a number as key, and a frontend as value. The set owner-hairpins says to which owners a
 // hairpin belongs. A hairpin or cluster IP that several owners need has a comment such as "2
-// owners", and goes with the last of them. An engine that applies whole states leaves the index
-// empty. The next program that changes a part then reads everything, once, and makes the index
-// anew. It does the same if the tables are damaged, and keeps everything that is whole, of all
-// owners.
+// owners", and is removed with the last of them. An engine that applies whole states leaves the
+// index empty. The next program that changes a part then reads everything once, and rebuilds the
+// index. It does the same if the tables are damaged, and keeps every intact object of all owners.
 //
 // # Transactions
 //
-// A change is one transaction, so nothing is ever half written. (A load that is larger than the
-// socket can send at once, as in an unprivileged user namespace, takes several, each of which
-// leaves whole services. A large new instance takes many short ones, so that other programs can
-// commit in between. The last one makes the base chains, and so lets packets in.) Each transaction
-// adds the next number to a set in one of the tables, such as "version-5f3a09c2". So a transaction
-// of a program that does not know the last number fails as a whole. That program reads again, and
-// begins again. After 127 transactions, one deletes the set and makes another with the next name.
-// Commits of other programs do not matter. Programs that write to one instance take turns (flock on
-// the network namespace, for ten seconds at most with one holder), so that none fails again and
-// again.
+// A change is one transaction, so nothing is ever half written. There are two exceptions. A load
+// that is larger than the socket can send at once, as in an unprivileged user namespace, takes
+// several transactions, each of which leaves whole services. A large new instance takes many short
+// transactions, so that other programs can commit in between; the last one creates the base chains,
+// and so lets packets in.
 //
-// A cleanup takes two transactions: one deletes the chains filter-input, filter-forward and
-// filter-output, the next one both tables. When the kernel deletes a table, the maps are empty at
-// once, but the chains leave their hooks one by one. The chains of type filter would drop the
-// packets that are not translated any more.
+// Each transaction adds the next number to a set in one of the tables, such as "version-5f3a09c2".
+// So a transaction of a program that does not know the last number fails as a whole. That program
+// reads again, and starts over. After 127 numbers, a transaction deletes the set and creates
+// another set with the next name. Commits to other tables do not matter. Programs that write to one
+// instance take turns (flock on the network namespace; a program waits ten seconds at most for one
+// holder), so that no program fails again and again.
+//
+// A cleanup takes two transactions: the first deletes the chains filter-input, filter-forward and
+// filter-output, the second deletes both tables. When the kernel deletes a table, the maps are
+// empty at once, but the chains leave their hooks one by one. Without the first transaction, the
+// chains of type filter would drop packets that are no longer translated.
 //
 // The backend notices edits by hand before the next change. If the generation of nf_tables is not
 // the known one, the backend compares tables, chains, rules and, on Linux 6.16 and newer, the
-// numbers of elements with the right ones. It does so eight times at once, then once a second, or
-// as often as takes a twentieth of the time.
+// numbers of elements with the expected ones. It makes up to eight such checks at once. After that,
+// it makes one a second, or more if the checks together take less than a twentieth of the time.
 //
 // # The code
 //
-// This package has the configuration, the sockets, and the order of things: a commit
-// (commit_linux.go), an observation (observe_linux.go), a check (integrity_linux.go). Below it are
-// three internal packages:
+// This package has the configuration, the sockets, and the order of steps in a commit
+// (commit_linux.go), an observation (observe_linux.go) and a check (integrity_linux.go). Below it
+// are three internal packages:
 //
-//   - form: how nf_tables holds an instance. It encodes and decodes sets, chains, rules, elements.
+//   - form: the representation of an instance in nf_tables. It encodes and decodes sets, chains,
+//     rules, elements.
 //   - plan: the messages for a change set.
-//   - read: what the kernel holds, and what that means in the model. Packages plan and read do not
-//     import each other.
+//   - read: the contents of the kernel, and their meaning in the model. Packages plan and read do
+//     not import each other.
 //
-// A rare feature has files of its own in each package: affinity, owners, schedulers, other layouts.
-// Two files never use each other, not even through others. A test checks this, so a reader can
-// start with a file that uses no other.
+// A rare feature has its own files in each package: affinity, owners, schedulers, other layouts.
+// Two files never use each other, not even indirectly. A test checks this, so a reader can start
+// with a file that uses no other file.
 //
 // The package needs Linux 5.10 or newer with nf_tables, and works with nft 1.0.6 and newer, whose
 // listing loads again. It never runs nft.

@@ -14,12 +14,12 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// Integrity tells whether the instance is as the last Observe or Commit left it. If no program has
-// committed to nf_tables since, the instance is intact. Otherwise the version tells whether another
-// writer of the instance committed. A check of the tables then finds edits by hand: it compares
-// chains, rules and sets and, on Linux 6.16 and newer, the numbers of elements. Checks are
-// rationed, so that a neighbour that commits without end costs little. A check does not see that
-// one element replaced another, so its best result is Touched.
+// Integrity reports whether the instance is as the last Observe or Commit left it. If no program
+// has committed to nf_tables since, the instance is intact. Otherwise the version shows whether
+// another writer of the instance committed. A check of the tables then finds edits by hand: it
+// compares chains, rules and sets and, on Linux 6.16 and newer, the numbers of elements. Checks are
+// rate-limited, so that a neighbour that commits without end costs little. A check does not notice
+// that one element replaced another, so its best result is Touched.
 func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	if !b.observed || b.pl.Owning != nil {
 		return backends.Broken, nil
@@ -47,7 +47,7 @@ func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	return i, nil
 }
 
-// look finds out what happened to the instance while other programs committed.
+// look finds out whether commits of other programs changed the instance.
 func (b *backend) look(ctx context.Context) (backends.Integrity, error) {
 	err := b.kernel.reader.RequireVersion(ctx, b.pl.Table, b.pl.Version)
 	if errors.Is(err, rawnl.ErrDumpInterrupted) {
@@ -61,14 +61,14 @@ func (b *backend) look(ctx context.Context) (backends.Integrity, error) {
 		return backends.Touched, nil
 	}
 	i, err := b.inspect(ctx)
-	if i != backends.Broken { // a check that found something was worth its time
+	if i != backends.Broken { // a check that finds damage is free
 		b.looks.Spend(time.Since(start))
 	}
 	return i, err
 }
 
-// inspect compares the tables with what they should be, as far as that can be told without reading
-// elements that stand for services.
+// inspect compares the tables with their expected contents, as far as this is possible without
+// reading the elements of services.
 func (b *backend) inspect(ctx context.Context) (backends.Integrity, error) {
 	result := backends.Intact
 	for i, f := range nft.Families {

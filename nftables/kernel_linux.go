@@ -23,13 +23,13 @@ type kernel struct {
 	*threadns.Turn // makes the backend a [backends.Locker]
 	reader         read.Reader
 
-	batch rawnl.Batch // the batch that is committed
+	batch rawnl.Batch // the batch to commit
 	// gen is the generation of the ruleset after the last check or commit.
 	gen uint32
 	ns  *threadns.NS
 	// sysctls owns the sysctl route_localnet.
 	sysctls sysctls.Owner
-	// room is how many bytes of elements fit into one transaction.
+	// room is the number of bytes of elements that fit into one transaction.
 	room int
 }
 
@@ -76,7 +76,7 @@ func (k *kernel) close() error {
 	return errors.Join(k.Turn.Close(), k.ns.Close(), k.sysctls.Close(), k.reader.Close())
 }
 
-// commit sends the batch as one transaction, if there is anything in it.
+// commit sends the batch as one transaction, unless the batch is empty.
 func (k *kernel) commit(ctx context.Context) (backends.Stats, error) {
 	if k.batch.Len() == 0 {
 		return backends.Stats{}, nil
@@ -87,8 +87,8 @@ func (k *kernel) commit(ctx context.Context) (backends.Stats, error) {
 		return stats, err
 	}
 
-	// After a foreign commit the kernel's generation is another one, and the next Integrity does a
-	// check.
+	// After a foreign commit the kernel's generation differs from this one, and the next Integrity
+	// makes a check.
 	k.gen = rawnl.NextGenID(k.gen)
 	if k.batch.Size() > plan.KeptBatch {
 		k.batch = rawnl.Batch{}

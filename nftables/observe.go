@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// remember makes one observation of both tables, and keeps what was read as the state of the
+// remember makes one observation of both tables, and records the reading as the state of the
 // kernel.
 func (b *backend) remember(s *read.Snapshot, t *servicemodel.Table) *backends.Observation {
 	o := &backends.Observation{Table: t, Drift: s.Text, OtherLayout: s.OtherLayout()}
@@ -32,7 +32,7 @@ func (b *backend) remember(s *read.Snapshot, t *servicemodel.Table) *backends.Ob
 	return o
 }
 
-// integrityOf compares the last known table with a check of it.
+// integrityOf compares the last known state of a table with the result of a check.
 func integrityOf(known, now *form.Skeleton) backends.Integrity {
 	if now.Exists != known.Exists || now.Broken || now.Stale || !now.Shape.Equal(&known.Shape) {
 		return backends.Broken

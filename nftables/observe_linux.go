@@ -7,10 +7,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Observe reads both tables. It asks for the elements that are wanted, in time linear in their
-// number. A dump takes quadratic time. Linux 6.16 and newer tell how many elements a set has, and
-// so whether there are other elements. An observation is Partial if only a dump of a large map
-// would find them. On older kernels it is always Partial if a map is large.
+// Observe reads both tables. It asks for the elements of the desired state, which takes time linear
+// in their number; a dump takes quadratic time. Linux 6.16 and newer report the number of elements
+// of a set, which shows whether the set has further elements. An observation is Partial if only a
+// dump of a large map would find them. On older kernels it is Partial whenever a map is large.
 func (b *backend) Observe(ctx context.Context, want *servicemodel.Table) (*backends.Observation,
 	error) {
 	b.observed = false

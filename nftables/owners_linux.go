@@ -12,13 +12,13 @@ import (
 
 var _ backends.PartReader = (*backend)(nil)
 
-// ObserveParts reads the parts of owners by asking for their elements. The index of owners says
-// which elements these are. It takes about a millisecond, however much other owners hold. If an
-// owner's frontends have source ranges, the reading dumps all source ranges. If an owner has UDP
-// node ports, it dumps all frontends.
+// ObserveParts reads the parts of owners by asking for their elements, which the index of owners
+// lists. It takes about a millisecond, however many objects other owners have. If an owner's
+// frontends have source ranges, the reading dumps all source ranges. If an owner has UDP node
+// ports, it dumps all frontends.
 //
-// If the index is not whole, or sets, chains or the version are not as they should be, it reads
-// everything. The next commit then mends the tables without losing objects of other owners.
+// If the index is incomplete, or if sets, chains or the version are damaged, ObserveParts reads
+// everything. The next commit then repairs the tables without losing objects of other owners.
 func (b *backend) ObserveParts(ctx context.Context, owners []string, want *servicemodel.Table) (
 	*backends.Observation, error) {
 	doubted := b.doubted

@@ -26,7 +26,7 @@ func Candidate(cfg *Config) backends.Candidate {
 const probeTable = "kernlb.probe"
 
 // probe asks the kernel to check the transaction that would write tables with every feature. A
-// kernel that accepts it for one family is usable.
+// kernel that accepts the transaction for one family is usable.
 func (b *backend) probe(ctx context.Context) error {
 	err := b.judge(ctx, 0)
 	if !lacking(err) {
@@ -41,8 +41,8 @@ func (b *backend) probe(ctx context.Context) error {
 	return err
 }
 
-// judge asks the kernel to check tables with everything, of one family or, if only is zero, of
-// both. It says what the kernel lacks.
+// judge asks the kernel to check tables with every feature, of one family or, if only is zero, of
+// both. The error names the feature that the kernel lacks.
 func (b *backend) judge(ctx context.Context, only servicemodel.Family) error {
 	c, err := rendering.Changes(true, only)
 	if err != nil {
@@ -58,12 +58,12 @@ func lacking(err error) bool {
 	return errors.Is(err, kernelerr.ErrMissingModule) || errors.Is(err, kernelerr.ErrKernelTooOld)
 }
 
-// probeAgain is how long the answer of a kernel that lacks something is kept.
+// probeAgain is the time for which a negative result of a probe is kept.
 const probeAgain = time.Minute
 
-// lacks asks the kernel what it lacks for the table of a family, unless that is already known. If
-// the kernel lacks it for the other tables, too, the family is not the reason, and the commit
-// fails.
+// lacks asks the kernel whether it lacks a feature for the table of a family, unless the answer is
+// known. If the kernel lacks the feature for the other table, too, the family is not the reason,
+// and the commit fails.
 func (b *backend) lacks(f *nft.Family) error {
 	l := &b.lacking[nft.FamilyIndex(f.Any)]
 	if l.probed.IsZero() || l.err != nil && time.Since(l.probed) > probeAgain {

@@ -10,7 +10,7 @@ import (
 )
 
 // commitRemoval removes the objects of owners from tables of another layout. If no frontend is
-// left, it deletes the tables, of any layout.
+// left, it deletes the tables, whatever their layout.
 func (b *backend) commitRemoval(ctx context.Context, left int) (backends.Stats, error) {
 	if left == 0 {
 		if err := b.restoreSysctls(ctx); err != nil {

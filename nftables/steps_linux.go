@@ -12,13 +12,13 @@ import (
 	"github.com/kernlb/kernlb/nftables/internal/plan"
 )
 
-// steps makes the tables of a large new instance in several transactions. While a transaction is
-// under way, no other program in the network namespace can commit to nf_tables: one transaction for
-// 100,000 services would hold up all of them for seconds.
+// steps creates the tables of a large new instance in several transactions. During a transaction,
+// no other program in the network namespace can commit to nf_tables: one transaction for 100,000
+// services would delay all other commits for seconds.
 //
-// The last step makes the base chains. So no packet meets the tables before they are finished.
+// The last step creates the base chains. So no packet meets the tables before they are complete.
 // Until then, the version has a mark. A process that finds the mark replaces the tables. If their
-// writer still lives, its next step fails, because its epoch is gone.
+// writer still runs, its next step fails, because its epoch no longer exists.
 type steps struct {
 	b  *backend
 	to plan.Writers
@@ -27,29 +27,29 @@ type steps struct {
 	commit func() (backends.Stats, error)
 	begun  bool     // a step was committed
 	size   int      // the size in bytes at which a step ends
-	set    *nft.Set // that was written last
+	set    *nft.Set // the set of the last message
 	stats  backends.Stats
 	err    error
-	failed rawnl.Batch // what the kernel refused
+	failed rawnl.Batch // the batch that the kernel refused
 }
 
 const (
-	// stepTime is how long a step should take. A neighbour waits for two steps at most, if it comes
-	// at the beginning of one and loses against the next one.
+	// stepTime is the target duration of a step. A neighbour waits for two steps at most: its
+	// commit may start at the beginning of a step, and then lose against the next step.
 	stepTime = 25 * time.Millisecond
-	// A plan whose elements have no more bytes is sent at once.
+	// A plan with at most this number of bytes of elements is sent at once.
 	oneStep = 2 << 20
-	// A step has these sizes. The first one is small, because nothing tells yet how fast the kernel
-	// is.
+	// The sizes of a step are between these limits. The first step is small, because the speed of
+	// the kernel is not known yet.
 	leastStep = 64 << 10
 	mostStep  = 1 << 20
-	// The kernel needs as long for the memory of a set of this size as for a step of elements.
+	// Allocating a set of this size takes the kernel as long as a step of elements.
 	hugeSet = 1 << 17
-	// rangesCost is how many times longer an element of a set of ranges takes at least.
+	// rangesCost is the minimum cost of an element of a set of ranges, in ordinary elements.
 	rangesCost = 4
 )
 
-// inSteps reports whether a large plan is sent in steps: one for an instance that no packet meets
+// inSteps reports whether a large plan is sent in steps: only for an instance that no packet meets
 // yet. After another program has interrupted the steps, the plan is sent at once.
 func (b *backend) inSteps(p *plan.Plan) bool {
 	return !b.interrupted && b.pl.Owning == nil &&
@@ -58,12 +58,13 @@ func (b *backend) inSteps(p *plan.Plan) bool {
 		})
 }
 
-// sendInSteps commits a plan in steps. If one of them fails, it deletes the tables.
+// sendInSteps commits a plan in steps. If a step fails, it deletes the tables.
 func (b *backend) sendInSteps(ctx context.Context, p *plan.Plan) (backends.Stats, error) {
 	k := &b.kernel
 	k.batch.Reset()
 
-	// The first step begins the epoch. Its number, if there is one, comes with the tables.
+	// The first step begins the epoch. If the version has a number, the number is sent with the
+	// tables.
 	now := plan.Plan{Table: p.Table, Have: p.Have, Next: p.Next, Mark: true}
 	now.Have.Number = 0
 	s := &steps{b: b, to: plan.Writers{}, now: now, size: min(leastStep, k.room),
@@ -124,7 +125,7 @@ func (s *steps) step(last bool) {
 		return
 	}
 
-	if stats.Bytes >= leastStep/2 { // others make sets
+	if stats.Bytes >= leastStep/2 { // smaller steps only create sets
 		size := int(float64(stats.Bytes) * float64(stepTime) / float64(took+1))
 		s.size = min(max(size, leastStep), mostStep, k.room)
 	}
@@ -136,7 +137,7 @@ func (s *steps) step(last bool) {
 	k.batch.Reset()
 }
 
-// undo deletes the tables of steps that failed, unless another writer has replaced them.
+// undo deletes the tables after a failed step, unless another writer has replaced them.
 func (s *steps) undo(ctx context.Context, p *plan.Plan) {
 	if !s.begun {
 		return

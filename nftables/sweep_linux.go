@@ -17,8 +17,8 @@ import (
 	"github.com/kernlb/kernlb/nftables/internal/plan"
 )
 
-// sweepTries bounds how often the affinity maps are read without progress. Two or three times are
-// enough, unless the kernel keeps moving them to other hash tables (see readSet).
+// sweepTries limits the number of readings of the affinity maps without progress. Two or three
+// readings are enough, unless the kernel keeps moving the maps to other hash tables (see readSet).
 const sweepTries = 20
 
 // sweepTables reads the maps, one by one, and deletes entries until nothing is left to forget, or
@@ -50,7 +50,7 @@ func (b *backend) sweepTables(ctx context.Context) (left bool, err error) {
 	}
 }
 
-// beginReading begins to read the maps. Everything that is left to forget is looked for.
+// beginReading begins to read the maps, for everything that is left to forget.
 func (b *backend) beginReading(ctx context.Context, packets *wait.Packets) (err error) {
 	s, r := b.sweep, &plan.MapsReading{}
 	if r.Done, err = packets.Wait(ctx); err != nil {
@@ -73,7 +73,7 @@ func (b *backend) beginReading(ctx context.Context, packets *wait.Packets) (err 
 			return fmt.Errorf("table %s: %w", f.Name, err)
 		}
 
-		// no client was learnt since the beginning of the last reading
+		// no client was learnt since the last reading began
 		if fs.Sure && learnt == fs.Learnt {
 			s.Drop(i, func(f *plan.Forget) bool { return f.Read && !r.Done.Before(f.Since) })
 			left = false
@@ -96,8 +96,8 @@ func (b *backend) beginReading(ctx context.Context, packets *wait.Packets) (err 
 	return nil
 }
 
-// listMaps lists the maps of a family to read. An empty map need not be read: packets that follow
-// no entry of it bring none back.
+// listMaps lists the maps of a family to read. It leaves out empty maps: a packet that followed no
+// entry of a map cannot restore an entry.
 func (b *backend) listMaps(ctx context.Context, r *plan.MapsReading, family int) error {
 	empty := map[string]bool{}
 	err := b.kernel.reader.About(nft.Families[family], b.pl.Table).Sets(ctx, func(s nft.SetInfo) {
@@ -123,7 +123,7 @@ func (b *backend) endReading() {
 	s.Reading = nil
 	now := time.Now()
 	for i := range s.Of {
-		if r.Groups[i] != nil { // the reading is of this family, too
+		if r.Groups[i] != nil { // the reading included this family
 			s.Drop(i, func(f *plan.Forget) bool {
 				return f.Read &&
 					f.Note(r.Done, now, s.Of[i].Sure)
@@ -132,7 +132,7 @@ func (b *backend) endReading() {
 	}
 }
 
-// continueReading reads the next map, and deletes the entries that must go.
+// continueReading reads the next map, and deletes the entries that must be forgotten.
 func (b *backend) continueReading(ctx context.Context) error {
 	s, m := b.sweep, b.sweep.Reading.Left[0]
 	f, r := nft.Families[m.Family], s.Reading
@@ -153,16 +153,17 @@ func (b *backend) continueReading(ctx context.Context) error {
 	return nil
 }
 
-// findTries bounds how often an affinity map is read again because the kernel was rehashing it, or
-// because entries expired while they were deleted.
+// findTries limits the number of readings of one affinity map: a reading is repeated if the kernel
+// was rehashing the map, or if entries expired before they were deleted.
 const findTries = 5
 
-// expiring is the least time that an entry must have left to be deleted. An entry with less time is
-// left to the kernel, because a transaction that deletes an expired entry fails as a whole. The
-// entry counts as found, so the map is read once more, in case a packet renewed the entry.
+// expiring is the minimum time that an entry must have left to be deleted. Entries with less time
+// are left to the kernel, because a transaction that deletes an expired entry fails as a whole.
+// Such an entry counts as present, so the map is read again in case a packet renewed the entry.
 const expiring = 100 * time.Millisecond
 
-// sweepMap reads a map and deletes the entries that must go. sure says that it saw all entries.
+// sweepMap reads a map and deletes the entries that must be forgotten. sure says that it saw all
+// entries.
 func (b *backend) sweepMap(ctx context.Context, f *nft.Family, m plan.ClientsMap) (sure bool,
 	err error) {
 	for try := range findTries {
@@ -178,9 +179,10 @@ func (b *backend) sweepMap(ctx context.Context, f *nft.Family, m plan.ClientsMap
 	return false, nil // entries expire faster than they can be deleted
 }
 
-// findClients returns the keys of the entries of an affinity map that must go, except entries that
-// expire soon. sure says that the reading saw all entries: as many as the kernel counts. A complete
-// reading may be unsure, because the kernel also counts expired entries until it collects them.
+// findClients returns the keys of the entries of an affinity map that must be forgotten, except
+// entries that expire soon. sure says that the reading saw at least the number of entries that the
+// kernel counts. A complete reading may be unsure, because the kernel also counts expired entries
+// until it collects them.
 func (b *backend) findClients(ctx context.Context, f *nft.Family, m plan.ClientsMap,
 	soon time.Duration) (keys [][]byte, sure bool, err error) {
 	name := form.AffinityMap(m.Group, m.Number)
@@ -213,7 +215,7 @@ func (b *backend) findClients(ctx context.Context, f *nft.Family, m plan.Clients
 }
 
 // forgetClients deletes entries of an affinity map, in one transaction unless the socket cannot
-// send so many at once. If one of them is gone, the error is ENOENT.
+// send all keys at once. If an entry no longer exists, the error is ENOENT.
 func (b *backend) forgetClients(ctx context.Context, f *nft.Family, name string,
 	keys [][]byte) error {
 	if len(keys) == 0 {
@@ -237,8 +239,8 @@ func (b *backend) forgetClients(ctx context.Context, f *nft.Family, name string,
 	return b.forgetClients(ctx, f, name, keys[half:])
 }
 
-// swept commits a version without the mark of a sweep. If another writer committed meanwhile, that
-// writer removes the mark, because its commit may have left clients to be forgotten, too.
+// swept commits a version without the mark of a sweep. If another writer has committed since, that
+// writer removes the mark, because its commit may also have left clients to forget.
 func (b *backend) swept(ctx context.Context) error {
 	v := b.pl.Version
 	p := &plan.Plan{Table: b.pl.Table, Have: v, Mark: true,

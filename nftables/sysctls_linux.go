@@ -23,7 +23,8 @@ func (b *backend) lookAtSysctls(ctx context.Context, o *backends.Observation) er
 	return nil
 }
 
-// settings reads the settings of any layout, and the records of earlier values of sysctls.
+// settings reads the settings of a table of any layout, and the records of earlier values of
+// sysctls.
 func (b *backend) settings(ctx context.Context) (lines []string, records map[string]string,
 	err error) {
 	q := nft.Query{Conn: b.kernel.reader.Conn, Family: nft.IPv4, Table: b.pl.Table}
@@ -41,7 +42,7 @@ func (b *backend) restoreSysctls(ctx context.Context) error {
 	return b.kernel.sysctls.Restore(ctx, s.Plan(nil))
 }
 
-// resumeSysctls turns the sysctl on again if the tables could not be deleted, and so need it.
+// resumeSysctls turns the sysctl on again if the tables could not be deleted and still need it.
 func (b *backend) resumeSysctls(ctx context.Context) error {
 	_, records, err := b.settings(ctx)
 	if _, needed := records[sysctls.RouteLocalnet]; needed && err == nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/kernlb/kernlb/nftables/internal/form"
 )
 
-// giveTries bounds the attempts to give a version while others commit. Each attempt takes less than
-// a millisecond.
+// giveTries limits the attempts to give a version while other programs commit. Each attempt takes
+// less than a millisecond.
 const giveTries = 20
 
-// giveVersion gives a version to tables that lost theirs, in a transaction of its own that fails if
-// any other commit precedes it. The next transaction, which makes the tables anew, increments the
+// giveVersion gives a version to tables that lost theirs, in a separate transaction that fails if
+// any other commit precedes it. The next transaction, which replaces the tables, increments the
 // version. So of two writers that found no version, the second one fails. If giveVersion finds a
 // version, it fails, because another writer has written since the tables were observed.
 func (b *backend) giveVersion(ctx context.Context) error {

@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// planChange plans the differences in a table that stays.
+// planChange plans the differences in an existing table.
 func (pl *Planner) planChange(p *Plan, t *TablePlan) {
 	if t.Sets = t.Have.sets; t.Sets == nil {
 		t.Sets = form.SetsOf(t.Family, &t.Have.Shape)
@@ -33,7 +33,7 @@ func (pl *Planner) planChange(p *Plan, t *TablePlan) {
 	pl.planBlocks(p.Changes, t)
 	addresses := [][]servicemodel.AddrChange{p.Changes.ClusterIPs, p.Changes.Hairpins}
 	if pl.Owning != nil {
-		addresses = nil // the index of owners counts them
+		addresses = nil // they are counted in the index of owners
 	}
 	for i, l := range addresses {
 		for _, ac := range l {
@@ -77,7 +77,7 @@ func (pl *Planner) changed(p *Plan, t *TablePlan, old, new *servicemodel.Fronten
 	pl.rangePort(p, t, old, new)
 }
 
-// poolsChanged plans the pools of a frontend. Its other elements stay.
+// poolsChanged plans the pools of an unchanged frontend.
 func (pl *Planner) poolsChanged(p *Plan, t *TablePlan, fe *servicemodel.Frontend) {
 	oldInternal, oldExternal := p.Changes.Old.PoolsOf(fe)
 	newInternal, newExternal := p.Changes.New.PoolsOf(fe)
@@ -86,7 +86,7 @@ func (pl *Planner) poolsChanged(p *Plan, t *TablePlan, fe *servicemodel.Frontend
 			return
 		}
 		sameVerdict := form.WayOf(old)|form.WayOf(new) == form.AtRandom &&
-			// packets find their size alike
+			// packets find the size of both pools alike
 			form.ClassOf(form.EntryCount(old)) == form.ClassOf(form.EntryCount(new))
 		if !sameVerdict {
 			t.need.AddPool(new)

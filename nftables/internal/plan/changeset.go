@@ -36,7 +36,7 @@ func (pl *Planner) Plan(c *servicemodel.ChangeSet) *Plan {
 		pl.planForgetting(p)
 	}
 
-	var home *nft.Family // of the version: its present one, or the first one with a table
+	var home *nft.Family // has the version: the present one, or the first with a table
 	for _, t := range p.Tables {
 		if t.Create || t.Renew {
 			t.size(pl.Capacity)
@@ -53,9 +53,9 @@ func (pl *Planner) Plan(c *servicemodel.ChangeSet) *Plan {
 }
 
 // PlanAhead returns the plan that prepares the tables for a change set, or nil if none is needed. A
-// packet that is under way meets the rules from before a commit, and the elements from after it. If
-// these rules do not know the new way of a pool, the packet would find no endpoint. So a
-// transaction of its own brings the rules.
+// packet in flight meets the rules from before a commit, and the elements from after it. If these
+// rules do not know the new way of a pool, the packet would find no endpoint. So a separate
+// transaction adds the rules first.
 func (pl *Planner) PlanAhead(c *servicemodel.ChangeSet) (p *Plan) {
 	needed := false
 	for _, pc := range c.Pools {

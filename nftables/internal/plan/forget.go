@@ -9,23 +9,23 @@ import (
 )
 
 // Forget says which clients of a frontend must be forgotten because their endpoint may no longer be
-// used. These are the clients of endpoints that the frontend lost and has not got back. If others
-// is set, these are the clients of all endpoints, except endpoints that every client may have.
+// used: the clients of endpoints that the frontend lost and has not got back. If others is set,
+// these are the clients of all endpoints, except endpoints that every client may have.
 type Forget struct {
 	Frontend *servicemodel.Frontend
 	Lost     [2][]netip.AddrPort // by clients inside and outside
 	others   bool
-	// now are the endpoints that clients inside and outside may have, if others is set. gone are
-	// the lost endpoints that they may not have. For a whole service and at a range, an endpoint is
-	// an address with port 0.
+	// If others is set, now contains the endpoints that clients inside and outside may have. gone
+	// contains the lost endpoints that they may not have. For a whole service or a range, an
+	// endpoint is an address with port 0.
 	now  [2]map[netip.AddrPort]bool
 	gone map[netip.AddrPort]bool
 	// Since is the time of the commit, or of the last deletion of an entry. Packets of that time
-	// may bring an entry back.
+	// may write an entry again.
 	Since time.Time
 	// Read says that the last reading looks for the entries in all maps. Found says that it found
-	// some. clean is how many readings in a row found none, each begun when no packet could bring
-	// one back.
+	// an entry. clean is the number of successive readings without an entry, each begun when no
+	// packet could write an entry again.
 	Read, Found bool
 	clean       int
 }
@@ -38,9 +38,9 @@ func (f *Forget) takes(ep netip.AddrPort) bool {
 	return f.gone[ep]
 }
 
-// Note notes the result of a reading, which began when the kernel was done with the packets of the
-// time done. It reports whether the clients are forgotten: after one reading that found none if it
-// certainly saw all entries, and otherwise after two in a row.
+// Note records the result of a reading that began when the kernel was done with the packets of the
+// time done. It reports whether the clients are forgotten: after one reading without an entry if
+// the reading certainly saw all entries, and otherwise after two in a row.
 func (f *Forget) Note(done, now time.Time, sure bool) bool {
 	switch {
 	case f.Found:
@@ -65,5 +65,5 @@ func (f Forget) String() string {
 }
 
 // ForgetAll forgets all clients of a frontend, except clients of endpoints that every client may
-// have by now.
+// have when the maps are read.
 func ForgetAll(fe *servicemodel.Frontend) Forget { return Forget{Frontend: fe, others: true} }

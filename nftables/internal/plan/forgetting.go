@@ -9,8 +9,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// planForgetting plans which clients are forgotten after the transaction. A client is forgotten if
-// its frontend loses the client's endpoint, in a table that stays.
+// planForgetting plans the clients to forget after the transaction. A client is forgotten if its
+// frontend loses the client's endpoint, in a table that stays.
 func (pl *Planner) planForgetting(p *Plan) {
 	for _, t := range p.Tables {
 		if t.Create || t.Renew || !t.next.Exists {
@@ -24,7 +24,7 @@ func (pl *Planner) planForgetting(p *Plan) {
 				gone := ForgetAll(old)
 				if pl.Owning != nil {
 					// The clients of a node port may belong to another owner's frontend with the
-					// same number. Only those of this frontend's endpoints are forgotten.
+					// same number. Only the clients of this frontend's endpoints are forgotten.
 					internal, external := p.Changes.Old.PoolsOf(old)
 					gone.others = false
 					gone.Lost = [2][]netip.AddrPort{form.EndpointsOf(internal),
@@ -51,9 +51,9 @@ func (pl *Planner) planForgetting(p *Plan) {
 	})
 }
 
-// forgetMoved forgets all clients of frontends that treat origins differently, if the rules
-// recognize pods in another way: a pod may now count as an outside client, with other endpoints or
-// none.
+// forgetMoved forgets all clients of frontends that treat origins differently, if the rules that
+// recognize pods changed: a pod may now count as an outside client, with different endpoints or no
+// endpoints.
 func (p *Plan) forgetMoved() {
 	r := p.Changes.Rules
 	if r == nil || r.Old.MasqueradeMark == 0 {
@@ -72,8 +72,8 @@ func (p *Plan) forgetMoved() {
 	}
 }
 
-// usable returns the pools from which clients of a frontend get endpoints: one for clients inside,
-// one for clients outside.
+// usable returns the pools from which clients of a frontend get endpoints: a pool for clients
+// inside, and a pool for clients outside.
 func usable(t *servicemodel.Table, fe *servicemodel.Frontend) (internal,
 	external *servicemodel.Pool) {
 	internal, external = t.PoolsOf(fe)

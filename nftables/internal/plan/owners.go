@@ -10,7 +10,7 @@ import (
 )
 
 // planOwners plans the index, and the addresses that owners share. A commit of a whole state
-// empties the index, because it would no longer be whole.
+// empties the index, because it does not keep the index complete.
 func (pl *Planner) planOwners(p *Plan) {
 	for _, t := range p.Tables {
 		switch {
@@ -56,10 +56,10 @@ func (pl *Planner) indexOwners(p *Plan, t *TablePlan) {
 	t.index = now
 }
 
-// users plans a set of addresses. was is the number of owners that each address has in the kernel.
-// before is how many of these are among the owners that change. now is how many of the owners that
-// change need the address from now on. users adds the other owners to now. If everything was read,
-// there are no other owners.
+// users plans a set of addresses. was is the number of owners that each address has in the kernel;
+// before counts only the owners that change. now is the number of changing owners that need the
+// address after the plan; users adds the other owners. If everything was read, there are no other
+// owners.
 func (pl *Planner) users(t *TablePlan, set string, was, before, now form.AddrUsers) {
 	all := maps.Clone(now)
 	maps.Copy(all, was)

@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Planner makes plans. It has no connection to the kernel: the caller says what the kernel holds.
+// Planner makes plans. It has no connection to the kernel: the caller reports the kernel's state.
 type Planner struct {
 	Table  string
 	Hooks  form.Hooks
@@ -17,14 +17,15 @@ type Planner struct {
 	Tables []*Table
 	// Rules are the node-wide rules of the programs in the tables.
 	Rules servicemodel.Rules
-	// Owning is set if parts were observed. Then only these change.
+	// Owning is set if parts were observed. Then only these parts change.
 	Owning *Owning
 	// Version is the version in the kernel. FirstEpoch returns the epoch of a new instance.
 	Version    form.Version
 	FirstEpoch func() uint32
-	// Refused says that the kernel refused to write a broken table anew. It is then deleted first.
+	// Refused says that the kernel refused to replace the contents of a broken table. The next plan
+	// deletes the table first.
 	Refused bool
-	// Complete says that a commit made all necessary tables since the last observation.
+	// Complete says that a commit has created all necessary tables since the last observation.
 	Complete bool
 	// Sysctls are the values of sysctls, with the earlier ones to restore.
 	Sysctls sysctls.State
@@ -32,10 +33,10 @@ type Planner struct {
 	Capacity func(n int) uint32
 }
 
-// Owning says what the index needs from the commit that follows an observation of parts.
+// Owning contains the owners that a commit must index after an observation of parts.
 type Owning struct {
 	// Owners are the owners whose parts change. If Whole is set, everything was read, and the index
-	// is made anew for all owners.
+	// is rebuilt for all owners.
 	Owners []string
 	Whole  bool
 }
@@ -49,7 +50,7 @@ func NewPlanner(name string, first func() uint32) Planner {
 	return pl
 }
 
-// Observed notes what a reading of all tables found beside the tables themselves.
+// Observed records the results of a reading that concern all tables.
 func (pl *Planner) Observed(rules servicemodel.Rules, v form.Version) {
 	pl.Rules, pl.Version = rules, v
 	pl.Owning, pl.Complete = nil, false
@@ -63,8 +64,8 @@ func (pl *Planner) ownersAfter(c *servicemodel.ChangeSet) []string {
 	return pl.Owning.Owners
 }
 
-// Committed notes what the kernel holds after a plan. A plan that only ends a sweep has no change
-// set.
+// Committed records the state of the kernel after a plan. A plan that only ends a sweep has no
+// change set.
 func (pl *Planner) Committed(p *Plan) {
 	if p.Changes != nil {
 		if pl.Owning != nil {
@@ -107,9 +108,9 @@ func (pl *Planner) Standing() *Table {
 }
 
 // TablesToMake returns the tables that do not exist and that a change set needs: for new frontends,
-// for node-wide rules, or as an anchor. The anchor is made for a state without services: without a
-// table, a reading could not tell such a state from a missing instance. Parts need none, because an
-// instance of parts goes with the last of them.
+// for node-wide rules, or as an anchor. The anchor is created for a state without services: without
+// a table, a reading could not distinguish such a state from a missing instance. Parts need no
+// anchor, because an instance of parts is removed with its last part.
 func (pl *Planner) TablesToMake(c *servicemodel.ChangeSet) (l []*Table) {
 	if pl.Complete && c.Rules == nil && len(c.Frontends) == 0 {
 		return nil

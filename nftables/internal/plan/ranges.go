@@ -5,9 +5,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// planBlocks plans the blocks of ranges that stay. They change with those of other ranges at the
-// address: of two ranges that have a block in common, only the first one has an element for it. A
-// range that has ports of another one, and comes after it, has one of its ends.
+// planBlocks plans the blocks of ranges that stay. Their elements depend on the other ranges at the
+// address. If two ranges have a block in common, only the first one has an element for the block.
+// If a later range has ports of another range, the later one has one of the ends of that range.
 func (pl *Planner) planBlocks(c *servicemodel.ChangeSet, t *TablePlan) {
 	var stay []servicemodel.FrontendKey
 	note := func(l ...*servicemodel.Frontend) {

@@ -14,13 +14,13 @@ func (pl *Planner) Removes(c *servicemodel.ChangeSet) bool {
 	return c.New.Rules().MasqueradeMark == 0
 }
 
-// Removal plans to delete the elements that are drift from tables of another layout. If no
-// frontends are left, it plans to delete the tables.
+// Removal plans the deletion of the elements in the drift of tables of another layout. If no
+// frontends are left, it plans the deletion of the tables.
 func (pl *Planner) Removal(left int) *Plan {
 	p := &Plan{Table: pl.Table, Have: pl.Version, Next: pl.Version.Next(false, pl.Version.Home,
 		pl.FirstEpoch, pl.Version.Unswept, false)}
 	if left == 0 {
-		p.Next.Home = nil // the epoch goes with its table
+		p.Next.Home = nil // the epoch is removed with its table
 	}
 	for _, have := range pl.Tables {
 		if !have.Exists {

@@ -7,15 +7,15 @@ import (
 	"github.com/kernlb/kernlb/nftables/internal/form"
 )
 
-// reshape rewrites the chains whose rules the present needs change. Sets that no rule needs any
-// more are deleted.
+// reshape rewrites the chains whose rules the current needs change. It deletes sets that no rule
+// needs any more.
 func (pl *Planner) reshape(p *Plan, t *TablePlan, leaves []string) {
 	t.needAll(p.Changes.New)
 	t.need.Uses |= t.Have.ahead
 	t.need.Leaves = slices.DeleteFunc(slices.Clone(leaves), func(name string) bool {
 		return pl.Owning == nil && !t.leadsTo(name)
 	})
-	if pl.Owning != nil { // nothing tells what other owners need
+	if pl.Owning != nil { // the needs of other owners are unknown
 		t.need.Add(&t.Have.Shape)
 	}
 	old := t.Sets
@@ -23,7 +23,7 @@ func (pl *Planner) reshape(p *Plan, t *TablePlan, leaves []string) {
 	t.NewSets, t.goneSets = missing(t.Sets, old), missing(old, t.Sets)
 	for _, s := range t.goneSets {
 		// Deleting a set deletes its elements. But a chain cannot be deleted while elements of a
-		// set that goes lead to it (before Linux 6.4, nft_map_deactivate).
+		// deleted set refer to it (before Linux 6.4, nft_map_deactivate).
 		if !s.LeadsToChains() {
 			delete(t.Ops, s.Name)
 		}
@@ -50,8 +50,7 @@ func missing(from, in []*nft.Set) []*nft.Set {
 	})
 }
 
-// changedChains returns the chains of a program that an old program does not have, or has with
-// other rules.
+// changedChains returns the new and changed chains of a program.
 func changedChains(old, new nft.Program) nft.Program {
 	hashes := make(map[string][]uint64, len(old))
 	for _, c := range old {

@@ -10,24 +10,24 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Sweep is the work left to Settle by all commits since the last sweep ended: which clients must be
-// forgotten.
+// Sweep is the work left to Settle by all commits since the last sweep ended: the clients to
+// forget.
 type Sweep struct {
-	Table *servicemodel.Table // what the kernel holds
+	Table *servicemodel.Table // the state of the kernel
 	Of    [len(nft.Families)]familySweep
-	// Reading is the reading of the maps that is under way, if there is one.
+	// Reading is the current reading of the maps, or nil.
 	Reading *MapsReading
 	// aimed is the table that the forgets were last compared with.
 	aimed *servicemodel.Table
-	// Tries is how often the maps were read without any progress.
+	// Tries is the number of readings of the maps without progress.
 	Tries int
 }
 
 // MapsReading is one reading of all maps of remembered clients, map by map.
 type MapsReading struct {
-	Done time.Time // the kernel was done with the packets of this time when the reading began
-	// Groups are the groups of maps of each family that the reading began with, and left are the
-	// maps that it has not read yet.
+	Done time.Time // the kernel had processed the packets of this time when the reading began
+	// Groups are the groups of maps of each family when the reading began. Left are the maps that
+	// are not read yet.
 	Groups [len(nft.Families)][]string
 	Left   []ClientsMap
 }
@@ -38,15 +38,16 @@ type ClientsMap struct {
 	Group          string
 }
 
-// AllOthers is the key of no frontend.
+// AllOthers stands for all frontends without their own key in a sweep. It is the key of no
+// frontend.
 var AllOthers servicemodel.FrontendKey
 
 // familySweep is the part of a sweep in the table of one family.
 type familySweep struct {
-	// ByKey says which clients of each frontend to forget, commit by commit. With the key
-	// allOthers it says to forget all clients of all other frontends.
+	// ByKey says which clients of each frontend to forget, commit by commit. The key AllOthers
+	// means all clients of all other frontends.
 	ByKey map[servicemodel.FrontendKey][]*Forget
-	// Learnt is how many packets had been learnt before the last reading, and sure says that the
+	// Learnt is the number of packets that were learnt before the last reading. Sure says that the
 	// reading saw all entries.
 	Learnt uint64
 	Sure   bool
@@ -60,8 +61,8 @@ func NewSweep(t *servicemodel.Table) *Sweep {
 	return s
 }
 
-// SweepAll returns a sweep for unknown changes. It keeps a client only if every client may have its
-// endpoint.
+// SweepAll returns a sweep for unknown changes. It keeps only clients whose endpoint every client
+// may have.
 func SweepAll(t *servicemodel.Table) *Sweep {
 	s, now := NewSweep(t), time.Now()
 	for fe := range t.Frontends() {
@@ -77,7 +78,7 @@ func SweepAll(t *servicemodel.Table) *Sweep {
 }
 
 // After returns the sweep after a plan that was committed now. It includes the work that was left
-// before.
+// from before.
 func (s *Sweep) After(p *Plan, now time.Time) *Sweep {
 	switch {
 	case s == nil && p.Have.Unswept, p.spares(): // nothing tells what the clients were given
@@ -91,7 +92,7 @@ func (s *Sweep) After(p *Plan, now time.Time) *Sweep {
 		s.add(f, now)
 	}
 	for i, t := range p.Tables {
-		if t.Program != nil { // its counters begin at zero
+		if t.Program != nil { // the counters of new rules begin at zero
 			s.Of[i].Sure = false
 		}
 	}
@@ -107,7 +108,7 @@ func (s *Sweep) add(f Forget, now time.Time) {
 	fs.ByKey[key], s.Tries = append(fs.ByKey[key], &f), 0
 }
 
-// Pending calls fn with everything in a family that is left to forget.
+// Pending calls fn with each Forget that is left in a family.
 func (s *familySweep) Pending(fn func(*Forget)) {
 	for _, list := range s.ByKey {
 		for _, f := range list {
@@ -116,7 +117,7 @@ func (s *familySweep) Pending(fn func(*Forget)) {
 	}
 }
 
-// Drop removes everything in a family that is forgotten.
+// Drop removes each Forget of a family for which done returns true.
 func (s *Sweep) Drop(i int, done func(*Forget) bool) {
 	fs := &s.Of[i]
 	for key, list := range fs.ByKey {
@@ -145,7 +146,7 @@ func (s *Sweep) Oldest() (at time.Time, left bool) {
 	return at, left
 }
 
-// Aim compares what is left to forget with the table, unless it did that before.
+// Aim compares the pending forgets with the table, unless it already did.
 func (s *Sweep) Aim() {
 	if s.aimed == s.Table {
 		return
@@ -158,8 +159,8 @@ func (s *Sweep) Aim() {
 	}
 }
 
-// aim finds out which endpoints the clients of a frontend, or of a whole service, may have with the
-// table t.
+// aim determines the endpoints that the clients of a frontend, or of a whole service, may have with
+// the table t.
 func aim(list []*Forget, t *servicemodel.Table) {
 	first, all, about := list[0].Frontend, false, map[netip.AddrPort]bool{}
 	byAddress := first != nil && (first.AffinityService || first.Key.EndPort != 0)
@@ -228,7 +229,7 @@ func poolsOfClients(t *servicemodel.Table, of *servicemodel.Frontend) (l [2][]*s
 	return l
 }
 
-// Takes reports whether an entry of an affinity map must go, and notes that it was found.
+// Takes reports whether an entry of an affinity map must be deleted, and records that it was found.
 func (s *Sweep) Takes(f *nft.Family, group string, e nft.Elem) (takes bool) {
 	key, ep, ok := form.ClientEntry(f, group, e)
 	if !ok {

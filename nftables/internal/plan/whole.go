@@ -19,7 +19,7 @@ func (pl *Planner) planWhole(p *Plan, t *TablePlan) {
 		pl.Writer.Elements(p.Changes.New, fe, t.add)
 	}
 	for _, set := range form.AddressSets {
-		if pl.Owning == nil { // with owning set, the index of owners counts them
+		if pl.Owning == nil { // with Owning set, the index of owners counts them
 			for a := range form.AddressesOf(p.Changes.New, t.Family, set) {
 				pl.Writer.Address(set, a, t.add)
 			}
@@ -36,9 +36,9 @@ func (pl *Planner) planWhole(p *Plan, t *TablePlan) {
 	}
 }
 
-// planRenewal plans which objects of a table go before its contents are written anew. The user's
-// chains stay. So do sets of the right type and size, which are emptied, because rules of the user
-// may ask them, and maps of remembered clients, which keep these.
+// planRenewal plans which objects of a table are removed before its contents are replaced. Chains
+// of the user stay. Sets of the right type and size also stay, because rules of the user may use
+// them; they are emptied. Maps of remembered clients stay with their clients.
 func (t *TablePlan) planRenewal(have form.Version) {
 	held, right := t.Have.Held, map[string]bool{}
 	t.spare = map[string]bool{}

@@ -22,10 +22,10 @@ func (p *Plan) Stats() backends.Stats {
 	return backends.Stats{Messages: b.Len(), Bytes: len(b.Bytes()), Elements: elements}
 }
 
-// programMessages is roughly the number of messages for a table and its program.
+// programMessages is the approximate number of messages for a table and its program.
 const programMessages = 64
 
-// KeptBatch is how many bytes of memory a batch may keep for the next one.
+// KeptBatch limits the memory in bytes that a batch keeps for the next one.
 const KeptBatch = 1 << 20
 
 // Load counts the elements that the plan adds and deletes, and their bytes.
@@ -40,7 +40,7 @@ func (p *Plan) Load() (elements, bytes int) {
 	return elements, bytes
 }
 
-// Writers are the writers of all tables. One writer numbers all anonymous sets of its table.
+// Writers are the writers of all tables. The writer of a table numbers all its anonymous sets.
 type Writers map[*nft.Family]nft.Writer
 
 // Encode appends the plan to a batch.
@@ -83,9 +83,9 @@ func (p *Plan) String() string {
 	return b.String()
 }
 
-// Write writes the next number of the version, the plans of all tables, and the next epoch if one
-// begins. The number comes first, even if the epoch ends or its table is deleted, because this
-// message fails if another writer has committed.
+// Write writes the next number of the version, the plans of all tables, and the next epoch if it
+// begins. The number comes first, even if the epoch ends or its table is deleted: the message with
+// the number fails if another writer has committed.
 func (p *Plan) Write(to Writers) {
 	if p.Empty() {
 		return
@@ -101,8 +101,8 @@ func (p *Plan) Write(to Writers) {
 		}
 	}
 
-	// The base chains of new tables come last, because packets meet a table from then on. A
-	// large new instance is written in steps.
+	// The base chains of new tables come last, because packets meet a table as soon as it has base
+	// chains. A large new instance is written in steps.
 	for _, t := range p.Tables {
 		if t.Create {
 			_, base := t.Program.Base()
@@ -121,7 +121,7 @@ func (p *Plan) Write(to Writers) {
 	w.Elements(nft.Add, form.VersionSet(next.Epoch), next.Elem(next.Number))
 }
 
-// write writes the plan of one table, except the base chains of a new one.
+// write writes the plan of one table, except the base chains of a new table.
 func (t *TablePlan) write(w nft.Writer) {
 	if t.rebuild {
 		w.DeleteTable()
@@ -136,7 +136,7 @@ func (t *TablePlan) write(w nft.Writer) {
 		w.AddSet(s)
 	}
 
-	// When a chain begins to ask a map, the kernel walks all elements of the map
+	// When a chain begins to use a map, the kernel walks all elements of the map
 	// (nf_tables_bind_set). So the rules come before the elements.
 	if t.Program != nil || t.goneChains != nil {
 		t.writeProgram(w)
@@ -170,8 +170,8 @@ func (t *TablePlan) write(w nft.Writer) {
 	}
 }
 
-// writeRenewal deletes the rules, elements and objects that a table holds, except what stays.
-// Objects of the same names can come afterwards, in the same transaction.
+// writeRenewal deletes the rules, elements and objects of a table, except the ones to keep. Later
+// messages of the same transaction can create objects with the same names.
 func (t *TablePlan) writeRenewal(w nft.Writer) {
 	for _, name := range slices.Sorted(maps.Keys(t.Have.Held.Chains)) {
 		if !t.Hooks.IsUsers(name) || slices.Contains(t.goneChains, name) {
@@ -190,8 +190,8 @@ func (t *TablePlan) writeRenewal(w nft.Writer) {
 	}
 }
 
-// writeProgram replaces the chains and rules by the new program. The chains that are no longer
-// needed are deleted later, when no element leads to them any more.
+// writeProgram replaces the chains and rules by the new program. Chains that are no longer needed
+// are deleted later, after the last element that refers to them.
 func (t *TablePlan) writeProgram(w nft.Writer) {
 	if t.Create {
 		others, _ := t.Program.Base()
