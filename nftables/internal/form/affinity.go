@@ -15,7 +15,7 @@ import (
 // Affinity is a kind of session affinity that some frontends have.
 type Affinity struct {
 	Seconds uint32
-	Bits    uint8 // how many bits of an address identify a client, 0 for all
+	Bits    uint8 // the number of leading bits of an address that identify a client, 0 for all
 	Whole   bool  // a client has one endpoint address at all ports of a service
 }
 
@@ -35,13 +35,13 @@ func (a Affinity) Compare(o Affinity) int {
 		cmp.Compare(a.Seconds, o.Seconds))
 }
 
-// Words in the names of sets and chains of an affinity.
+// Parts of the names of the sets and chains of an affinity.
 const (
 	wordBits  = "-by-"
 	wordWhole = "-whole"
 )
 
-// by is the part of a name that says how a client is identified.
+// by is the part of a name that gives the bits of a client's address.
 func (a Affinity) by() string {
 	if a.Bits == 0 {
 		return ""
@@ -68,12 +68,12 @@ func ParseAffinity(name string) (a Affinity, ok bool) {
 	return a, n > 0 && a.name() == name
 }
 
-// Clients are remembered in groups of maps. A hash of the client's leading bits selects the map in
-// its group: see [AffinityMap].
+// Each group of maps remembers clients. A hash of the client's leading bits selects the map in the
+// group: see [AffinityMap].
 const (
-	GroupClients = "affinity" // by the leading bits of a client's address, and frontend
-	// The same for outside clients of frontends at which they have other endpoints than pods and
-	// the host, if prefixes are remembered: their addresses may be in the same prefix.
+	GroupClients = "affinity" // by the leading bits of a client's address, and by frontend
+	// The same key, for outside clients that get other endpoints than pods and the host, if
+	// prefixes are remembered: a prefix may contain clients of both kinds.
 	groupOutside  = "affinity-external"
 	GroupServices = "affinity-services" // by client and service
 	groupRanges   = "affinity-ranges"   // by client and frontend at a range of ports
@@ -87,17 +87,17 @@ func (a Affinity) Group() string {
 	return GroupClients
 }
 
-// Clients are remembered in groups of maps, each with affinityMaps maps. A hash of the client's
-// address selects the map. When an endpoint leaves, all maps are read, and other commits wait for
-// one map at most. The kernel walks a map from its beginning for each 32 KiB that it returns
-// (nft_rhash_walk), so many small maps are also read several times faster than one large map.
+// A group has AffinityMaps maps. A hash of the client's address selects the map. When an endpoint
+// is removed, all maps are read, and other commits wait for one map at most. The kernel walks a map
+// from its beginning for each 32 KiB that it returns (nft_rhash_walk), so many small maps are also
+// read several times faster than one large map.
 const (
 	AffinityMaps = 64
-	// seed of the hash: the rules that look up and the rules that learn must use the same
+	// the seed of the hash: the rules that look up and the rules that learn must use the same seed
 	affinitySeed = 0x6b6c62
-	// AffinitySize is how many clients one map remembers at once, all services together. If a map
-	// is full, further clients are not remembered. Without a size, the kernel would stop at 65,535
-	// (nft_dynset.c).
+	// AffinitySize is the number of clients that one map remembers at once, of all services
+	// together. If a map is full, further clients are not remembered. Without a size, the kernel
+	// would stop at 65,535 (nft_dynset.c).
 	AffinitySize = 1 << 12
 )
 
@@ -109,20 +109,20 @@ func AffinityMap(group string, i int) string { return group + "-" + strconv.Itoa
 
 func affinityName(k *Kind, a Affinity) string { return k.Prefix + SetAffinity + a.name() }
 
-// ServiceID stands for a service in the map of whole services. It has the form of an address. Two
-// services with one number would share their clients' endpoints, as far as they have the same ones.
+// ServiceID stands for a service in the map of whole services. It has the form of an address. If
+// two services had the same ID, a client of both could get only endpoints that both services have.
 func ServiceID(of servicemodel.Name, f *nft.Family) netip.Addr {
 	sum := sha256.Sum256([]byte(of.String()))
 	a, _ := netip.AddrFromSlice(sum[:f.AddrLen])
 	return a
 }
 
-// setByAddress is the end of the name of a map from a frontend with a whole service's affinity, and
-// an endpoint address, to the endpoint.
+// setByAddress is the end of the name of a map whose key is a frontend with a whole service's
+// affinity and an endpoint address, and whose value is the endpoint.
 const setByAddress = "-by-address"
 
-// ClientsOf returns the key under which the clients of a frontend are forgotten: its own, or for
-// the clients of a whole service the service's number, without protocol and port.
+// ClientsOf returns the key under which the clients of a frontend are forgotten: the frontend's key
+// or, for the clients of a whole service, the service's ID without protocol and port.
 func ClientsOf(fe *servicemodel.Frontend) servicemodel.FrontendKey {
 	if fe.AffinityService {
 		f := nft.Families[nft.FamilyIndex(fe.Key.Addr)]
@@ -132,8 +132,8 @@ func ClientsOf(fe *servicemodel.Frontend) servicemodel.FrontendKey {
 	return fe.Key
 }
 
-// ClientEntry decodes an entry of an affinity map. Its key has the client's address and those of a
-// frontend, or the number of a service.
+// ClientEntry decodes an entry of an affinity map. The key of the entry has the client's address
+// and the key of a frontend or the ID of a service.
 func ClientEntry(f *nft.Family, group string, e nft.Elem) (key servicemodel.FrontendKey,
 	ep netip.AddrPort, ok bool) {
 	r, d := nft.Reader{Bytes: e.Key}, nft.Reader{Bytes: e.Data}

@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// builder makes the rules of one family.
+// builder builds the rules of one family.
 type builder struct {
 	nft.Program
 	at    *Hooks
@@ -22,7 +22,7 @@ func (b *builder) affinity() bool { return len(b.shape.Affinity) > 0 }
 
 // frontend selects the key of a frontend of a kind from the packet.
 func (b *builder) frontend(k *Kind) nft.Concat {
-	if k == KindRange { // which the destination keeps
+	if k == KindRange { // the packet's destination holds the range
 		return nft.Concat{b.f.CTDaddr, nft.L4Proto, b.f.Daddr}
 	}
 	return b.f.Frontend(k == KindNodePort)
@@ -58,8 +58,8 @@ func (b *builder) original() (service, nodePort nft.Concat) {
 }
 
 // withPorts matches the protocols that have ports. Without it, nft 1.0.6 cannot load a
-// concatenation with ct proto-dst from text. The protocols are an anonymous set, because from
-// another set nft does not learn the types that it needs.
+// concatenation with ct proto-dst from text. The protocols are an anonymous set, because a named
+// set would not give nft the types that it needs.
 var withPorts = nft.CTProtocol(servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP)
 
 // loopback lists the loopback addresses at which node ports answer. They answer only this host.
@@ -79,8 +79,8 @@ func (b *builder) nodeAddress(p netip.Prefix) nft.Rule {
 	return r
 }
 
-// nodePorts matches packets to the addresses at which node ports answer. The guard drops packets
-// from elsewhere to loopback addresses.
+// nodePorts matches packets to the addresses at which node ports answer. The guard drops packets to
+// loopback addresses from other hosts.
 func (b *builder) nodePorts() (l []nft.Rule) {
 	for _, p := range b.f.Own(b.rules.NodePorts) {
 		l = append(l, b.nodeAddress(p))
@@ -97,8 +97,8 @@ func (b *builder) forbidden(k *Kind) nft.Rule {
 	return nft.Join(key.In(k.SetRestricted()), key.With(b.f.Saddr).NotIn(k.SetSources()))
 }
 
-// ours lists matches of flows that were sent to frontends of this instance. Only the address of a
-// flow to a range is compared.
+// ours returns matches for flows that were sent to frontends of this instance. For a flow to a
+// range, only the address is compared.
 func (b *builder) ours() []nft.Rule {
 	service, nodePort := b.original()
 	l := []nft.Rule{service.In(KindService.Registry), nodePort.In(KindNodePort.Registry)}

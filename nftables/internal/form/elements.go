@@ -19,7 +19,7 @@ func (w *Writer) Elements(t *servicemodel.Table, fe *servicemodel.Frontend, to S
 }
 
 // Pool writes the elements that differ between the pools of a frontend before and after a change:
-// was of old, and is of new.
+// was is the pool of old, and is the pool of new.
 func (w *Writer) Pool(old, new *servicemodel.Frontend, outside bool, was, is *servicemodel.Pool,
 	del, add Sink) {
 	w.slots(new, outside, was, is, del, add)
@@ -32,7 +32,7 @@ func (w *Writer) Pool(old, new *servicemodel.Frontend, outside bool, was, is *se
 	w.ByAddress(new, outside, was, is, del, add)
 }
 
-// Frontend writes all elements of fe, except those of its pools' endpoints, of its blocks
+// Frontend writes all elements of fe, except the elements of its pools' endpoints, of its blocks
 // and of its port.
 func (w *Writer) Frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to Sink) {
 	k := KindOf(fe.Key)
@@ -80,8 +80,8 @@ func (w *Writer) PoolVerdict(fe *servicemodel.Frontend, outside bool, p *service
 	w.verdict(fe, outside, p, to)
 }
 
-// verdict writes the elements that decide about packets from inside or outside: in sets, or in the
-// map that leads to a pool's chain.
+// verdict writes the elements that decide about packets from inside or outside: elements of sets,
+// or of the map that sends packets to a pool's chain.
 func (w *Writer) verdict(fe *servicemodel.Frontend, outside bool, p *servicemodel.Pool, to Sink) {
 	k, v, over := KindOf(fe.Key), fe.Internal, SetOver
 	if outside {
@@ -110,7 +110,7 @@ func (w *Writer) verdict(fe *servicemodel.Frontend, outside bool, p *servicemode
 	}
 }
 
-// scheduled writes the element that leads packets to a frontend to the chain of its pool.
+// scheduled writes the element that sends packets to a frontend to the chain of its pool.
 func (w *Writer) scheduled(fe *servicemodel.Frontend, outside bool, p *servicemodel.Pool, to Sink) {
 	k := KindOf(fe.Key)
 	l := leafOf(k, outside, p)
@@ -130,7 +130,7 @@ func (w *Writer) sources(fe *servicemodel.Frontend, to Sink) {
 
 // slots writes the elements that differ between the slots of the pools old and new, in the maps of
 // fe's internal or external endpoints. An endpoint of weight w has w elements, unless the scheduler
-// needs others.
+// needs a different number.
 func (w *Writer) slots(fe *servicemodel.Frontend, outside bool, old, new *servicemodel.Pool, del,
 	add Sink) {
 	if old == nil && new == nil {

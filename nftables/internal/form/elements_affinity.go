@@ -19,8 +19,8 @@ func (w *Writer) affinity(fe *servicemodel.Frontend, to Sink) {
 	to(w.names.get(KindOf(fe.Key).Prefix, SetAffinity+affinityOf(fe).name(), -1), e)
 }
 
-// ByAddress writes the elements that differ between the pools old and new, and that lead from the
-// frontend of a whole service and the addresses of endpoints to these endpoints.
+// ByAddress writes the elements that differ between the pools old and new in the map of endpoints
+// by address. The frontend has the affinity of a whole service.
 func (w *Writer) ByAddress(fe *servicemodel.Frontend, outside bool, old, new *servicemodel.Pool,
 	del, add Sink) {
 	if old == nil && new == nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Blocks writes the elements by which packets find a range of t: its blocks, except those in ranges
-// that come before it, and its address if it is the first range there.
+// Blocks writes the elements by which packets find a range of t. These are the blocks of the range,
+// except blocks of preceding ranges, and the address if the range is the first one there.
 func (w *Writer) Blocks(t *servicemodel.Table, fe *servicemodel.Frontend, to Sink) {
 	k := fe.Key
 	if k.EndPort == 0 {

@@ -11,14 +11,14 @@ import (
 )
 
 // Entry is an element of a pool in its map. If the elements do not show the slot or the weight of
-// an endpoint, the comment of the endpoint's first element says it.
+// an endpoint, the comment of the endpoint's first element contains it.
 type Entry struct {
 	Endpoint netip.AddrPort
 	weight   uint16 // 0 if the comment has none
 	Slot     int32  // -1 if the comment has none
 }
 
-// comment is the comment of the entry. The first one of a pool can name the scheduler.
+// comment is the comment of the entry. The first entry of a pool can name the scheduler.
 func (e *Entry) comment(named bool, p *servicemodel.Pool) string {
 	var l []string
 	if named {
@@ -69,8 +69,8 @@ func ParseEntry(ep netip.AddrPort, comment string) (e Entry, s servicemodel.Sche
 	return e, s
 }
 
-// unitsFrom adds the slots and units that entries describe to a pool. It returns nil if no pool has
-// these units.
+// unitsFrom adds the slots and units that entries describe to a pool. It returns nil if the result
+// is not a valid pool.
 func unitsFrom(p *servicemodel.Pool, l []Entry) *servicemodel.Pool {
 	slot := map[netip.AddrPort]int32{}
 	for _, e := range l {
@@ -101,7 +101,7 @@ func unitsFrom(p *servicemodel.Pool, l []Entry) *servicemodel.Pool {
 }
 
 // PoolFrom returns the pool that the entries in the map of a way describe, or nil. A later check
-// compares all entries with those of the pool.
+// compares all entries with the entries of the pool.
 func PoolFrom(id servicemodel.PoolID, s servicemodel.Scheduler, l []Entry,
 	in Feature) *servicemodel.Pool {
 	p := &servicemodel.Pool{ID: id, Scheduler: s}
@@ -144,11 +144,11 @@ type maglevTable struct {
 type entries struct {
 	now   Entry
 	slots []servicemodel.Slot // the slots that are left; with a table, all slots
-	taken uint16              // how many elements of the first slot were returned
+	taken uint16              // the number of elements of the first slot that were returned
 	once  bool                // each slot has one element, whatever its weight
-	table []uint16            // what is left of the table of Maglev
-	units []int32             // what is left of the units of a hash
-	seen  []bool              // which slots have had an entry, with a table or units
+	table []uint16            // the rest of the table of Maglev
+	units []int32             // the rest of the units of a hash
+	seen  []bool              // the slots that have had an entry, with a table or units
 }
 
 // next moves to the next entry. At a hole, the endpoint is invalid. It returns false at the end.
@@ -185,7 +185,7 @@ func (l *entries) next() bool {
 	return true
 }
 
-// noted returns the weight for a comment, which leaves out the weight 1.
+// noted returns the weight to write into a comment. Comments leave out the weight 1.
 func noted(weight uint16) uint16 {
 	if weight == 1 {
 		return 0

@@ -19,7 +19,7 @@ func FrontendsOf(t *servicemodel.Table, f *nft.Family) iter.Seq[*servicemodel.Fr
 	}
 }
 
-// AddressesOf yields the addresses of one family that belong into a set.
+// AddressesOf yields the addresses of one family that belong in a set.
 func AddressesOf(t *servicemodel.Table, f *nft.Family, set string) iter.Seq[netip.Addr] {
 	all := t.ClusterIPs()
 	if set == SetHairpins {

@@ -7,8 +7,8 @@ import (
 )
 
 // Priorities (enum nf_ip_hook_priorities in include/uapi/linux/netfilter_ipv4.h). Source ranges are
-// checked just before DNAT, while the destination is still the service's. Clients are learnt just
-// after DNAT.
+// checked just before DNAT, while the destination is still the address of the service. Clients are
+// learnt just after DNAT.
 const (
 	prioSources = prioDNAT - 10
 	prioDNAT    = -100
@@ -17,28 +17,28 @@ const (
 	prioSNAT    = 100
 )
 
-// UserPrefix begins the names of chains that belong to the user. No chain of an instance begins so.
+// UserPrefix begins the names of chains that belong to the user. No chain of an instance has this
+// prefix.
 const UserPrefix = "user-"
 
-// Hooks says where the base chains of an instance are among other programs' base chains, and to
-// which chains of the user they jump.
+// Hooks contains the priorities of the base chains, and the chains of the user to which they jump.
 type Hooks struct {
 	// DNAT, Filter and SNAT are added to the priorities of base chains.
 	DNAT, Filter, SNAT int
 	// Dispatch is the chain of the user to which nat-prerouting and nat-output jump first.
-	// Masquerade is the chain to which nat-postrouting jumps. Empty means none.
+	// Masquerade is the chain to which nat-postrouting jumps. Empty means no chain.
 	Dispatch, Masquerade string
 }
 
-// Own returns the chains of a program without the user's. The instance makes these, and never
-// touches their rules.
+// Own returns the chains of a program except the user's chains. The instance creates the user's
+// chains, and never touches their rules.
 func (h *Hooks) Own(program nft.Program) nft.Program {
 	return slices.DeleteFunc(slices.Clone(program), func(c *nft.ProgramChain) bool {
 		return h.IsUsers(c.Name)
 	})
 }
 
-// IsUsers reports whether a chain is the user's.
+// IsUsers reports whether a chain belongs to the user.
 func (h *Hooks) IsUsers(chain string) bool {
 	return chain != "" && (chain == h.Dispatch || chain == h.Masquerade)
 }

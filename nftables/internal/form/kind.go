@@ -11,48 +11,49 @@ import (
 // Feature is a feature that some services use, or a set of features.
 type Feature uint32
 
-// The features. The first ones are the ways in which schedulers other than random choose endpoints.
+// The features. The first three are the ways in which schedulers other than random choose
+// endpoints.
 const (
 	InTurn          Feature = 1 << iota // by a counter
 	ByHash                              // by a hash, among the slots
 	ByMaglev                            // by a hash, in a table of Maglev
 	StickyNodePorts                     // some node port has session affinity
 	SourceRanges                        // some service restricts sources
-	SplitPools                          // outside clients or the host are separate for some service
-	NotFromPods                         // some frontend is masqueraded unless from a pod
-	LargePools                          // some pool is beyond smallClasses
-	MasqueradeIPs                       // some service gives the source of masqueraded connections
+	SplitPools                          // some service treats outside clients or the host specially
+	NotFromPods                         // some frontend is masqueraded except for pods
+	LargePools                          // some pool is larger than SmallClasses allow
+	MasqueradeIPs                       // some service sets the source of masqueraded connections
 	RangesToPort                        // the endpoints of some range have one port
-	blocks0                             // some range has a block of no bits: see [BlocksOf]
+	blocks0                             // some range has a block of 0 leading bits: see [BlocksOf]
 
 	AtRandom Feature = 0
 	Ranges           = (1<<(BlockBits+1) - 1) * blocks0
 	Ways             = InTurn | ByHash | ByMaglev
 )
 
-// BlockBits is the most leading bits of a block of ports.
+// BlockBits is the maximum number of leading bits of a block of ports.
 const BlockBits = 16
 
-// BlocksOf is the feature of blocks with so many leading bits.
+// BlocksOf is the feature of blocks with this number of leading bits.
 func BlocksOf(bits uint8) Feature { return blocks0 << bits }
 
-// WayNames begin the names of the maps and chains for a way.
+// WayNames are parts of the names of the maps and chains for a way.
 var WayNames = [...]string{InTurn: "-rr", ByHash: "-sh", ByMaglev: "-mh"}
 
 // external is in the names of sets and chains for clients outside.
 const external = "-external"
 
-// Kind is one of the ways by which packets reach frontends. The names of the sets and chains of a
-// kind begin alike.
+// Kind is a kind of frontends, by the keys with which packets find them. The names of the sets and
+// chains of a kind have the same prefix.
 type Kind struct {
 	Prefix   string // "service"
-	outside  string // the prefix for clients outside that have endpoints of their own
+	outside  string // the prefix for outside clients with different endpoints
 	Registry string // the set of all frontends of the kind
 	chain    string // the chain for their packets
 	// noEndpoints is the chain for new packets without an endpoint.
 	noEndpoints string
-	// slotMaps are the names of the maps with the slots of pools, by way. outsideSlotMaps are those
-	// for clients outside.
+	// slotMaps are the names of the maps with the slots of pools, by way. outsideSlotMaps are the
+	// maps for clients outside.
 	slotMaps, outsideSlotMaps [len(WayNames)]string
 }
 
@@ -121,7 +122,7 @@ func (k *Kind) ReadEndpoint(r *nft.Reader, f *nft.Family) netip.AddrPort {
 }
 
 // appendEndpoint appends an endpoint in the form of the maps of the kind. The endpoints of a range
-// have one port or none: see [SetRangePorts].
+// have one common port or no port: see [SetRangePorts].
 func (k *Kind) appendEndpoint(b []byte, ep netip.AddrPort) []byte {
 	if k == KindRange {
 		return nft.AppendAddr(b, ep.Addr())
@@ -166,17 +167,18 @@ const (
 	SetSettings   = "settings"
 	SetClusterIPs = "cluster-ips"
 	SetHairpins   = "hairpins"
-	// SetRangeAddresses has the addresses at which there are ranges.
+	// SetRangeAddresses has the addresses with ranges.
 	SetRangeAddresses = "range-addresses"
-	// SetRangeToPort has the ranges whose endpoints have one port, and SetRangePorts that port.
+	// SetRangeToPort has the ranges whose endpoints have one port, and SetRangePorts has these
+	// ports.
 	SetRangeToPort = "range-to-port"
 	SetRangePorts  = "range-ports"
 	setRestricted  = "restricted"
 	setSources     = "sources"
 )
 
-// SetRestricted is the name of the set of frontends of the kind that only sources may connect to,
-// and SetSources that of the set of these.
+// SetRestricted is the name of the set of frontends of the kind that have source ranges, and
+// SetSources the name of the set of these ranges.
 func (k *Kind) SetRestricted() string { return k.rangePrefix() + setRestricted }
 func (k *Kind) SetSources() string    { return k.rangePrefix() + setSources }
 
@@ -190,5 +192,6 @@ func (k *Kind) rangePrefix() string {
 // AddressSets are the sets of addresses.
 var AddressSets = [2]string{SetClusterIPs, SetHairpins}
 
-// IsAnonymous reports whether a set or chain belongs to a rule. The kernel names these.
+// IsAnonymous reports whether a set or chain belongs to a rule. The kernel chooses the names of
+// such objects.
 func IsAnonymous(name string) bool { return strings.HasPrefix(name, "__") }

@@ -6,9 +6,9 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// SetsOf lists the sets of a table. The sets that are used most come first, because the kernel
-// finds a set by walking the list (nft_set_lookup in nf_tables_api.c). The set of the version is
-// not in the list, because its name changes.
+// SetsOf lists the sets of a table. The most used sets come first, because the kernel finds a set
+// by walking the list (nft_set_lookup in nf_tables_api.c). The set of the version is not in the
+// list, because its name changes.
 func SetsOf(f *nft.Family, s *Shape) []*nft.Set {
 	var l []*nft.Set
 	for _, k := range s.Kinds() {
@@ -66,7 +66,7 @@ func (k *Kind) EndpointMaps(f *nft.Family, s *Shape) (l []*nft.Set) {
 	return l
 }
 
-// Memberships lists the sets that say what happens to the packets of their frontends.
+// Memberships lists the sets that decide about the packets to their frontends.
 func (k *Kind) Memberships(f *nft.Family, s *Shape) []*nft.Set {
 	var l []*nft.Set
 	add := func(name, comment string) {

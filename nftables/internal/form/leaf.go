@@ -12,18 +12,18 @@ import (
 // SetScheduled is the end of the name of a map from frontends to chains.
 const SetScheduled = "-scheduled"
 
-// counters is how many chains of inTurn there can be for each number of slots. Each service port
-// has its own chain and so its own counter, unless the hash of its name is the same as another's.
+// counters is the number of possible chains of InTurn for each number of slots. Each service port
+// has its own chain and so its own counter, unless the hash of its name equals another one.
 const counters = 1 << 10
 
-// Leaf is a chain that chooses an endpoint. The map of verdicts leads to it.
+// Leaf is a chain that chooses an endpoint. Packets reach it through the map of verdicts.
 type Leaf struct {
 	Kind    *Kind
 	Outside bool // for clients outside only
 	Way     Feature
-	port    bool // the hash is also of the client's port
-	Slots   int  // how many there are, or for byHash the next power of two
-	id      int  // for inTurn: the number of the counter
+	port    bool // the hash includes the client's port
+	Slots   int  // the number of slots; for ByHash rounded up to a power of two
+	id      int  // for InTurn: the number of the counter
 }
 
 // leafOf returns the chain for the packets that a frontend of a kind sends to a pool.
@@ -43,7 +43,7 @@ func leafOf(k *Kind, outside bool, p *servicemodel.Pool) Leaf {
 	return l
 }
 
-// SlotMap is the name of the map that the chain asks.
+// SlotMap is the name of the map that the chain uses.
 func (l *Leaf) SlotMap() string { return l.Kind.SlotMap(l.Outside, l.Way) }
 
 const withPort = "port-"
@@ -90,12 +90,12 @@ func ParseLeaf(chain string) (l Leaf, ok bool) {
 	return Leaf{}, false
 }
 
-// Seeds of the hashes. All nodes have the same. A level of [builder.levels] adds its number.
+// Seeds of the hashes, the same on all nodes. A level of [builder.level] adds its number.
 const (
 	SeedMaglev = 0x6b6c6d68
 	SeedHash   = 0x6b6c0000
 )
 
-// Attempts is how often a packet draws in a level that has not all of its slots. The share of a
-// slot there is smaller by less than 2^-attempts of itself.
+// Attempts is the number of draws of a packet in an incomplete level. They reduce the share of a
+// slot there by less than 2^-Attempts of the share.
 const Attempts = 8

@@ -25,9 +25,9 @@ type walker struct {
 	in      map[string]bool // the sets that the packet's frontend is in
 	not     []string        // matches that fail; all others succeed
 	slots   int
-	leaf    *Leaf // the chain of the packet's scheduler, nil if that is the ordinary one
+	leaf    *Leaf // the chain of the packet's scheduler, nil for the ordinary chains
 	lookups float64
-	left    float64 // the share of the packets that came to a draw that leaves out slots
+	left    float64 // the share of the packets that reached a draw that leaves out slots
 }
 
 var (
@@ -36,7 +36,8 @@ var (
 	verdict  = regexp.MustCompile(`(?:^| )(?:(jump|goto) (\S+)|accept|drop|reject|masquerade)`)
 )
 
-// chain follows a share of the packets through a chain, and returns the share that returns from it.
+// chain follows a share of the packets through a chain, and returns the share that returns from the
+// chain.
 func (w *walker) chain(name string, share float64) (back float64) {
 	for _, c := range w.program {
 		if c.Name != name {
@@ -71,7 +72,7 @@ func (w *walker) chain(name string, share float64) (back float64) {
 	return back + share
 }
 
-// rule follows a share through a rule, and returns the share that goes on to the next rule.
+// rule follows a share through a rule, and returns the share that continues with the next rule.
 func (w *walker) rule(text string, share float64) float64 {
 	if m := drawn.FindStringSubmatch(text); m != nil {
 		w.lookups += share
@@ -134,8 +135,8 @@ func (w *walker) matches(text string, share float64) bool {
 	return end == len(text)
 }
 
-// walkerOf follows a packet to a cluster IP with so many slots. large says whether the node has a
-// pool beyond smallClasses.
+// walkerOf follows a packet to a cluster IP with this number of slots. large says whether the node
+// has a pool beyond SmallClasses.
 func walkerOf(slots int, large bool) *walker {
 	s := Shape{}
 	if large {
@@ -144,7 +145,7 @@ func walkerOf(slots int, large bool) *walker {
 	return walkerIn(&s, slots)
 }
 
-// walkerIn is walkerOf for a program of a shape.
+// walkerIn returns a walker for a program of a shape.
 func walkerIn(sh *Shape, slots int) *walker {
 	rules := servicemodel.Rules{MasqueradeMark: 0x1000,
 		NodePorts: []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}}

@@ -12,18 +12,19 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// This file is the index of owners. It lets a program find the objects of one owner among the
-// frontends of thousands of others by asking for elements. The kernel holds three things for that:
+// This file is the index of owners. With it, a program finds the objects of one owner among the
+// frontends of thousands of other owners by asking for elements. For that the kernel has three
+// things:
 //
-// - the map owner-frontends leads from an owner and a number, from 0 on, to a frontend; if that is
-// a range, the map owner-ranges has the number instead;
-// - the set owner-hairpins has an owner with each address that is a hairpin of it;
+// - the map owner-frontends has an owner and a number, from 0 on, as key, and a frontend as value;
+// if the frontend is a range, the map owner-ranges has the number instead;
+// - the set owner-hairpins has an element for each hairpin address of an owner;
 // - an address in hairpins or cluster-ips that several owners need has a comment that counts them:
-// the last of the owners removes the address.
+// the last of these owners removes the address.
 //
-// A commit of parts keeps the index, and notes in the version that the index is whole. A commit of
-// a whole state, which knows no owners, empties it. If the index is empty or does not match the
-// other sets, the next commit of parts reads everything and makes the index anew.
+// A commit of parts keeps the index complete, and notes that in the version. A commit of a whole
+// state, which knows no owners, empties the index. If the index is empty or does not match the
+// other sets, the next commit of parts reads everything and rebuilds the index.
 
 const (
 	SetOwnerFrontends = "owner-frontends"
@@ -83,8 +84,8 @@ type AddrUsers map[netip.Addr]int
 
 const usersWord = " owners"
 
-// UsersElem is the element of an address with so many users. A single user is not written, because
-// the addresses of a whole state have no count either.
+// UsersElem is the element of an address with this number of users. The number 1 is not written,
+// because the addresses of a whole state have no number either.
 func UsersElem(set string, a netip.Addr, users int) nft.Elem {
 	e := nft.Elem{Key: AppendAddrKey(nil, set, a)}
 	if users > 1 {
@@ -93,7 +94,7 @@ func UsersElem(set string, a netip.Addr, users int) nft.Elem {
 	return e
 }
 
-// UsersOf is the inverse of usersElem.
+// UsersOf is the inverse of [UsersElem].
 func UsersOf(e nft.Elem) int {
 	count, ok := strings.CutSuffix(nft.CommentOf(e.UserData), usersWord)
 	if n, err := strconv.ParseUint(count, 10, 31); ok && err == nil && n > 1 {
@@ -116,7 +117,7 @@ func NewOwnership() Ownership {
 		Users:    map[string]AddrUsers{SetClusterIPs: {}, SetHairpins: {}}}
 }
 
-// Parts adds the frontends and addresses that owners hold in t, of one family.
+// Parts adds the frontends and addresses of owners in t, of one family.
 func (o *Ownership) Parts(f *nft.Family, owners []string, t *servicemodel.Table) {
 	own := func(a netip.Addr) bool { return servicemodel.FamilyOf(a) == f.Model }
 	for _, owner := range owners {

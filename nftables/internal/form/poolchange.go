@@ -14,8 +14,8 @@ type poolChange struct {
 	addresses []addressChange
 }
 
-// addressChange is an address whose endpoint differs between two pools: among endpoints with one
-// address, the one with the least port. An invalid endpoint means none.
+// addressChange is an address whose endpoint differs between two pools. If several endpoints have
+// the address, the endpoint with the lowest port counts. An invalid endpoint means no endpoint.
 type addressChange struct{ old, new netip.AddrPort }
 
 // byAddress returns the addresses whose endpoint differs.
@@ -52,7 +52,7 @@ func (c *poolChange) byAddress() []addressChange {
 }
 
 // without returns the endpoints that are in old and not in new. If both pools exist, an endpoint
-// that is also in new is in one of the slots that differ, or did not move.
+// that is also in new did not move or is in one of the slots that differ.
 func without(old, new *servicemodel.Pool) []netip.AddrPort {
 	if new == nil {
 		return EndpointsOf(old)
@@ -69,7 +69,7 @@ func without(old, new *servicemodel.Pool) []netip.AddrPort {
 	})
 }
 
-// EndpointsOf returns the endpoints of a pool; none if it is nil.
+// EndpointsOf returns the endpoints of a pool. A nil pool has no endpoints.
 func EndpointsOf(p *servicemodel.Pool) []netip.AddrPort {
 	if p == nil {
 		return nil

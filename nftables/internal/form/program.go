@@ -27,8 +27,8 @@ func (h *Hooks) Program(f *nft.Family, r servicemodel.Rules, s *Shape) nft.Progr
 	return b.Program
 }
 
-// dispatch makes the chain that finds out whether a packet is for a service. Addresses of services
-// precede node ports, and these precede ranges.
+// dispatch builds the chain that decides whether a packet is for a service. Addresses of services
+// precede node ports, and node ports precede ranges.
 func (b *builder) dispatch() {
 	c := b.Chain("dispatch")
 	c.Add(b.frontend(KindService).In(KindService.Registry), nft.Goto(KindService.chain))

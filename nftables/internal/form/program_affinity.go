@@ -24,9 +24,9 @@ func (b *builder) byClient(addr nft.Selector, a Affinity, code int32, chain stri
 	return nft.JHashVMap(b.f.Prefix(addr, a.Bits), affinitySeed, verdicts)
 }
 
-// remember sends packets of clients that a group remembers to their endpoints, in the chain for the
-// packets to frontends of a kind, or of outside clients to these. Without a prefix, the addresses
-// of outside clients differ from the others, and both are in one group.
+// remember sends packets of clients that a group remembers to their endpoints. c is the chain for
+// the packets to frontends of a kind, or for packets of outside clients to them. Without a prefix,
+// the addresses of outside clients differ from all other clients, and both are in one group.
 func (b *builder) remember(c *nft.ProgramChain, k *Kind, group string) {
 	for _, a := range b.shape.affinityOf(k) {
 		from := group
@@ -47,7 +47,7 @@ func (b *builder) remember(c *nft.ProgramChain, k *Kind, group string) {
 	}
 }
 
-// remembered makes the chains that send a remembered client to its endpoint, unless there are some,
+// remembered builds the chains that send a remembered client to its endpoint, unless they exist,
 // and returns their names without the number of the map.
 func (b *builder) remembered(k *Kind, a Affinity, group string) string {
 	if k == KindNodePort {
@@ -67,11 +67,11 @@ func (b *builder) remembered(k *Kind, a Affinity, group string) string {
 	return name
 }
 
-// given makes the chains that send a packet to the remembered endpoint address of its service,
-// unless there are some, and returns the name of the first one. Rules cannot look up the result of
-// a lookup. So the packet itself keeps results: its destination is first the number of the service,
-// and then the endpoint address. In the end it is what it was, unless the packet is translated.
-// Conntrack knows what it was.
+// given builds the chains that send a packet to the remembered endpoint address of its service,
+// unless they exist, and returns the name of the first chain. Rules cannot look up the result of a
+// lookup. So the packet itself stores results: its destination is first the ID of the service, and
+// then the endpoint address. If the packet is not translated, the last rule restores the
+// destination from conntrack.
 func (b *builder) given(k *Kind, a Affinity) string {
 	name := k.Prefix + chainGiven + a.by()
 	if b.Has(name) {
@@ -89,8 +89,8 @@ func (b *builder) given(k *Kind, a Affinity) string {
 	return name
 }
 
-// byAddress makes the chain that sends a packet to the endpoint whose address it has, unless there
-// is one, and returns the chain's name.
+// byAddress builds the chain that sends a packet to the endpoint with the address in the packet's
+// destination, unless the chain exists, and returns the chain's name.
 func (b *builder) byAddress(k *Kind, outside bool) string {
 	name := PrefixOf(k, outside) + setByAddress
 	if b.Has(name) {
@@ -111,9 +111,9 @@ func (b *builder) byAddress(k *Kind, outside bool) string {
 	return name
 }
 
-// learn makes the chains that remember which endpoint a client was given, for each kind of affinity
-// and each map. The key comes from conntrack's original tuple, and the data from the packet after
-// DNAT. The counter tells Settle whether a client was remembered while it worked.
+// learn builds the chains that remember which endpoint a client was given, for each kind of
+// affinity and each map. The key comes from conntrack's original tuple, and the data from the
+// packet after DNAT. The counter tells Settle whether a client was remembered during its work.
 func (b *builder) learn() {
 	service, nodePort := b.original()
 	var rules []nft.Rule
@@ -126,7 +126,7 @@ func (b *builder) learn() {
 
 		inService, inNodePort := service.In(affinityName(KindService, a)),
 			nodePort.In(affinityName(KindNodePort, a))
-		if a.Whole { // the packet's source keeps the number of the service for a moment
+		if a.Whole { // the packet's source stores the ID of the service for a moment
 			inService = b.f.SetSaddr(service.Map(affinityName(KindService, a)))
 			inNodePort = b.f.SetSaddr(nodePort.Map(affinityName(KindNodePort, a)))
 		}

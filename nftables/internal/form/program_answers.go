@@ -6,23 +6,23 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// newPackets makes the chains for new packets after DNAT. Only packets that were not translated can
-// be to frontends without endpoints, to the other ports of cluster IPs and to unused addresses.
+// newPackets builds the chains for new packets after DNAT. Packets to frontends without endpoints,
+// to the other ports of cluster IPs and to unused addresses are never translated.
 func (b *builder) newPackets() {
 	for _, k := range b.shape.Kinds() {
 		c := b.Chain(k.noEndpoints)
 		c.Add(b.in(k, setDrop), nft.Drop)
 		c.Add(b.in(k, setReject), b.asItWas(k), b.answer(b.rules.NoEndpoints))
 
-		// A commit came while the packet was in the chains of type nat. Its client sends again.
+		// A commit happened while the packet was in the chains of type nat. Its client sends again.
 		c.Add(nft.Drop)
 	}
 
 	translated := func(c *nft.ProgramChain) {
 		if b.affinity() {
 			// Only the first packet of a flow is remembered, because only then was an endpoint just
-			// chosen. Further packets may follow without an answer, such as a SYN that is sent
-			// again, when the endpoint is long gone.
+			// chosen. Further packets of an unanswered flow, such as a repeated SYN, may arrive
+			// long after the endpoint was removed.
 			c.Add(nft.CTStatusDNAT, nft.CTUnconfirmed, nft.Goto(ChainLearn))
 		}
 
@@ -54,7 +54,7 @@ const (
 	chainNew      = "new-packets"
 )
 
-// asItWas makes a packet to a frontend of a kind what it was, if its destination keeps a range.
+// asItWas restores the destination of a packet if the destination stores a range.
 func (b *builder) asItWas(k *Kind) nft.Rule {
 	if k == KindRange {
 		return b.f.ResetDaddr()
@@ -82,7 +82,7 @@ const (
 	chainReset  = "answer-reset"
 )
 
-// reset makes the chain that resets connections, if "reset" is one of the answers.
+// reset builds the chain that resets connections, if "reset" is one of the answers.
 func (b *builder) reset() {
 	if b.rules.NoEndpoints == answerReset || b.rules.Forbidden == answerReset {
 		c := b.Chain(chainReset)

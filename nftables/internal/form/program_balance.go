@@ -13,25 +13,25 @@ const (
 	chainDraw    = "-draw-" // followed by the number of slots of a class
 )
 
-// A draw of a slot finds an endpoint if the pool has a slot of that number. A packet makes so many
-// draws for its class, and passes through the classes so many times. Then at most 2^-18 of a pool's
-// packets come to a draw that favours the first half of its slots.
+// A draw of a slot finds an endpoint if the pool has a slot of that number. A packet makes draws
+// draws for its class, and goes through the classes passes times. Then at most 2^-18 of a pool's
+// packets come to a draw that favours the first half of the pool's slots.
 const (
 	draws  = 4
 	passes = 3
 )
 
-// balances makes the chains that choose an endpoint for the packets to frontends of a kind.
+// balances builds the chains that choose an endpoint for the packets to frontends of a kind.
 func (b *builder) balances(k *Kind) {
-	// A frontend without slot 0 has no endpoints. No other rule finds one.
+	// A frontend without slot 0 has no endpoints: no other rule finds an endpoint for it.
 	b.balance(k, k.Prefix, SetOver, nft.Join(b.asItWas(k), nft.Accept))
 	b.draw(k, k.Prefix)
 	if !b.shape.Has(SplitPools) {
 		return
 	}
 
-	// A commit may have come after the lookup in the set. The frontend's outside clients may now
-	// have the same endpoints as others.
+	// A commit may have happened after the lookup in the set. The frontend's outside clients may
+	// now have the same endpoints as all other clients.
 	outside := k.outside
 	b.balance(k, outside, SetExternalOver, nft.Join(b.in(k, SetSplit), b.asItWas(k), nft.Accept))
 	b.draw(k, outside)
@@ -40,9 +40,9 @@ func (b *builder) balances(k *Kind) {
 	b.choose(c, outside)
 }
 
-// choose makes a packet choose an endpoint. Each lookup sees the latest commit. If a commit comes
-// between two lookups, the packet may find no slot in its class. So it passes through the classes
-// again, as it does after unlucky draws, and at last through a chain that does not depend on the
+// choose makes a packet choose an endpoint. Each lookup sees the latest commit. If a commit happens
+// between two lookups, the packet may find no slot in its class. So it goes through the classes
+// again, as it does after unlucky draws, and finally through a chain that does not depend on the
 // class.
 func (b *builder) choose(c *nft.ProgramChain, prefix string) {
 	for range passes {
@@ -51,8 +51,8 @@ func (b *builder) choose(c *nft.ProgramChain, prefix string) {
 	c.Add(nft.Goto(prefix + chainAny))
 }
 
-// balance makes the chains for the classes. If the frontend is in a set of frontends with more
-// slots, the packet goes on in another chain, named after that set. Otherwise it draws a slot for
+// balance builds the chains for the classes. If the frontend is in a set of frontends with more
+// slots, the packet continues in another chain, named after that set. Otherwise it draws a slot for
 // its class. none is the rule for frontends without endpoints.
 func (b *builder) balance(k *Kind, prefix, over string, none nft.Rule) {
 	classes := b.shape.classes()
@@ -79,13 +79,13 @@ func (b *builder) balance(k *Kind, prefix, over string, none nft.Rule) {
 	}
 }
 
-// smallest makes the end of the chain for the smallest class. A packet to a pool of one slot draws
-// below 2 and then below 1. On average, it asks less so than with one more set.
+// smallest adds the end of the chain for the smallest class. A packet to a pool of one slot draws
+// below 2 and then below 1. On average, this takes fewer lookups than one more set.
 func (b *builder) smallest(c *nft.ProgramChain, k *Kind, prefix string, none nft.Rule) {
 	c.Add(nft.Jump(drawName(prefix, 2)))
 	c.Add(nft.Jump(drawName(prefix, 1)))
 	if b.shape.Has(Ways) {
-		// A commit may come between the two lookups, and change the scheduler.
+		// A commit may happen between the two lookups, and change the scheduler.
 		c.Add(b.frontend(k).VMap(prefix + SetScheduled))
 		c.Add(nft.Jump(drawName(prefix, 1)))
 	}
@@ -93,10 +93,10 @@ func (b *builder) smallest(c *nft.ProgramChain, k *Kind, prefix string, none nft
 	c.Add(none)
 }
 
-// draw makes a chain for each class, which draws one of the slots that a pool of the class can
-// have, and the chain that finds an endpoint of any pool, at last slot 0, each in one lookup. No
-// other rules ask the map, because the kernel checks each new element against each rule that asks
-// its map (nft_add_set_elem).
+// draw builds a chain for each class, which draws one of the slots that a pool of the class can
+// have. It also builds the chain that finds an endpoint in any pool, in the last resort in slot 0.
+// Each draw is one lookup. No other rules use the map, because the kernel checks each new element
+// against each rule that uses its map (nft_add_set_elem).
 func (b *builder) draw(k *Kind, prefix string) {
 	last := b.Chain(prefix + chainAny)
 	for n := MostSlots(b.shape.classes() - 1); n > 0; n /= 2 {
@@ -114,7 +114,7 @@ func (b *builder) draw(k *Kind, prefix string) {
 // drawName is the name of the chain that draws one of n slots.
 func drawName(prefix string, n int) string { return prefix + chainDraw + strconv.Itoa(n) }
 
-// frontends makes the chain for the packets to the frontends of a kind. A connection passes through
+// frontends builds the chain for the packets to the frontends of a kind. A connection goes through
 // it once.
 func (b *builder) frontends(k *Kind) {
 	mark, notPods := nft.MarkOr(b.rules.MasqueradeMark), b.f.NotFromPods(b.rules.LocalPods)

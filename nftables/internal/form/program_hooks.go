@@ -5,7 +5,7 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// users makes a chain of the user if it is configured, and lets other chains jump there.
+// users adds a chain of the user if it is configured, and lets other chains jump to it.
 func (b *builder) users(chain string, from ...*nft.ProgramChain) {
 	if chain == "" {
 		return
@@ -19,7 +19,7 @@ func (b *builder) users(chain string, from ...*nft.ProgramChain) {
 // FilterChains are the base chains that drop and reject new packets to services.
 var FilterChains = [...]string{"filter-input", "filter-forward", "filter-output"}
 
-// baseChains makes the base chains.
+// baseChains builds the base chains.
 func (b *builder) baseChains() {
 	filter := prioFilter + int32(b.at.Filter)
 	if b.shape.Has(SourceRanges) {
@@ -46,12 +46,12 @@ func (b *builder) baseChains() {
 	b.postrouting(b.NAT("nat-postrouting", nft.HookPostrouting, prioSNAT+int32(b.at.SNAT)))
 }
 
-// ChainGuard drops packets from elsewhere to loopback addresses, which the sysctl route_localnet
+// ChainGuard drops packets to loopback addresses from other hosts, which the sysctl route_localnet
 // would let in (CVE-2020-8558). Other instances recognize the guard by this name.
 const ChainGuard = sysctls.GuardChain
 
-// destinations makes the base chains that translate destinations. Only packets of this host are
-// translated at loopback addresses.
+// destinations builds the base chains that translate destinations. At loopback addresses, they
+// translate only packets of this host.
 func (b *builder) destinations() {
 	dnat := prioDNAT + int32(b.at.DNAT)
 	pre := b.NAT("nat-prerouting", nft.HookPrerouting, dnat)
@@ -77,7 +77,7 @@ func (b *builder) sources(c *nft.ProgramChain) {
 	}
 }
 
-// neighbours masquerades connections that leave by the interface by which they came in. The
+// neighbours masquerades connections that leave by the interface by which they arrived. The
 // endpoint is known only after DNAT, and the kernel looks up its interface only in prerouting
 // (nft_fib_validate before Linux 5.13).
 func (b *builder) neighbours(c *nft.ProgramChain) {

@@ -7,14 +7,14 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// LeafChains returns the chains of some leaves, and the chains that they need.
+// LeafChains returns the chains of some leaves, and the chains to which they jump.
 func LeafChains(f *nft.Family, s *Shape, names []string) nft.Program {
 	b := builder{f: f, shape: s}
 	b.leaves(names)
 	return b.Program
 }
 
-// leaves makes the chains of leaves, and the chains that they need.
+// leaves builds the chains of leaves, and the chains to which they jump.
 func (b *builder) leaves(names []string) {
 	for _, name := range names {
 		if l, ok := ParseLeaf(name); ok {
@@ -23,7 +23,7 @@ func (b *builder) leaves(names []string) {
 	}
 }
 
-// leaf makes the chain of a leaf, and the chains that it needs.
+// leaf builds the chain of a leaf, and the chains to which it jumps.
 func (b *builder) leaf(l *Leaf) {
 	c := b.Chain(l.chain())
 	client := nft.Concat{b.f.Saddr}
@@ -43,11 +43,12 @@ func (b *builder) leaf(l *Leaf) {
 	}
 }
 
-// level makes the chain that chooses among the slots from half to 2·half, unless there is one, and
-// returns its name. A draw below half means that a slot below half is chosen: the chain returns,
-// and the next level decides which. A draw of a slot that the pool does not have is repeated with
-// another seed. So each slot has the same chance. A further slot takes 1/(n+1) of the clients, from
-// all others alike. It moves no other client, even if it is the first one in its level.
+// level builds the chain that chooses among the slots from half to 2·half-1, unless the chain
+// exists, and returns its name. A draw below half means that a slot below half is chosen: the chain
+// returns, and the next level chooses the slot. If the pool does not have the drawn slot, the draw
+// is repeated with another seed. So each slot has the same chance. A new slot takes 1/(n+1) of the
+// clients, the same share from each other slot. It moves no other client, even if it is the first
+// slot of its level.
 func (b *builder) level(l *Leaf, half int, client nft.Concat) string {
 	name := l.head() + "level-" + strconv.Itoa(half)
 	if b.Has(name) {

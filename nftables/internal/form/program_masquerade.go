@@ -2,9 +2,9 @@ package form
 
 import "github.com/kernlb/kernlb/internal/nft"
 
-// masquerade makes the chain that masquerades a marked packet that was sent to a frontend of this
+// masquerade builds the chain that masquerades a marked packet that was sent to a frontend of this
 // instance, and clears the mark. The mark alone is not enough: another instance may have the same
-// mark, and the bit may mean something else to other programs (bit 14 is in wg-quick's mark,
+// mark, and other programs may use the bit for something else (bit 14 is in wg-quick's mark,
 // 0xca6c).
 func (b *builder) masquerade() {
 	c, clear := b.Chain(chainMasquerade), nft.MarkXor(b.rules.MasqueradeMark)
@@ -18,8 +18,8 @@ func (b *builder) masquerade() {
 	}
 }
 
-// masqueradeAs makes the chains for frontends that may give the source of masqueraded connections.
-// Ranges are asked for before node ports: the number of a port alone does not say which it is.
+// masqueradeAs builds the chains for frontends that may set the source of masqueraded connections.
+// Ranges precede node ports, because a port number alone does not distinguish the two.
 func (b *builder) masqueradeAs(c *nft.ProgramChain, clear nft.Rule) {
 	service, nodePort := b.original()
 	to := func(k *Kind) nft.Rule { return nft.Goto(k.Prefix + SetMasqIPs) }
@@ -44,8 +44,8 @@ func (b *builder) masqueradeAs(c *nft.ProgramChain, clear nft.Rule) {
 	}
 }
 
-// masqueradeRangeAs makes the chains for packets to addresses with ranges. The packet's source
-// holds the range for one lookup. It is translated afterwards in any case.
+// masqueradeRangeAs builds the chains for packets to addresses with ranges. The packet's source
+// stores the range for one lookup. Afterwards the source is translated in any case.
 func (b *builder) masqueradeRangeAs(to func(*Kind) nft.Rule) {
 	_, nodePort := b.original()
 	c := b.Chain(KindRange.Prefix + SetMasqIPs)

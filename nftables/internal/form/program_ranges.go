@@ -2,7 +2,7 @@ package form
 
 import "github.com/kernlb/kernlb/internal/nft"
 
-// ranges makes the chains of ranges.
+// ranges builds the chains of ranges.
 func (b *builder) ranges() {
 	if !b.shape.Has(Ranges) {
 		return
@@ -30,8 +30,8 @@ func (b *builder) ranges() {
 	}
 }
 
-// learnRanges makes the chains that remember clients of ranges. While they work, the packet's
-// source holds the range. If a node port has the same number, the original destination decides.
+// learnRanges builds the chains that remember clients of ranges. Meanwhile, the packet's source
+// stores the range. If a node port has the same number, the original destination decides.
 func (b *builder) learnRanges() {
 	_, nodePort := b.original()
 	c := b.Chain(chainLearnRanges)

@@ -6,26 +6,26 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// A packet to a range has no frontend of exactly its port. It is asked for only if its address is
+// A packet to a range matches no frontend exactly. Rules look for its range only if its address is
 // in a set of addresses with ranges. There is a map for each number of leading bits that some block
-// of a range has. A packet asks them in turn, the most bits first, for the block that its port is
-// in. So it finds the smallest block, and this is one of the narrowest range: a block of a range
-// contains all blocks of narrower ranges in it. If ranges have one block, only the first of them
-// ([servicemodel.Table.RangesAt]) has an element for it. The same holds if two ranges overlap and
-// none contains the other.
+// of a range has. The rules look up the packet's port in these maps in turn, the most bits first.
+// So they find the smallest block with the port, and this block belongs to the narrowest range: a
+// block of a range contains all blocks of narrower ranges in it. If several ranges have the same
+// block, only the first range ([servicemodel.Table.RangesAt]) has an element for it. The same holds
+// if two ranges overlap and neither contains the other.
 //
-// The data are the first and the last port, in the form of an address. Rules cannot look up the
-// result of a lookup. So the packet's destination keeps the range, until it is translated or made
-// what it was. Conntrack knows what that was: the key of a range is the original destination, the
-// protocol, and the range.
+// The values are the first and the last port, in the form of an address. Rules cannot look up the
+// result of a lookup. So the range is stored in the packet's destination, until the packet is
+// translated or its destination is restored. Conntrack knows the original destination. The key of a
+// range is the original destination, the protocol, and the range.
 //
-// Packets keep their ports, or all endpoints of a range have one port. The maps of endpoints and of
-// clients have addresses alone, because the IPv6 key leaves no room for a port beside them.
+// Either packets keep their ports, or all endpoints of a range have one port. The maps of endpoints
+// and of clients have only addresses, because the IPv6 key leaves no room for a port.
 
-// BlockMap is the name of the map of blocks with so many leading bits.
+// BlockMap is the name of the map of blocks with this number of leading bits.
 func BlockMap(bits uint8) string { return "range-blocks-" + strconv.Itoa(int(bits)) }
 
-// blockBits lists the numbers of leading bits in use, the greatest first.
+// blockBits lists the numbers of leading bits in use, in descending order.
 func (s *Shape) blockBits() (l []uint8) {
 	for bits := BlockBits; bits >= 0; bits-- {
 		if s.Has(BlocksOf(uint8(bits))) {
@@ -79,7 +79,7 @@ func (b *builder) toRanges(c *nft.ProgramChain, to nft.Rule) {
 	}
 }
 
-// toBlocks lets a packet find its range, and go on in another chain.
+// toBlocks lets a packet find its range, and continue in another chain.
 func (b *builder) toBlocks(c *nft.ProgramChain, to string) {
 	for _, bits := range b.shape.blockBits() {
 		key := nft.Concat{nft.PortPrefix(nft.DPort, bits), b.f.Daddr, nft.L4Proto}
@@ -87,24 +87,24 @@ func (b *builder) toBlocks(c *nft.ProgramChain, to string) {
 	}
 }
 
-// setPort adds a rule for translated packets that have another port than the one to which they were
-// sent. A block is found by the port of the packet, because nft cannot list the leading bits of
-// conntrack's.
+// setPort adds a rule that changes the port of translated packets if a range has endpoints with one
+// port. A block is found by the port of the packet, because nft cannot list the leading bits of
+// conntrack's port.
 func (b *builder) setPort(c *nft.ProgramChain, to nft.Rule) {
 	if b.shape.Has(RangesToPort) {
 		c.Add(withPorts, to)
 	}
 }
 
-// butNodePorts ends a chain for packets to node ports.
+// butNodePorts adds rules that end a chain for packets to node ports.
 func (b *builder) butNodePorts(c *nft.ProgramChain) {
 	for _, at := range b.nodePorts() {
 		c.Add(b.frontend(KindNodePort).In(KindNodePort.Registry), at, nft.Return)
 	}
 }
 
-// rangeClient selects the key of a client in the maps of ranges. The key of IPv6 would have no room
-// in the registers for the protocol, but there the range has it.
+// rangeClient selects the key of a client in the maps of ranges. The key of IPv6 leaves no room in
+// the registers for the protocol. For IPv6, the range contains the protocol.
 func (b *builder) rangeClient(client, portRange nft.Selector) nft.Concat {
 	if b.f == nft.IPv6 {
 		return nft.Concat{client, b.f.CTDaddr, portRange}

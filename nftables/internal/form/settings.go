@@ -9,8 +9,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// LayoutNumber is the number of the layout, and part of the settings: see package settings. A
-// change increments it if the same sets and chains then mean something else.
+// LayoutNumber is the number of the layout, and part of the settings: see package rendering. A
+// change increments it if the same sets and chains get a different meaning.
 const LayoutNumber = 4
 
 const settingsHaveFirst = 1 // the number of the first setting
@@ -28,8 +28,8 @@ func (w *Writer) Settings(r servicemodel.Rules, records map[string]string, to Si
 	}
 }
 
-// ParseSettings is the inverse of Settings. It returns the records of any layout, even if the rest
-// is faulty.
+// ParseSettings is the inverse of Settings. It returns the records of any layout, even if the other
+// settings are faulty.
 func ParseSettings(m map[string]*nft.Elem) (rules servicemodel.Rules, records map[string]string,
 	err error) {
 	lines := make([]string, 0, len(m))

@@ -7,18 +7,18 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Shape is the part of a table's program that depends on the services: which features they use. The
+// Shape is the part of a table's program that depends on the services: the features in use. The
 // objects of a feature exist only if some service uses it.
 type Shape struct {
 	Affinity []Affinity // the kinds of session affinity in use, sorted
 	Uses     Feature
-	Leaves   []string // the chains that the maps of verdicts may lead to, sorted
+	Leaves   []string // the chains to which the maps of verdicts may refer, sorted
 }
 
 // Has reports whether any of the features is in use.
 func (s *Shape) Has(f Feature) bool { return s.Uses&f != 0 }
 
-// classes is how many classes the sets of the shape can tell.
+// classes is the number of classes that the sets of the shape distinguish.
 func (s *Shape) classes() int {
 	if s.Has(LargePools) {
 		return AllClasses
@@ -87,7 +87,7 @@ func (s *Shape) affinityOf(k *Kind) []Affinity {
 	switch {
 	case k == KindNodePort && !s.Has(StickyNodePorts), k == KindRange && !s.Has(Ranges):
 		return nil
-	case k == KindRange: // the packet has no room for more
+	case k == KindRange: // the packet has no room for other kinds
 		return slices.DeleteFunc(slices.Clone(s.Affinity), func(a Affinity) bool {
 			return a.Whole || a.Bits > 0
 		})
@@ -111,7 +111,7 @@ func (s *Shape) AffinityGroups() (l []string) {
 	return l
 }
 
-// Insert adds v to a sorted list unless it is there.
+// Insert adds v to a sorted list unless the list contains it.
 func Insert[T any](sorted []T, v T, compare func(a, b T) int) []T {
 	i, ok := slices.BinarySearchFunc(sorted, v, compare)
 	if ok {

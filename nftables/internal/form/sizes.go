@@ -7,17 +7,19 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A pool of at most 2 slots is of class 0, one of at most 4 of class 1, one of at most 8 of class
-// 2, and so on. The sets -over-2, -over-4, -over-8 and so on tell the class of a frontend. A packet
-// asks the sets of even classes in turn: -over-2, -over-8, -over-32. So it passes two classes with
-// each question, the smallest ones first because small pools are usual. One more question tells the
-// two classes apart. A frontend is only in those sets that its packets ask and that lead them to
-// more slots. So one endpoint more or less changes none of the sets, unless the class changes.
+// A pool of at most 2 slots is of class 0, a pool of at most 4 of class 1, a pool of at most 8 of
+// class 2, and so on. The sets -over-2, -over-4, -over-8 and so on show the class of a frontend. A
+// packet is looked up in the sets of even classes in turn: -over-2, -over-8, -over-32. So each
+// lookup excludes two classes, the smallest ones first because small pools are usual. One more
+// lookup distinguishes the last two classes. A frontend is only in the sets that its packets use on
+// this way and whose lookup must succeed. So a new or removed endpoint changes these sets only if
+// the class changes.
 //
-// The sets from -over-128 on exist only while some pool needs them ([Shape]). Without them packets
-// find the same class for all other pools.
+// The sets from -over-128 on exist only while some pool needs them ([Shape]). Without these sets,
+// packets find the same class for all other pools.
 
-// The numbers of classes: all that pools can have (see maxSlots), and those of nearly all nodes.
+// The number of classes that pools can have (see [MaxSlots]), and the number that suffices on
+// nearly all nodes.
 const (
 	AllClasses   = 16
 	SmallClasses = 7
@@ -26,17 +28,17 @@ const (
 // MostSlots is the greatest number of slots in a class.
 func MostSlots(class int) int { return 2 << class }
 
-// ClassOf returns the class of a pool with so many slots.
+// ClassOf returns the class of a pool with this number of slots.
 func ClassOf(slots int) int { return max(bits.Len(uint(max(slots, 1)-1))-1, 0) }
 
-// isOver reports whether the frontends of a class are in the set of those with more slots than
-// another class has.
+// isOver reports whether the frontends of a class are in the set of frontends with more slots than
+// the class than has.
 func isOver(class, than int) bool {
 	return than < class && (than%2 == 0 || than == class-1)
 }
 
-// compared lists the classes for which packets in the chain for a class ask whether their frontends
-// have more slots. The chains for odd classes are the first ones of two classes.
+// compared lists the classes whose sets packets are looked up in, in the chain for a class. The
+// chain for an odd class comes before the chain for the next even class.
 func compared(class int) []int {
 	switch {
 	case class == 0:
@@ -52,10 +54,10 @@ func compared(class int) []int {
 // prefix.
 func OverName(over string, class int) string { return over + strconv.Itoa(MostSlots(class)) }
 
-// MaxSlots bounds the elements of one pool.
+// MaxSlots limits the elements of one pool.
 const MaxSlots = 1 << 16
 
-// SlotCount is the number of elements of a pool: an endpoint of weight w has w of them.
+// SlotCount is the number of elements of a pool: an endpoint of weight w has w elements.
 func SlotCount(p *servicemodel.Pool) int {
 	n := 0
 	for _, s := range p.Slots {

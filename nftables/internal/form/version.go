@@ -11,33 +11,33 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// Version says which state of the instance the kernel holds. The transactions of an instance are
+// Version identifies the state of the instance in the kernel. The transactions of an instance are
 // counted in epochs. Each epoch has a set in the kernel, and each transaction adds the next number
-// to it. If another writer of the instance has committed meanwhile, that number exists already, and
-// the whole transaction fails with EEXIST, or with ENOENT if that writer began another epoch.
-// Commits of other programs do not matter. (The generation of nf_tables belongs to the network
-// namespace: every commit of any program changes it.)
+// to the set. If another writer of the instance has committed first, that number exists already,
+// and the whole transaction fails with EEXIST, or with ENOENT if that writer began another epoch.
+// Commits of other programs to other tables do not matter. (The generation of nf_tables belongs to
+// the network namespace: every commit of any program changes it.)
 //
-// Only the last transaction of an epoch deletes: it deletes the set, and makes the next epoch's.
-// The others do not, because after a commit with a deletion, closing the socket waits for an RCU
-// grace period (nft_rcv_nl_event in net/netfilter/nf_tables_api.c). A program that runs once for
-// each change would wait for it each time.
+// Only the last transaction of an epoch deletes something: it deletes the set, and creates the set
+// of the next epoch. The other transactions delete nothing, because after a commit with a deletion,
+// closing the socket waits for an RCU grace period (nft_rcv_nl_event in
+// net/netfilter/nf_tables_api.c). A program that runs once for each change would wait each time.
 type Version struct {
 	// Home is the family whose table has the set: the first table of a new instance, and another
-	// one after that table was deleted. It is nil if the instance has no version.
+	// table after that table was deleted. It is nil if the instance has no version.
 	Home *nft.Family
 	// Epoch names the set. The first epoch of an instance is random. So tables that were deleted
-	// and made again do not reach an epoch that a running program remembers.
+	// and created again do not reach an epoch that a running program remembers.
 	Epoch uint32
 	// Number counts the transactions of the epoch, from 1 on. Zero means that the instance has no
 	// version.
 	Number uint32
-	// Unswept says that the affinity maps may have clients of endpoints that are gone: a commit
-	// removed endpoints, and its sweep has not ended.
+	// Unswept says that the affinity maps may have clients of removed endpoints: a commit removed
+	// endpoints, and its sweep has not ended.
 	Unswept bool
-	// Owners says that the index of owners is whole.
+	// Owners says that the index of owners is complete.
 	Owners bool
-	// Unfinished says that the tables are being made in several transactions, and that no packet
+	// Unfinished says that the tables are being created in several transactions, and that no packet
 	// meets them yet.
 	Unfinished bool
 }
@@ -52,12 +52,12 @@ const (
 // versionPrefix begins the name of the set of an epoch.
 const versionPrefix = "version-"
 
-// EpochLength is how many transactions an epoch has. A reading dumps as many elements, and a
-// listing shows them. They fit into one datagram.
+// EpochLength is the number of transactions of an epoch. A reading dumps up to this many elements,
+// and a listing shows them. They fit into one datagram.
 const EpochLength = 127
 
-// VersionSet is the set of an epoch. Because it has a size and keys of four bytes, the kernel makes
-// a hash table that is never rehashed (nft_hash_fast_ops in net/netfilter/nft_set_hash.c).
+// VersionSet is the set of an epoch. Because the set has a size and keys of four bytes, the kernel
+// creates a hash table that is never rehashed (nft_hash_fast_ops in net/netfilter/nft_set_hash.c).
 func VersionSet(epoch uint32) *nft.Set {
 	return &nft.Set{Name: VersionName(epoch),
 		Key: []nft.Field{nft.FieldMark}, Size: EpochLength + 1,
@@ -69,7 +69,7 @@ func VersionName(epoch uint32) string {
 	return versionPrefix + hex.EncodeToString(binary.BigEndian.AppendUint32(nil, epoch))
 }
 
-// EpochOf is the inverse of versionSet. It returns false for any other set.
+// EpochOf is the inverse of [VersionSet]. It returns false for any other set.
 func EpochOf(name string, spec nft.SetSpec) (epoch uint32, ok bool) {
 	if !IsVersion(name) {
 		return 0, false
@@ -88,8 +88,8 @@ func IsVersion(name string) bool { return strings.HasPrefix(name, versionPrefix)
 func RandomEpoch() uint32 { return rand.Uint32() }
 
 // Next returns the version after v. A new epoch begins in the table of the family home if the set
-// of the old epoch is full, or if anew says that this set goes with its table. first returns the
-// epoch of an instance without a version.
+// of the old epoch is full, or if anew says that this set is deleted with its table. first returns
+// the epoch of an instance without a version.
 func (v Version) Next(anew bool, home *nft.Family, first func() uint32, unswept,
 	owners bool) Version {
 	n := Version{Home: v.Home, Epoch: v.Epoch, Number: v.Number + 1, Unswept: unswept,
@@ -125,8 +125,8 @@ func (v Version) Elem(number uint32) *nft.ElemList {
 	return l
 }
 
-// VersionOf returns the version in the elements of an epoch's set: the last one. The numbers must
-// be complete, from 1 on.
+// VersionOf returns the version in the elements of an epoch's set: the last number. The numbers
+// must be complete, from 1 on.
 func VersionOf(home *nft.Family, epoch uint32, elems []nft.Elem) (Version, bool) {
 	v, seen := Version{Home: home, Epoch: epoch}, make([]bool, len(elems))
 	for _, e := range elems {

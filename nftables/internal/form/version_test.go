@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// The last element of an epoch is the version. An epoch with gaps is none.
+// The last element of an epoch is the version. An epoch with gaps is no version.
 func TestVersionsAreReadBack(t *testing.T) {
 	t.Parallel()
 	elems := func(marked Version, numbers ...uint32) (l []nft.Elem) {

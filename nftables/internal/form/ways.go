@@ -8,11 +8,11 @@ import (
 )
 
 // A pool whose scheduler is not random has its slots in a map of its scheduler, and not in the
-// ordinary one, and its frontends are in no set that tells a class. A packet to it finds no slot in
-// the ordinary map. Then the map of verdicts "-scheduled" leads it to the chain of its pool's
-// scheduler and size. Packets to other services do not come so far.
+// ordinary map, and its frontends are in no set of a class. A packet to such a pool finds no slot
+// in the ordinary map. Then the map of verdicts "-scheduled" sends it to the chain for the
+// scheduler and size of the pool. Packets to other services find their endpoint before that.
 
-// SchedulerWays are the ways in which the schedulers that nftables has choose endpoints.
+// SchedulerWays are the ways in which the schedulers of nftables choose endpoints.
 var SchedulerWays = map[servicemodel.Scheduler]Feature{
 	servicemodel.SchedulerDefault: AtRandom, servicemodel.Random: AtRandom,
 	servicemodel.RoundRobin: InTurn, servicemodel.WeightedRR: InTurn,
@@ -20,7 +20,7 @@ var SchedulerWays = map[servicemodel.Scheduler]Feature{
 	servicemodel.LeastConn: AtRandom, servicemodel.WeightedLC: AtRandom,
 }
 
-// WayOf returns how a packet chooses among a pool's slots.
+// WayOf returns the way in which a packet chooses among a pool's slots.
 func WayOf(p *servicemodel.Pool) Feature {
 	if p.Scheduler == servicemodel.SchedulerDefault {
 		return AtRandom
@@ -29,10 +29,10 @@ func WayOf(p *servicemodel.Pool) Feature {
 	return SchedulerWays[name]
 }
 
-// This file says which elements a pool has in the map of its scheduler, and which pool has given
-// elements.
+// The following functions compute the elements of a pool in the map of its scheduler.
 
-// EntryCount is the number of elements that a pool has in its map, and of holes between them.
+// EntryCount is the number of elements that a pool has in its map, including holes between
+// elements.
 func EntryCount(p *servicemodel.Pool) int {
 	switch {
 	case WayOf(p) == ByMaglev:
@@ -46,13 +46,13 @@ func EntryCount(p *servicemodel.Pool) int {
 	return SlotCount(p)
 }
 
-// TakesRanges reports whether a range can have a pool: no hash chooses. The registers of the kernel
-// have no room for the input of a hash beside the IPv6 key of a range.
+// TakesRanges reports whether a range can have a pool: no hash may choose the endpoints. Next to
+// the IPv6 key of a range, the registers of the kernel have no room for the input of a hash.
 func TakesRanges(p *servicemodel.Pool) bool {
 	return p == nil || WayOf(p) != ByHash && WayOf(p) != ByMaglev
 }
 
-// RangePort returns the port of all endpoints in the pools of a range, 0 if packets keep their
+// RangePort returns the port of all endpoints in the pools of a range, or 0 if packets keep their
 // ports. It returns false if the ports differ. A nil pool has no endpoints.
 func RangePort(internal, external *servicemodel.Pool) (port uint16, ok bool) {
 	l := slices.Concat(EndpointsOf(internal), EndpointsOf(external))

@@ -8,9 +8,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// This file says which elements stand for a frontend. Only here does the model meet the sets.
+// This file computes the elements of a frontend. Only here does the model meet the sets.
 
-// Sink receives elements, each with the name of its set. It must not keep an element's bytes.
+// Sink receives elements, each with the name of its set. It must not retain an element's bytes.
 type Sink func(set string, e nft.Elem)
 
 // names caches the names of sets that contain a number, so that writing many frontends allocates no
@@ -43,7 +43,8 @@ type Writer struct {
 	key   []byte
 	data  []byte
 	ud    []byte
-	// tables are the last tables of Maglev, and changes the last differences of pools.
+	// tables are the most recent tables of Maglev, and Changes the most recent differences of
+	// pools.
 	tables  [2]maglevTable
 	Changes [4]*poolChange
 }
@@ -75,8 +76,8 @@ func AddressIn(f *nft.Family, set string, e nft.Elem) (netip.Addr, bool) {
 	return a, r.Done()
 }
 
-// PoolChange returns the difference of two pools. The writer keeps the last ones, because the
-// frontends of a service follow one another.
+// PoolChange returns the difference of two pools. The writer caches the most recent differences,
+// because the frontends of a service follow one another.
 func (w *Writer) PoolChange(old, new *servicemodel.Pool) *poolChange {
 	for _, c := range w.Changes {
 		if c != nil && c.old == old && c.new == new {
@@ -105,8 +106,8 @@ func (w *Writer) entriesOf(p *servicemodel.Pool) entries {
 	return l
 }
 
-// maglev returns the table of a pool. It keeps the last two tables, before and after a change,
-// because the frontends of a service follow one another.
+// maglev returns the table of a pool. It caches two tables, from before and after a change, because
+// the frontends of a service follow one another.
 func (w *Writer) maglev(p *servicemodel.Pool) []uint16 {
 	for i := range w.tables {
 		if w.tables[i].of == p {

@@ -1,5 +1,5 @@
-// Package plan makes plans: from a change set, and from what the kernel holds, to the messages of a
-// transaction. It has no connection to the kernel.
+// Package plan turns a change set into the messages of a transaction, given the state of the
+// kernel. It has no connection to the kernel.
 //
 // [Planner.Plan] plans each family's table. It changes the table, or replaces all of its contents.
 // Rare features have their own files: chains for schedulers, the index of owners, and the clients

@@ -15,7 +15,7 @@ import (
 type Table struct {
 	Family *nft.Family
 	form.Skeleton
-	// sets are the sets of the shape, in their order. The first plan makes them.
+	// sets are the sets of the shape, in their order. The first plan fills them in.
 	sets []*nft.Set
 	// Drift are the elements without a meaning, by set. The next commit deletes them.
 	Drift map[string]*nft.ElemList
@@ -25,31 +25,31 @@ type Table struct {
 	ahead form.Feature
 }
 
-// Observed replaces what is known of the table by a reading.
+// Observed replaces the knowledge of the table by a reading.
 func (t *Table) Observed(sk form.Skeleton, drift map[string]*nft.ElemList, index form.Ownership) {
 	t.Skeleton, t.sets, t.Drift, t.Index = sk, nil, drift, index
 }
 
-// Plan is what a commit sends: the changes to each table, in their order, and the version.
+// Plan is the content of a commit: the changes to each table, in their order, and the version.
 type Plan struct {
 	Table   string
 	Changes *servicemodel.ChangeSet
 	Tables  []*TablePlan
-	// Have is the version that the plan is for. Next is the version that it leads to.
+	// Have is the version that the plan is for. Next is the version after the plan.
 	Have, Next form.Version
 	// Forget says which clients are forgotten after the commit. leavesClients says that the maps
-	// may still have some of them.
+	// may still have such clients.
 	Forget        []Forget
 	leavesClients bool
-	// Sysctls are what the commit sets and restores beside the tables.
+	// Sysctls are the sysctls that the commit sets and restores in addition to the tables.
 	Sysctls sysctls.Change
-	// Mark commits a version with another mark even if nothing else changes.
+	// Mark commits a version with different marks even if nothing else changes.
 	Mark bool
 	// anew says that the plan deletes the table that has the version.
 	anew bool
 }
 
-// spares reports whether clients stay in a table whose other contents are written anew.
+// spares reports whether clients stay in a table whose other contents are replaced.
 func (p *Plan) spares() bool {
 	return slices.ContainsFunc(p.Tables, func(t *TablePlan) bool { return len(t.spare) > 0 })
 }
@@ -64,18 +64,18 @@ func (p *Plan) Empty() bool {
 type TablePlan struct {
 	Family *nft.Family
 	Hooks  *form.Hooks // its chains of the user keep their rules
-	// Have is the table as it is, and next its skeleton after the plan.
+	// Have is the present table, and next its skeleton after the plan.
 	Have *Table
 	next form.Skeleton
 	// need is the shape that the changes need, or the shape of all frontends if the program is
 	// written.
 	need form.Shape
-	// rebuild deletes the table first. Renew deletes what the table holds, except the user's chains
-	// and remembered clients. spare are the affinity maps that stay.
+	// rebuild deletes the table first. Renew deletes the contents of the table, except the user's
+	// chains and remembered clients. spare are the affinity maps that stay.
 	rebuild bool
 	Renew   bool
 	spare   map[string]bool
-	// Create creates the table and its sets. Otherwise newSets are added to the existing sets.
+	// Create creates the table and its sets. Otherwise NewSets are added to the existing sets.
 	Create   bool
 	NewSets  []*nft.Set
 	goneSets []*nft.Set
@@ -88,7 +88,7 @@ type TablePlan struct {
 	Ops     map[string]*SetOps
 	// del and add put the deletion and the addition of an element into the plan.
 	del, add form.Sink
-	// leads is the change of how many frontends lead to each leaf.
+	// leads is the change of the number of frontends that refer to each leaf.
 	leads map[string]int
 	// index is the content of the index of owners after the plan.
 	index form.Ownership
@@ -101,7 +101,7 @@ type SetOps struct {
 
 // Empty reports whether the plan leaves the table as it is.
 func (t *TablePlan) Empty() bool {
-	// sets come and go with the rules of a program
+	// sets are added and removed only with the rules of a program
 	return !t.rebuild && !t.Create && t.Program == nil && len(t.Ops) == 0
 }
 
@@ -124,7 +124,7 @@ func newTablePlan(h *form.Hooks, have *Table) *TablePlan {
 	return t
 }
 
-// lead counts an element that leads to a leaf, or that does so no longer.
+// lead counts an added (1) or removed (-1) element that refers to a leaf.
 func (t *TablePlan) lead(e nft.Elem, n int) {
 	if t.leads == nil {
 		t.leads = map[string]int{}
@@ -146,7 +146,7 @@ func (t *TablePlan) OpsOf(set string) *SetOps {
 	return ops
 }
 
-// differ compares elements as they were and as they are, and leaves equal elements alone.
+// differ compares elements before and after the change, and leaves equal elements alone.
 func (t *TablePlan) differ(was, is func(to form.Sink)) {
 	id := func(name string, e nft.Elem) string {
 		return name + "\x00" + string(e.Key) + string(e.KeyEnd)
@@ -171,7 +171,7 @@ func (t *TablePlan) differ(was, is func(to form.Sink)) {
 	})
 }
 
-// leadsTo reports whether a frontend leads to a leaf after the plan.
+// leadsTo reports whether a frontend refers to a leaf after the plan.
 func (t *TablePlan) leadsTo(name string) bool { return t.next.Leads[name]+t.leads[name] > 0 }
 
 // needAll computes the shape that all frontends of the table need.
@@ -182,7 +182,7 @@ func (t *TablePlan) needAll(of *servicemodel.Table) {
 	}
 }
 
-// size sets the sizes of the sets in a table that is written from nothing.
+// size sets the sizes of the sets in a table that is written completely.
 func (t *TablePlan) size(capacity func(n int) uint32) {
 	for _, s := range t.NewSets {
 		if ops := t.Ops[s.Name]; ops != nil && s.Size == 0 && s.Flags&nft.SetInterval == 0 {
