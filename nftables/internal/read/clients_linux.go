@@ -8,9 +8,9 @@ import (
 	"github.com/kernlb/kernlb/nftables/internal/form"
 )
 
-// Learnt reads how often a client was remembered, by the counters of the chains that learn. If
-// another program changes the rules meanwhile, the number is different the next time, and the maps
-// are read once more.
+// Learnt reads the number of times that a client was remembered, from the counters of the chains
+// that learn. If another program changes the rules, the next number differs, and the maps are read
+// once more.
 func (k *Reader) Learnt(ctx context.Context, f *nft.Family, table string) (n uint64,
 	err error) {
 	err = k.About(f, table).Rules(ctx, "", func(rule nft.RuleInfo) error {

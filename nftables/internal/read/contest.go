@@ -11,9 +11,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// contest finds the service ports that count as whole although elements are left over that concern
-// them: more elements of their frontends, or frontends whose comment names the same service port.
-// They no longer count as whole. All their elements, which are as wanted, are left over, too.
+// contest finds service ports that seem whole although leftover elements concern them: additional
+// elements of their frontends, or frontends whose comment names the same service port. These
+// service ports no longer count as whole. All their elements are left over, too, although they are
+// as wanted.
 func (r *Reading) contest(context.Context, *Reading) error {
 	if r.want == nil {
 		return nil
@@ -71,9 +72,9 @@ func (r *Reading) contest(context.Context, *Reading) error {
 	return nil
 }
 
-// rangesBeside returns the addresses at which objects have ranges, or which are among the addresses
-// left over. Ranges at an address share elements, so all of them are left over together. It returns
-// nil if there are none.
+// rangesBeside returns the addresses at which the objects or the leftover elements have ranges.
+// Ranges at an address share elements, so all of them are left over together. It returns nil if
+// there are no such addresses.
 func (r *Reading) rangesBeside(objects []object) map[netip.Addr]bool {
 	var at map[netip.Addr]bool
 	note := func(a netip.Addr) {

@@ -12,13 +12,13 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// ErrRehashed says that a dump has an element twice, or a wrong number of elements.
+// ErrRehashed means that a dump has an element twice, or a wrong number of elements.
 var ErrRehashed = fmt.Errorf("%w: the kernel was rehashing a set while it was read",
 	rawnl.ErrDumpInterrupted)
 
-// dump returns the pass that dumps those small sets, or large sets, that hold more elements than
-// were found. It keeps the elements that were not asked for. A set that is too large for a dump
-// makes the reading partial.
+// dump returns the pass that dumps the small or the large sets with more elements than were found.
+// It keeps the elements that were not asked for. A set that is too large for a dump makes the
+// reading partial.
 func (k *Reader) dump(large bool) func(context.Context, *Reading) error {
 	return func(ctx context.Context, r *Reading) error {
 		wanted := map[string]map[string]bool{} // the wanted keys in the sets to dump
@@ -75,9 +75,10 @@ func (k *Reader) DumpSet(ctx context.Context, r *Reading, name string,
 	return err
 }
 
-// Set reads all elements of a set. It returns how many different elements it saw, and how many
-// of them twice. After many elements were added, the kernel moves the set to a larger hash table in
-// the background. A dump during the move can hold elements twice and lack as many others.
+// Set reads all elements of a set. It returns the number of different elements that it saw, and the
+// number of repetitions. After many elements were added, the kernel moves the set to a larger hash
+// table in the background. A dump during the move can contain elements twice, and miss as many
+// other elements.
 func (k *Reader) Set(ctx context.Context, f *nft.Family, table, set string,
 	fn func(nft.Elem)) (seen, twice int, err error) {
 	seed, hashes, n := maphash.MakeSeed(), map[uint64]struct{}{}, 0

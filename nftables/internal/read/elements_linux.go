@@ -14,19 +14,19 @@ import (
 // Elements reads the elements of a table, in this order:
 //
 //  1. Ask for the wanted elements. A dump takes time quadratic in the number of elements, but
-//     questions take linear time. The numbers of found elements say which sets hold more. If
+//     questions take linear time. The numbers of found elements show which sets have more. If
 //     everything is as wanted, the reading ends here.
-//  2. Dump small sets that hold more. They name the unwanted frontends.
+//  2. Dump small sets with more elements. They name the unwanted frontends.
 //  3. Ask for one slot more than each wanted pool has, in maps that are too large for a dump.
-//  4. Elements that are left over by now may be about service ports that seem whole. All elements
-//     of these service ports are then left over, too.
+//  4. Leftover elements of the passes so far may concern service ports that seem whole. All
+//     elements of these service ports are then left over, too.
 //  5. Ask for the slots of the frontends that are left over.
 //  6. Ask for hairpins of the endpoints in those slots, and in pools that are not as wanted.
-//  7. Dump as few as possible of the large sets that still hold more.
-//  8. The elements of that dump, too, may be about service ports that seem whole.
+//  7. Dump the large sets that still have more elements, as few as possible.
+//  8. Leftover elements of that dump, too, may concern service ports that seem whole.
 func (k *Reader) Elements(ctx context.Context, r *Reading, want *servicemodel.Table) error {
 	r.want = want
-	defer func() { // readings are rare, and the questions of a whole instance large
+	defer func() { // readings are rare, and the questions of a whole instance take much memory
 		for _, a := range k.Queriers {
 			a.asked = questions{}
 		}
@@ -54,7 +54,7 @@ func (k *Reader) Elements(ctx context.Context, r *Reading, want *servicemodel.Ta
 }
 
 // queryWanted asks for all wanted elements. Two connections at the same time need half the time,
-// because readers hold no lock in the kernel (nfnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
+// because readers take no lock in the kernel (nfnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
 func (k *Reader) queryWanted(ctx context.Context, r *Reading) error {
 	outer := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -71,7 +71,7 @@ func (k *Reader) queryWanted(ctx context.Context, r *Reading) error {
 					if o.expressible(r.want) {
 						o.elements(w, r.want, q.add)
 					} else {
-						q.add("", nft.Elem{}) // the kernel does not have it
+						q.add("", nft.Elem{}) // the kernel does not have the object
 					}
 
 					q.objects = append(q.objects, objectRun{o, len(q.all)})

@@ -14,8 +14,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Interpret adds to contents what the elements mean in the model. Elements without a place in the
-// model are drift.
+// Interpret adds the meaning of the elements in the model to c. Elements without a meaning are
+// drift.
 func (r *Reading) Interpret(c *servicemodel.Contents) {
 	r.frontends(c)
 	for i, l := range []*[]netip.Addr{&c.ClusterIPs, &c.Hairpins} {
@@ -49,8 +49,7 @@ func (r *Reading) Interpret(c *servicemodel.Contents) {
 }
 
 // frontends decodes the frontends and their pools, as far as possible. It adds the frontends whose
-// elements are all right, with their pools, and removes these elements from the elements without a
-// place.
+// elements are all right, with their pools, and removes these elements from the leftover elements.
 func (r *Reading) frontends(c *servicemodel.Contents) {
 	var decoded servicemodel.Contents
 	ranges, slots := r.ReadRanges(), map[string]map[string][]form.Entry{}
@@ -107,7 +106,7 @@ func (r *Reading) frontends(c *servicemodel.Contents) {
 	}
 }
 
-// poolView is one version of a pool, and the number n of frontends that have it.
+// poolView is one version of a pool, and the number n of frontends with this version.
 type poolView struct {
 	pool *servicemodel.Pool
 	n    int
@@ -139,7 +138,7 @@ func (r *Reading) ReadSlots(k *form.Kind, set string) map[string][]form.Entry {
 	return m
 }
 
-// frontend decodes one frontend. It returns nil if that is not possible.
+// frontend decodes one frontend. It returns nil if that is impossible.
 func (r *Reading) frontend(k *form.Kind, e *nft.Elem,
 	ranges map[string][]netip.Prefix) *servicemodel.Frontend {
 	rd := nft.Reader{Bytes: e.Key}
@@ -148,7 +147,7 @@ func (r *Reading) frontend(k *form.Kind, e *nft.Elem,
 		return nil
 	}
 
-	// An element with other padding is another element.
+	// An element with different padding is a different element.
 	if string(nft.AppendFrontend(nil, key)) != string(e.Key) {
 		return nil
 	}
@@ -190,7 +189,7 @@ func (r *Reading) readRanges(k *form.Kind, m map[string][]netip.Prefix) {
 }
 
 // view reads the pool of a frontend for clients inside or outside. If frontends of one pool differ,
-// the version that most of them have counts.
+// the most frequent version counts.
 func (r *Reading) view(views map[servicemodel.PoolID][]*poolView,
 	slots map[string]map[string][]form.Entry, fe *servicemodel.Frontend, outside bool) {
 	v := fe.Internal
@@ -272,7 +271,7 @@ func (r *Reading) right(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
 }
 
 // verify compares the elements of a frontend with the right ones. If all are right, it removes them
-// from the elements without a place.
+// from the leftover elements.
 func (r *Reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
 	good := r.right(t, fe)
 	if good {

@@ -10,11 +10,11 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A reading that knows the wanted table asks the kernel for its elements, object by object. If all
-// elements of an object exist as wanted, it needs no further reading.
+// A reading that knows the wanted table asks the kernel for the table's elements, object by object.
+// An object whose elements all exist as wanted needs no further reading.
 
-// object is what a reading finds whole or not at all: a service port in one family, or an address
-// in a set of addresses.
+// object is the unit that a reading finds whole or not at all: a service port in one family, or an
+// address in a set of addresses.
 type object struct {
 	frontends []*servicemodel.Frontend // of the service port. They share pools.
 	set       string
@@ -64,7 +64,7 @@ func (o *object) elements(w *form.Writer, t *servicemodel.Table, to form.Sink) {
 	}
 }
 
-// expressible reports whether the backend can express an object. Only then can its elements
+// expressible reports whether the backend can express an object. Only then do the object's elements
 // identify it.
 func (o *object) expressible(t *servicemodel.Table) bool {
 	for _, fe := range o.frontends {

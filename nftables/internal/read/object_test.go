@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A service port can be asked for if the kernel can hold it.
+// The kernel can be asked for a service port only if it can hold the service port.
 func TestWhichUnitsCanBeExpressed(t *testing.T) {
 	t.Parallel()
 	pod, other := netip.MustParseAddrPort("10.244.1.1:8080"),
@@ -81,7 +81,8 @@ func TestWhichUnitsCanBeExpressed(t *testing.T) {
 	}
 }
 
-// Each instance has the sets by which its tables are recognized. Other sets may be anybody's.
+// Each instance has the sets by which its tables are recognized. Any other set may belong to
+// another program.
 func TestWhichTablesAreMarked(t *testing.T) {
 	t.Parallel()
 	for _, k := range form.Kinds {
@@ -93,7 +94,7 @@ func TestWhichTablesAreMarked(t *testing.T) {
 	}
 }
 
-// An answer about a range with another beginning or end is ignored.
+// An answer about a range with a different beginning or end is ignored.
 func TestAnAnswerIsAboutWhatWasAsked(t *testing.T) {
 	t.Parallel()
 	want := nft.Elem{Key: []byte{1}, KeyEnd: []byte{2}}

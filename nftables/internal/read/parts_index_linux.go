@@ -21,7 +21,7 @@ type ownerReading struct {
 	keys []servicemodel.FrontendKey
 	// others are the frontends of other owners that this reading needs.
 	others []*servicemodel.Frontend
-	// have is the meaning of the owners' elements.
+	// have is the meaning of the owners' elements in the model.
 	have servicemodel.Contents
 }
 
@@ -29,10 +29,10 @@ type ownerReading struct {
 // order:
 //
 //  1. The index names the owners' frontends.
-//  2. Their comments, and those of the wanted ones, name their owners and service ports.
-//  3. Others have ranges with ports of the owners' ranges, and [dataplane.Flows] needs the
-//     frontends of others with such a port, or with the number of a UDP node port.
-//  4. The sets in which the owners' frontends are say how many slots they have.
+//  2. The comments of these frontends, and of the wanted ones, name their owners and service ports.
+//  3. Other owners may have ranges with ports of the owners' ranges. [dataplane.Flows] needs the
+//     frontends of other owners with such a port, or with the number of a UDP node port.
+//  4. The sets of a frontend show the number of its slots.
 //  5. With their slots, the frontends and pools are known.
 //  6. Some of their endpoints are hairpins of the owners.
 //  7. Other owners may share the addresses.
@@ -57,7 +57,7 @@ func (p *Parts) readParts(ctx context.Context, r *Reading, c *servicemodel.Conte
 	return nil
 }
 
-// indexWindow is how many frontends of an owner the first request asks for.
+// indexWindow is the number of frontends of an owner that the first request asks for.
 const indexWindow = 4
 
 // queryIndex reads the owners' frontends from the index, which numbers them from 0 on.
@@ -106,7 +106,7 @@ func (r *Reading) indexed(owner string, n int) (key servicemodel.FrontendKey, ok
 	return key, ok
 }
 
-// queryFrontends asks for the owners' frontends and the wanted ones.
+// queryFrontends asks for the owners' frontends and for the wanted frontends.
 func (o *ownerReading) queryFrontends(ctx context.Context, r *Reading) error {
 	for _, owner := range o.Owners {
 		o.keys = append(o.keys, r.Index.Frontends[owner]...)
@@ -132,8 +132,8 @@ func (o *ownerReading) queryFrontends(ctx context.Context, r *Reading) error {
 	return err
 }
 
-// isOthers reports whether an element of a registry is a frontend of another owner, and keeps the
-// frontend.
+// isOthers reports whether an element of a registry is a frontend of another owner, and if so adds
+// the frontend to o.others.
 func (o *ownerReading) isOthers(key servicemodel.FrontendKey, e nft.Elem) bool {
 	fe, err := rendering.ParseComment(nft.CommentOf(e.UserData), key, nil)
 	if err != nil || slices.Contains(o.Owners, fe.Service.Name.Namespace) {
@@ -144,9 +144,9 @@ func (o *ownerReading) isOthers(key servicemodel.FrontendKey, e nft.Elem) bool {
 }
 
 // dumpBeside reads the frontends with the same number as a UDP node port. [dataplane.Flows] needs
-// them to distinguish their flows from flows to the node port. It also reads the ranges at the
-// addresses of the owners, and the frontends at the ports of their ranges: others hold these ports,
-// and ranges at an address share elements.
+// these frontends to distinguish their flows from flows to the node port. It also reads the ranges
+// at the owners' addresses, and the frontends at the ports of the owners' ranges: these ports do
+// not belong to the range, and ranges at an address share elements.
 func (o *ownerReading) dumpBeside(ctx context.Context, r *Reading) error {
 	ports := map[uint16]bool{}
 	for _, key := range o.keys {
@@ -184,11 +184,11 @@ func (o *ownerReading) dumpBeside(ctx context.Context, r *Reading) error {
 	return nil
 }
 
-// byAddress returns the frontends of the owners, and the wanted ones, by their address, and whether
-// one of them is a range.
+// byAddress returns the frontends of the owners, and the wanted ones, by address, and whether a
+// range is among them.
 func (o *ownerReading) byAddress() (own map[netip.Addr][]servicemodel.FrontendKey, ranges bool) {
 	l := slices.Clone(o.keys)
-	for _, fe := range o.others { // which have wanted keys
+	for _, fe := range o.others { // these have wanted keys
 		l = append(l, fe.Key)
 	}
 
@@ -201,7 +201,7 @@ func (o *ownerReading) byAddress() (own map[netip.Addr][]servicemodel.FrontendKe
 	return own, ranges
 }
 
-// sortOthers sorts the frontends of others, each once, and tells the reading which are ranges.
+// sortOthers sorts the frontends of other owners, each once, and adds the ranges to r.beside.
 func (o *ownerReading) sortOthers() {
 	slices.SortFunc(o.others, func(a, b *servicemodel.Frontend) int { return a.Key.Compare(b.Key) })
 	o.others = slices.CompactFunc(o.others,
@@ -213,9 +213,9 @@ func (o *ownerReading) sortOthers() {
 	}
 }
 
-// queryMembers asks in which sets the frontends are, and for the elements of ranges. Sets whose
-// keys have more than a frontend are dumped, and the source ranges only if a frontend is
-// restricted.
+// queryMembers asks for the frontends in the sets of memberships, and for the elements of ranges.
+// Sets whose keys have more fields than a frontend are dumped. The source ranges are dumped only if
+// a frontend is restricted.
 func (o *ownerReading) queryMembers(ctx context.Context, r *Reading) error {
 	own, dumped := map[servicemodel.FrontendKey]bool{}, map[string]*form.Kind{}
 	for _, key := range o.keys {
@@ -266,7 +266,7 @@ func (o *ownerReading) queryMembers(ctx context.Context, r *Reading) error {
 	return err
 }
 
-// queryRange asks for the elements by which packets find a range, and for its port.
+// queryRange asks for the elements by which packets find a range, and for the range's port.
 func (o *ownerReading) queryRange(key servicemodel.FrontendKey, query queryFunc) {
 	if key.EndPort == 0 {
 		return
@@ -280,8 +280,7 @@ func (o *ownerReading) queryRange(key servicemodel.FrontendKey, query queryFunc)
 	}
 }
 
-// queryHairpins finds out what all elements mean, and asks which endpoints are hairpins of their
-// owners.
+// queryHairpins interprets all elements, and asks which endpoints are hairpins of their owners.
 func (o *ownerReading) queryHairpins(ctx context.Context, r *Reading) error {
 	r.Interpret(&o.have)
 	err := o.reader.querying(func(query queryFunc) {
@@ -309,7 +308,7 @@ func (o *ownerReading) queryHairpins(ctx context.Context, r *Reading) error {
 	return err
 }
 
-// queryAddresses asks for the owners' addresses and the wanted ones: whether they belong to the
+// queryAddresses asks for the owners' addresses and for the wanted ones: whether they belong to the
 // owners, and how many owners need them.
 func (o *ownerReading) queryAddresses(ctx context.Context, r *Reading) error {
 	own := map[string]map[netip.Addr]bool{form.SetClusterIPs: {}, form.SetHairpins: {}}

@@ -24,8 +24,8 @@ type Parts struct {
 	Owners  []string
 	want    *servicemodel.Table
 	doubted form.Version // see [NewParts]
-	damage  bool         // the owners' objects were read, and are not whole
-	Whole   bool         // everything is read, because the index does not say what the owners hold
+	damage  bool         // the owners' objects were read, and are incomplete
+	Whole   bool         // everything is read, because the index is not reliable
 }
 
 // NewParts returns a reading of the parts of owners. doubted is a version whose tables have
@@ -35,7 +35,7 @@ func NewParts(k *Reader, table string, owners []string, want *servicemodel.Table
 	return &Parts{reader: k, table: table, Owners: owners, want: want, doubted: doubted}
 }
 
-// Damaged reports whether the owners hold something else than the index says, or only a part of it.
+// Damaged reports whether the owners' objects differ from the index.
 func (p *Parts) Damaged(t *servicemodel.Table) bool {
 	for _, r := range p.Tables {
 		held := form.NewOwnership()
@@ -54,8 +54,7 @@ func (p *Parts) Damaged(t *servicemodel.Table) bool {
 	return false
 }
 
-// sound reports whether the index can be used to read the tables. An index that is not whole is
-// drift.
+// sound reports whether the index can be used to read the tables. An incomplete index is drift.
 func (p *Parts) sound(crowded bool) bool {
 	if p.OtherLayout() || p.Version.Number == 0 && p.exists() {
 		return false
@@ -75,14 +74,14 @@ func (p *Parts) sound(crowded bool) bool {
 	return true
 }
 
-// indexFits reports whether the index has as many frontends as the table, as far as the kernel
-// tells.
+// indexFits reports whether the index has the same number of frontends as the table, if the kernel
+// reports these numbers.
 func (r *Reading) indexFits() bool {
 	n, known := r.Lengths[form.SetOwnerFrontends]
 	return !known || n+r.Lengths[form.SetOwnerRanges] == r.frontendCount()
 }
 
-// frontendCount is how many frontends the table has, if the kernel tells.
+// frontendCount is the number of frontends in the table, if the kernel reports it.
 func (r *Reading) frontendCount() (n int) {
 	for _, k := range form.Kinds {
 		n += r.Lengths[k.Registry]
@@ -90,8 +89,8 @@ func (r *Reading) frontendCount() (n int) {
 	return n
 }
 
-// OnlyOwners reports whether only the owners of a reading hold anything. Linux before 6.16 does not
-// tell how many frontends there are. Then all are read.
+// OnlyOwners reports whether only the owners of a reading have objects. Linux before 6.16 does not
+// report the number of frontends. Then all frontends are read.
 func (p *Parts) OnlyOwners(ctx context.Context, t *servicemodel.Table) (bool, error) {
 	if p.Whole || p.OtherLayout() {
 		return t.WithoutParts(p.Owners...).Len() == 0, nil
@@ -143,7 +142,7 @@ func (k *Reader) Owners(ctx context.Context, table string) (owners []string, err
 	return owners, nil
 }
 
-// countUsers reads how many owners need the addresses that were found.
+// countUsers reads the numbers of owners that need the found addresses.
 func (r *Reading) countUsers() {
 	for _, set := range form.AddressSets {
 		for _, e := range r.Elems[set] {

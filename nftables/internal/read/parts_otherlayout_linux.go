@@ -14,14 +14,14 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The backend can read three things of an instance that another version of kernlb made. Each
+// Of an instance that another version of kernlb created, the backend can read three things. Each
 // element of a registry is a frontend. The element's comment begins with the owner. Elements of
 // other sets whose keys begin with a frontend's key belong to that frontend. This is enough to
 // remove the objects of owners. Addresses in cluster-ips and in hairpins stay until the last owner
-// goes, and the tables with it.
+// removes the tables.
 
-// readOther reads which owners the frontends in a table of another layout belong to. It notes the
-// elements of this reading's owners as drift.
+// readOther reads the owners of the frontends in a table of another layout. It records the elements
+// of this reading's owners as drift.
 func (p *Parts) readOther(ctx context.Context, r *Reading, c *servicemodel.Contents) error {
 	p.Text, r.Text = append(p.Text, r.Text...), nil
 	if p.Version.Number == 0 {
@@ -81,7 +81,7 @@ func (p *Parts) readRegistry(ctx context.Context, table *Reading, k *form.Kind,
 }
 
 // readOwn finds the elements of these frontends in all sets whose keys are, or begin with, the
-// registry's. Remembered clients are left out, because they expire by themselves.
+// registry's key. Remembered clients are left out, because they expire.
 func (p *Parts) readOwn(ctx context.Context, r *Reading, registry nft.SetSpec,
 	own map[string]bool) error {
 	if len(own) == 0 {

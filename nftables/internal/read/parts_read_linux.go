@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Run reads the owners' parts, and everything if the index turns out to be wrong.
+// Run reads the owners' parts, or everything if the index turns out to be wrong.
 func (p *Parts) Run(ctx context.Context, crowded bool) (*servicemodel.Table, error) {
 	t, err := p.read(ctx, crowded)
 	if err == nil && !p.OtherLayout() && !p.Whole && p.Damaged(t) {
@@ -33,8 +33,8 @@ func (p *Parts) read(ctx context.Context, crowded bool) (*servicemodel.Table, er
 		switch {
 		case p.OtherLayout():
 			err = p.readOther(ctx, r, &c)
-		case p.Version.Unfinished: // they are nobody's
-		case r.Exists && p.Whole: // the whole objects of a broken table go into the new one
+		case p.Version.Unfinished: // no packet meets these tables
+		case r.Exists && p.Whole: // the whole objects of a broken table are moved to the new table
 			err = p.reader.Elements(ctx, r, nil)
 			r.countUsers()
 			r.Interpret(&c)
@@ -49,7 +49,7 @@ func (p *Parts) read(ctx context.Context, crowded bool) (*servicemodel.Table, er
 	}
 
 	if c.Rules.MasqueradeMark == 0 && p.want == nil && !p.OtherLayout() && p.exists() {
-		// no wanted table brings other rules, and an empty state is valid
+		// without a wanted table nothing sets other rules, and an empty state is valid
 		empty, _ := servicemodel.Resolve(nil, servicemodel.State{})
 		c.Rules = empty.Rules()
 	}

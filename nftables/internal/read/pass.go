@@ -11,7 +11,7 @@ type pass struct {
 	do    func(context.Context, *Reading) error
 }
 
-// run makes passes one after the other.
+// run makes passes one after another.
 func (r *Reading) run(ctx context.Context, passes []pass) error {
 	for _, s := range passes {
 		if err := s.do(ctx, r); err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// question asks the kernel for one element, and holds the answer.
+// question asks the kernel for one element, and contains the answer.
 type question struct {
 	set   string
 	want  nft.Elem
@@ -17,7 +17,7 @@ type question struct {
 	ud    []byte
 }
 
-// answer notes an element that the kernel returned.
+// answer records an element that the kernel returned.
 func (q *question) answer(e nft.Elem) {
 	if !bytes.Equal(e.Key, q.want.Key) || !bytes.Equal(e.KeyEnd, q.want.KeyEnd) {
 		return // another range that contains the key
@@ -30,7 +30,7 @@ func (q *question) answer(e nft.Elem) {
 	}
 }
 
-// elem is the element as it was found. The caller must not keep its bytes.
+// elem is the element that was found. The caller must not keep its bytes.
 func (q *question) elem() nft.Elem {
 	e := q.want
 	if !q.same {
@@ -39,7 +39,7 @@ func (q *question) elem() nft.Elem {
 	return e
 }
 
-// questions are sent together. They are reused for their memory.
+// questions are sent together. Their memory is reused.
 type questions struct {
 	all     []question
 	of      map[string][]int // the questions about each set
@@ -47,10 +47,10 @@ type questions struct {
 	bytes   []byte // keys and other bytes of the questions
 }
 
-// objectRun says where the questions about an object end.
+// objectRun marks the end of the questions about an object.
 type objectRun struct {
 	object
-	to int // among all questions
+	to int // index among all questions
 }
 
 func (q *questions) reset() {
@@ -81,8 +81,8 @@ func (q *questions) add(set string, e nft.Elem) {
 		Goto: e.Goto}})
 }
 
-// note notes the answers about objects. If not all elements of an object exist as wanted, the
-// object is incomplete, and the elements that were found are left over.
+// note records the answers about objects. If not all elements of an object exist as wanted, the
+// object is incomplete, and its found elements are left over.
 func (r *Reading) note(q *questions) {
 	from := 0
 	for _, o := range q.objects {

@@ -14,29 +14,30 @@ import (
 type Reader struct {
 	Conn *rawnl.Conn
 	Req  rawnl.Batch
-	// Queriers ask for elements, at the same time.
+	// Queriers ask for elements, in parallel.
 	Queriers [2]*querier
-	// Dumpable bounds the size of a set that a reading dumps to find unwanted elements. It holds
-	// for sets that grow with the endpoints, if the reading knows the wanted table.
+	// Dumpable limits the size of a set that a reading dumps to find unwanted elements. The limit
+	// applies to sets that grow with the endpoints, if the reading knows the wanted table.
 	Dumpable int
 	hooks    form.Hooks
 	// takeOver says that tables without the instance's marks belong to the instance.
 	takeOver bool
-	// Chunk is how many questions about unwanted elements are sent at once.
+	// Chunk is the number of questions about unwanted elements that are sent at once.
 	Chunk int
 }
 
-// How many elements are asked for at once. A larger number takes more memory.
+// The numbers of elements to ask for at once. Larger numbers take more memory.
 const (
 	Chunk        = 512
 	chunkObjects = 64 // wanted objects, each with all of its elements
-	// queryEntries is how many elements one message asks for. The kernel stops at the first element
-	// that is missing. With short messages, one datagram finds many missing elements. Longer
+	// queryEntries is the number of elements that one message asks for. The kernel stops at the
+	// first missing element. With short messages, one datagram finds many missing elements. Longer
 	// messages are not faster.
 	queryEntries = 20
 )
 
-// A dump of this many elements takes some 20 ms. Four times as many take ten times as long.
+// A dump of this many elements takes some 20 ms. Four times as many elements take ten times as
+// long.
 const dumpable = 1 << 14
 
 // NewReader returns a reader that asks through two connections.
@@ -55,7 +56,7 @@ func (k *Reader) About(f *nft.Family, table string) nft.Query {
 	return nft.Query{Conn: k.Conn, Family: f, Table: table}
 }
 
-// querier asks for elements, through a connection of its own.
+// querier asks for elements, through its own connection.
 type querier struct {
 	Conn    *rawnl.Conn
 	req     rawnl.Batch
@@ -70,7 +71,7 @@ func (a *querier) questions() *questions {
 	return &a.asked
 }
 
-// query asks the kernel the questions and notes the answers in them.
+// query asks the kernel the questions, and records the answers in them.
 func (a *querier) query(ctx context.Context, r *Reading, q *questions) error {
 	a.req.Reset()
 	a.queried = a.queried[:0]

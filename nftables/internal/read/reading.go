@@ -8,47 +8,47 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Reading is one table of the kernel as it was read: its sets, chains and rules, its elements, and
-// their meaning in the model. Every way to read elements fills a reading: a dump, questions about
-// wanted elements, and questions about elements of some owners. See [Reader.Elements] for the way
-// that an engine uses.
+// Reading is one table of the kernel: its sets, chains and rules, its elements, and their meaning
+// in the model. All methods of reading fill a Reading: a dump, questions about wanted elements, and
+// questions about elements of some owners. An engine uses [Reader.Elements].
 type Reading struct {
 	Family  *nft.Family
 	Name    string
 	hooks   form.Hooks
 	Dormant bool
-	uses    int // how many chains, sets, counters and other objects the table has
+	uses    int // the number of chains, sets, counters and other objects in the table
 	Specs   map[string]nft.SetSpec
-	// Lengths is how many elements each set has. Linux 6.16 and newer tell it.
+	// Lengths is the number of elements of each set. Linux 6.16 and newer report it.
 	Lengths map[string]int
 	Sizes   map[string]uint32 // of sets that do not grow
 	Chains  map[string]nft.Chain
 	Hashes  map[string][]uint64 // by chain, the hash of each rule; 0 for a rule without one
 
-	// Skeleton, rules and records come from the settings for which the table was made.
+	// Rules and records come from the settings of the table. The shape in Skeleton comes from the
+	// names of the existing sets and chains.
 	form.Skeleton
 	Rules       servicemodel.Rules
 	records     map[string]string // earlier values of sysctls
 	otherLayout bool              // another version of kernlb made the table
-	full        bool              // the table must be made anew only because a set was full
+	full        bool              // a full set is the only reason to replace the table
 
-	// Elems are the elements that were read and have no place in the model yet, by set and key.
-	// Elements that are left in the end are drift.
+	// Elems are the elements that were read and have no meaning yet, by set and key. Elements that
+	// are left at the end are drift.
 	Elems map[string]map[string]*nft.Elem
 
 	// want is the table that the kernel is asked about, nil if nothing is wanted. Elements that are
-	// as wanted do not come into elems. The reading only notes the elements that are not as wanted.
+	// as wanted are not added to Elems.
 	want       *servicemodel.Table
-	sets       map[string]*nft.Set // the sets that the table should have, and has
-	found      map[string]int      // by set, how many of the elements asked for were found
-	incomplete []object            // the wanted objects that are not whole
+	sets       map[string]*nft.Set // the expected sets that exist
+	found      map[string]int      // by set, the number of found elements that were asked for
+	incomplete []object            // the wanted objects that are incomplete
 	w          *form.Writer
 
 	Drift   map[string]*nft.ElemList
 	Text    []string // the drift, line by line
-	Partial bool     // the table has more elements, about which the reading did not ask
+	Partial bool     // the table has more elements, which the reading did not ask for
 	Index   form.Ownership
-	// beside are the ranges of other owners that may share elements with those of the reading.
+	// beside are the ranges of other owners that may share elements with the ranges of the reading.
 	beside []*servicemodel.Frontend
 }
 
@@ -68,8 +68,8 @@ func (r *Reading) Has(set string) bool {
 	return ok
 }
 
-// Add copies an element of a set into the reading. It reports false if the reading has the element
-// already.
+// Add copies an element of a set into the reading. It returns false if the reading already has the
+// element.
 func (r *Reading) Add(set string, e nft.Elem) bool {
 	m := r.Elems[set]
 	if m == nil {
@@ -86,7 +86,7 @@ func (r *Reading) Add(set string, e nft.Elem) bool {
 	return true
 }
 
-// hasLength reports whether the kernel tells how many elements a set has.
+// hasLength reports whether the kernel reports the number of elements of a set.
 func (r *Reading) hasLength(set string) bool {
 	_, known := r.Lengths[set]
 	return known
@@ -98,7 +98,7 @@ func (r *Reading) complete(set string) bool {
 	return known && count == r.found[set]
 }
 
-// Stands reports whether the table exists and its elements mean something.
+// Stands reports whether the table exists and its elements have a meaning.
 func (r *Reading) Stands() bool { return r.Exists && (!r.Broken || r.full) }
 
 // marked reports whether a table has one of the instance's marks: sets of certain names and types.
@@ -122,6 +122,6 @@ func (r *Reading) marked() bool {
 	return false
 }
 
-// companionSet is a set that all tables of package ipvs have, except those without frontends. Their
-// other sets have names and types of this package's sets.
+// companionSet is a set in all tables of package ipvs, except tables without frontends. The other
+// sets of those tables have names and types of this package's sets.
 const companionSet = "service-marks"

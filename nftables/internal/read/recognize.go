@@ -64,8 +64,8 @@ func ShapeOf(r *Reading) form.Shape {
 	return s
 }
 
-// Program reads the settings of a table, and returns the program that they and its features need.
-// fault says what is wrong with the settings.
+// Program parses the settings of a table into Rules and records, and derives its shape from the
+// existing sets. It returns the program that both need. fault describes an error in the settings.
 func (r *Reading) Program() (p nft.Program, fault error) {
 	r.Shape = ShapeOf(r)
 	r.Rules, r.records, fault = form.ParseSettings(r.Elems[form.SetSettings])
@@ -76,8 +76,8 @@ func (r *Reading) Program() (p nft.Program, fault error) {
 	return r.hooks.Program(r.Family, r.Rules, &r.Shape), fault
 }
 
-// Recognize compares the sets, chains and rules of a table with those that it should have. It notes
-// the differences and the fault of the settings, and whether the table must be made anew.
+// Recognize compares the sets, chains and rules of a table with the expected ones. It records the
+// differences and the fault of the settings, and whether the table must be replaced.
 func (r *Reading) Recognize(program nft.Program, fault error) {
 	r.Counts = map[string]int{}
 	for name, n := range r.Lengths {
@@ -112,7 +112,7 @@ func (r *Reading) Recognize(program nft.Program, fault error) {
 	}
 }
 
-// lacking returns how many of the rules of a chain others does not have.
+// lacking returns the number of rules that others does not have.
 func lacking(rules, others []uint64) int {
 	counts := map[uint64]int{}
 	for _, h := range others {
@@ -128,8 +128,8 @@ func lacking(rules, others []uint64) int {
 	return n
 }
 
-// wrongSets lists the sets that are missing, have another type, or do not belong, and keeps the
-// others.
+// wrongSets lists the sets that are missing, have another type, or do not belong, and stores the
+// right sets in r.sets.
 func (r *Reading) wrongSets() (why []string) {
 	belongs := map[string]bool{}
 	for _, s := range form.SetsOf(r.Family, &r.Shape) {

@@ -9,8 +9,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// This file has the answers of a reading about the wanted table. It combines both into the table in
-// the kernel.
+// Functions about the sets of a reading.
 
 // isLarge reports whether a set grows with the endpoints rather than with the services.
 func isLarge(name string) bool {
@@ -23,7 +22,7 @@ func IsRead(name string) bool {
 		name != form.SetSettings
 }
 
-// keyOf returns the frontend that an element of a set belongs to, or false if it belongs to none.
+// keyOf returns the frontend that an element of a set belongs to, or false if there is none.
 func (r *Reading) keyOf(set *nft.Set, e nft.Elem) (servicemodel.FrontendKey, bool) {
 	addr := r.Family.Addr
 	switch {

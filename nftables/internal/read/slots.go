@@ -11,8 +11,8 @@ import (
 // queryFunc asks for an element by set and key.
 type queryFunc func(set string, key []byte)
 
-// moreSlots asks for the slots of the frontends that are left over: as many slots as a pool of
-// their class can have, or as the chain of their pool's scheduler draws.
+// moreSlots asks for the slots of the frontends that are left over: the maximum number of slots for
+// the class of their pool, or for the chain of the pool's scheduler.
 func (r *Reading) moreSlots(query queryFunc) {
 	for _, k := range r.Shape.Kinds() {
 		for key := range r.Elems[k.Registry] {
@@ -30,7 +30,7 @@ func (r *Reading) moreSlots(query queryFunc) {
 	}
 }
 
-// leafOf says which slots a frontend may have, by the elements that were found.
+// leafOf derives the slots that a frontend may have from the found elements.
 func (r *Reading) leafOf(k *form.Kind, outside bool, over, key string) form.Leaf {
 	l := form.Leaf{Kind: k, Outside: outside, Slots: form.MostSlots(0)}
 	for than := range form.AllClasses - 1 {
@@ -48,8 +48,9 @@ func (r *Reading) leafOf(k *form.Kind, outside bool, over, key string) form.Leaf
 	return l
 }
 
-// slotsAfterWanted asks whether the wanted frontends have a slot more than is wanted, if their map
-// holds more than was found. Maps whose numbers the kernel does not tell are dumped later.
+// slotsAfterWanted asks whether the wanted frontends have one slot more than is wanted, if their
+// map has more elements than were found. Maps whose numbers the kernel does not report are dumped
+// later.
 func (r *Reading) slotsAfterWanted(query queryFunc) {
 	for fe := range form.FrontendsOf(r.want, r.Family) {
 		internal, external := r.want.PoolsOf(fe)
@@ -79,8 +80,8 @@ func (r *Reading) slotsLeftOver(query queryFunc) {
 	}
 }
 
-// hairpinsLeftOver asks for the hairpins of endpoints that were found and are not wanted, unless a
-// dump reads the set.
+// hairpinsLeftOver asks for the hairpins of unwanted endpoints that were found, unless a dump reads
+// the set.
 func (r *Reading) hairpinsLeftOver(query queryFunc) {
 	asked := map[netip.Addr]bool{}
 	for _, k := range r.Shape.Kinds() {

@@ -10,11 +10,11 @@ import (
 
 const fullSet = "a set is full"
 
-// Snapshot is the tables of all families as they were read.
+// Snapshot contains the readings of the tables of all families.
 type Snapshot struct {
 	Tables  []*Reading // by family; a table may not exist
 	Version form.Version
-	// Rules are the rules of the first table that has some.
+	// Rules are the rules of the first table that has rules.
 	Rules   servicemodel.Rules
 	Records map[string]string // earlier values of sysctls
 	Text    []string          // drift that concerns all tables
@@ -26,9 +26,9 @@ func (s *Snapshot) exists() bool {
 	return slices.ContainsFunc(s.Tables, func(r *Reading) bool { return r.Exists })
 }
 
-// Compare finds out which tables must be made anew because of both together. crowded says that a
-// set was full. If the version is missing, no program would notice another writer in one of the
-// tables.
+// Compare marks the tables that must be replaced for a reason that concerns both families. crowded
+// says that a set was full. If the version is missing, no program would notice another writer in
+// one of the tables.
 func (s *Snapshot) Compare(crowded bool) {
 	if crowded {
 		s.Text = append(s.Text, fullSet)
@@ -70,7 +70,7 @@ func (s *Snapshot) OtherLayout() bool {
 	return slices.ContainsFunc(s.Tables, func(r *Reading) bool { return r.otherLayout })
 }
 
-// Merge returns the table in the kernel. Elements that are as wanted have no meaning of their own.
+// Merge returns the table in the kernel. Only elements that are not as wanted are interpreted.
 func (s *Snapshot) Merge(want *servicemodel.Table) (*servicemodel.Table, error) {
 	var c servicemodel.Contents
 	for _, r := range s.Tables {
@@ -90,8 +90,8 @@ func (s *Snapshot) Merge(want *servicemodel.Table) (*servicemodel.Table, error) 
 	return t, nil
 }
 
-// assemble returns the table in the kernel: the wanted table without the missing objects, and with
-// the objects that are left over. It shares memory with the wanted table.
+// assemble returns the table in the kernel: the wanted table without the missing objects, plus the
+// objects that are left over. It shares memory with the wanted table.
 func (s *Snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents) (
 	*servicemodel.Table, error) {
 	if want == nil || !slices.ContainsFunc(s.Tables, (*Reading).Stands) {
@@ -128,7 +128,7 @@ func (s *Snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents
 	return want.Apply(c), nil
 }
 
-// subtract removes the objects that are not whole from the wanted table.
+// subtract removes the incomplete objects from the wanted table.
 func (r *Reading) subtract(want *servicemodel.Table, c *servicemodel.ChangeSet) {
 	addresses := map[string]*[]servicemodel.AddrChange{form.SetClusterIPs: &c.ClusterIPs,
 		form.SetHairpins: &c.Hairpins}

@@ -9,8 +9,7 @@ import (
 	"github.com/kernlb/kernlb/nftables/internal/form"
 )
 
-// Tables reads both tables without their elements, and finds out which tables must be made
-// anew.
+// Tables reads both tables without their elements, and finds out which tables must be replaced.
 func (k *Reader) Tables(ctx context.Context, table string, crowded bool) (*Snapshot, error) {
 	gen, err := k.Conn.GenID(ctx)
 	if err != nil {
@@ -35,8 +34,9 @@ func (k *Reader) Tables(ctx context.Context, table string, crowded bool) (*Snaps
 	return s, nil
 }
 
-// Table reads everything about a table except its elements, and its settings. Commits to other
-// tables do not disturb it: sets and rules are dumped by table, chains are asked for by name.
+// Table reads everything about a table except its elements; it includes the settings. Commits to
+// other tables do not disturb the reading: sets and rules are dumped by table, chains are asked for
+// by name.
 func (k *Reader) Table(ctx context.Context, f *nft.Family, table string) (*Reading, error) {
 	r := NewReading(f, table)
 	r.hooks = k.hooks
@@ -94,7 +94,8 @@ func (k *Reader) Table(ctx context.Context, f *nft.Family, table string) (*Readi
 
 	if others != 0 {
 		// There are chains that do not belong to the program. The kernel dumps the chains of all
-		// tables, and may skip some while others commit. The next check finds the skipped ones.
+		// tables, and may skip chains while other programs commit. The next check finds the skipped
+		// chains.
 		k.Req.Reset()
 		nft.AppendGetChains(&k.Req, f)
 		err = k.Conn.DumpOwn(ctx, &k.Req, func(m rawnl.Message) error {
@@ -110,8 +111,8 @@ func (k *Reader) Table(ctx context.Context, f *nft.Family, table string) (*Readi
 	return r, err
 }
 
-// RequireOurs fails if a table exists that belongs to an instance of package ipvs, or that is not
-// empty and has none of the instance's marks.
+// RequireOurs fails if the table belongs to an instance of package ipvs, or if it is not empty and
+// has none of the instance's marks.
 func (k *Reader) RequireOurs(r *Reading) error {
 	if !r.Exists || k.takeOver || r.uses == 0 || r.marked() {
 		return nil

@@ -11,15 +11,15 @@ import (
 	"github.com/kernlb/kernlb/nftables/internal/form"
 )
 
-// Version reads the version of an instance. There is no version if no table exists, if the
-// tables have no set of an epoch or several, or if the set has gaps.
+// Version reads the version of an instance. There is no version if no table exists, if the tables
+// have no set of an epoch or more than one, or if the set has gaps.
 func (k *Reader) Version(ctx context.Context, table string) (form.Version, error) {
 	v, sound, err := k.tryVersion(ctx, table)
 	if err != nil || sound {
 		return v, err
 	}
 
-	// Either a person edited the set, or it came in several datagrams with a commit in between.
+	// Either a person edited the set, or the dump took several datagrams with a commit in between.
 	before, err := k.Conn.GenID(ctx)
 	if err != nil {
 		return form.Version{}, err
@@ -34,7 +34,7 @@ func (k *Reader) Version(ctx context.Context, table string) (form.Version, error
 	return form.Version{}, err
 }
 
-// tryVersion reads the version of an instance. It returns false if the version is not whole.
+// tryVersion reads the version of an instance. It returns false if the version is damaged.
 func (k *Reader) tryVersion(ctx context.Context, table string) (v form.Version, sound bool,
 	err error) {
 	sets := 0
@@ -68,8 +68,8 @@ func (k *Reader) tryVersion(ctx context.Context, table string) (v form.Version, 
 	return v, sound, err
 }
 
-// RequireVersion fails with ErrDumpInterrupted if a version is no longer the last one, or if the
-// instance has one and v is the zero version.
+// RequireVersion fails with ErrDumpInterrupted if v is no longer the latest version. The zero v
+// stands for an instance without a version.
 func (k *Reader) RequireVersion(ctx context.Context, table string, v form.Version) error {
 	if v.Number == 0 {
 		now, err := k.Version(ctx, table)
