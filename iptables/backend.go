@@ -16,11 +16,10 @@ import (
 // Name is the name of this backend.
 const Name = "iptables"
 
-// defaultPrefix is the beginning of the names of chains if [Config.Prefix] is empty: kube-proxy's
-// prefix.
+// defaultPrefix is kube-proxy's prefix. It begins the names of chains if [Config.Prefix] is empty.
 const defaultPrefix = "KUBE"
 
-// Config says where a backend works. A nil *Config is the zero Config.
+// Config configures a backend. A nil *Config is the zero Config.
 type Config struct {
 	// NetNS names the network namespace to work in.
 	NetNS netns.Namespace
@@ -30,11 +29,11 @@ type Config struct {
 	Prefix string
 	// TakeOver claims chains with the prefix even if no instance of kernlb has made them: a commit
 	// replaces the contents of chains whose names this backend uses. By default such chains are
-	// left alone, and each state is refused with a [backends.CollisionError]. Chains of
-	// kube-proxy, with the prefix "KUBE", are always taken over.
+	// left alone, and each state is refused with a [backends.CollisionError]. Chains of kube-proxy,
+	// with the prefix "KUBE", are always taken over.
 	TakeOver bool
-	// Logger gets a debug record for each commit, and one at the level info if the sysctl
-	// route_localnet is not restored because others rely on it. Nil means silence.
+	// Logger gets a debug record for each commit, and an info record if the sysctl route_localnet
+	// is not restored because other programs rely on it. Nil means silence.
 	Logger *slog.Logger
 }
 
@@ -75,8 +74,8 @@ type backend struct {
 	l      *layout
 	// takeOver is [Config.TakeOver].
 	takeOver bool
-	// state is our part of what the kernel holds, and found is the rest. Both are valid only if
-	// observed is set.
+	// state is our own share of the kernel's contents, and found is the rest. Both are valid only
+	// if observed is set.
 	state    *state
 	found    kernelState
 	observed bool
@@ -85,8 +84,8 @@ type backend struct {
 }
 
 // New opens a backend. Its errors match [kernelerr.ErrNoPermission], [kernelerr.ErrMissingModule],
-// [kernelerr.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux.
-// The backend is also a [backends.Locker] and a [backends.Blamer].
+// [kernelerr.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux. The backend is
+// also a [backends.Locker] and a [backends.Blamer].
 //
 // The methods must not be called concurrently.
 func New(cfg *Config) (backends.Backend, error) {
@@ -112,7 +111,7 @@ func openBackend(cfg *Config) (*backend, error) {
 // Name returns "iptables".
 func (b *backend) Name() string { return Name }
 
-// Check returns what the function [Check] returns. It also refuses session affinity if the kernel
+// Check returns the errors of the function [Check]. It also refuses session affinity if the kernel
 // lacks xt_recent, SCTP if it lacks xt_sctp, and IPv6 addresses if it lacks something that IPv6
 // chains need. Chains of other programs with the instance's names are a [backends.CollisionError]
 // unless [Config.TakeOver] is set.
@@ -120,7 +119,7 @@ func (b *backend) Check(c *servicemodel.ChangeSet) error {
 	return errors.Join(b.collision(), check(c, &b.kernel.lacks))
 }
 
-// collision returns an error if another program has a chain with a name of the instance's.
+// collision returns an error if another program has a chain with one of the instance's names.
 func (b *backend) collision() error {
 	if b.observed && b.found.inTheWay != "" {
 		return &backends.CollisionError{Backend: Name, Object: b.found.inTheWay}
@@ -128,7 +127,7 @@ func (b *backend) collision() error {
 	return nil
 }
 
-// Plan renders what Commit would send, in the language of iptables-restore.
+// Plan renders the transaction of Commit in the language of iptables-restore.
 func (b *backend) Plan(c *servicemodel.ChangeSet) (backends.Plan, error) {
 	if !b.observed {
 		return nil, errNotObserved
@@ -141,7 +140,7 @@ func (b *backend) plan(c *servicemodel.ChangeSet) *plan {
 	return b.l.plan(&b.found, b.state, next, ch)
 }
 
-// committed notes what the kernel holds after a plan.
+// committed records the contents of the kernel after a plan.
 func (b *backend) committed(p *plan) {
 	b.state, b.written = p.next, p.next.table
 	for t, made := range p.tables {

@@ -17,7 +17,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// opened returns a backend in a namespace of its own, and its first observation.
+// opened returns a backend in its own namespace, and its first observation.
 func opened(tb testing.TB, cfg Config) (*backend, *netnstest.NS, *sm.Table) {
 	tb.Helper()
 	ns := nstest.New(tb)
@@ -31,7 +31,7 @@ func opened(tb testing.TB, cfg Config) (*backend, *netnstest.NS, *sm.Table) {
 
 // BenchmarkFirstPacket sends the first packet of a connection to a service among many. Within the
 // system call, the kernel carries the packet from the pod through the node to the other pod. So the
-// time is that of the rules and of all other work for a packet.
+// measured time is the time of the rules and of all other work for a packet.
 func BenchmarkFirstPacket(bench *testing.B) {
 	for _, n := range []int{0, 10, 1000, 10000} {
 		bench.Run(fmt.Sprint(n), func(bench *testing.B) {
@@ -40,8 +40,8 @@ func BenchmarkFirstPacket(bench *testing.B) {
 	}
 }
 
-// benchmarkFirstPacket sends to a service of one endpoint among n or, if n is 0, directly to its
-// endpoint.
+// benchmarkFirstPacket sends to a service with one endpoint, among n services. If n is 0, it sends
+// directly to the endpoint.
 func benchmarkFirstPacket(bench *testing.B, n int) {
 	bench.Helper()
 	c := netnstest.Start(bench, netnstest.Options{})

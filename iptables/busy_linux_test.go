@@ -79,7 +79,7 @@ func inItsOwnTable(e *encoder, odd bool) {
 	table.CreateChain(&nft.Chain{Name: "chain"})
 }
 
-// anotherEndpoint returns the state with another endpoint of one service.
+// anotherEndpoint returns the state with a different endpoint of one service.
 func anotherEndpoint(s sm.State, i int) sm.State {
 	name := svcName("service-3")
 	eps := slices.Clone(s.Endpoints(name))
@@ -153,8 +153,8 @@ func newSharedNeighbour(tb testing.TB, ns *netnstest.NS, every time.Duration) *n
 }
 
 // BenchmarkBusyNeighbour measures one change and an adoption, on a quiet kernel and while a
-// neighbour commits 50 times a second. Milliseconds on two cores that others used as well, to be
-// compared with each other only:
+// neighbour commits 50 times a second. In milliseconds, on two cores with other load, so the
+// numbers can only be compared with each other:
 //
 //	                                      p50   p99   adoption
 //	10,000 services, quiet                132   261       1784
@@ -189,7 +189,7 @@ func benchmarkBusy(bench *testing.B, n int, busy bool) {
 		require.NoError(bench, other.Close())
 	}
 
-	_, err := e.Apply(context.Background(), anotherEndpoint(s, 5)) // reads the changes of others
+	_, err := e.Apply(context.Background(), anotherEndpoint(s, 5)) // reads the foreign changes
 	require.NoError(bench, err)
 	for i := 0; bench.Loop(); i++ {
 		s = anotherEndpoint(s, i)

@@ -12,10 +12,10 @@ import (
 
 // Check returns the parts of a change set that iptables cannot express on any kernel: schedulers
 // other than random, round robin and source hash; forwarding other than NAT; masqueraded
-// neighbours; and, in tables that are not made by servicemodel.Resolve, source ranges of node ports
+// neighbours; and, in tables that servicemodel.Resolve did not build, source ranges of node ports
 // and addresses of a service port that remember clients for different times. The errors, which
-// [dataplane.Problems] lists, are *[backends.UnsupportedError] values. Check needs neither a
-// kernel nor Linux. The change set of a whole table is servicemodel.Diff(nil, table).
+// [dataplane.Problems] lists, are *[backends.UnsupportedError] values. Check needs neither a kernel
+// nor Linux. The change set of a whole table is servicemodel.Diff(nil, table).
 func Check(c *servicemodel.ChangeSet) error { return check(c, &lacking{}) }
 
 // check is Check for a kernel that lacks some features.
@@ -55,18 +55,18 @@ func check(c *servicemodel.ChangeSet, lacks *lacking) error {
 	}))
 }
 
-// lacking are the features that the kernel does not have.
+// lacking has the features that the kernel lacks.
 type lacking struct {
 	recent bool // xt_recent
 	sctp   bool // xt_sctp
 	bpf    bool // xt_bpf
-	// family says what the kernel lacks for chains of the family lacking. It is nil if the kernel
-	// can have chains of both.
+	// family is the reason why the kernel cannot have chains of the family lacking. It is nil if
+	// the kernel can have chains of both families.
 	family  error
 	lacking *nft.Family
 }
 
-// needs reports whether a change set needs chains of a family, and the node may do without it.
+// needs reports whether a change set needs chains of a family that the node need not serve.
 func needs(c *servicemodel.ChangeSet, f *nft.Family) bool {
 	r, i := c.New.Rules(), nft.FamilyIndex(f.Any)
 	return r.OnlyFamily == 0 && (f == homeOf(&r) && r.MasqueradeMark != 0 ||

@@ -9,8 +9,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// The hash that Go computes is the hash of the program in every bit: with a share that just leaves
-// a client out the program refuses the client, and with the next larger share it takes it.
+// The hash in Go and the hash of the program agree in every bit: with a share that just excludes a
+// client the program refuses the client, and with the next larger share it accepts the client.
 func TestClientHashIsThatOfTheProgramInEveryBit(t *testing.T) {
 	t.Parallel()
 	for _, f := range []sm.Family{sm.IPv4, sm.IPv6} {

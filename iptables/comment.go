@@ -12,13 +12,13 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A comment says what its rule does not: which service the rule is for, and the decisions about the
-// service (see package comment for frontends). Comments are written for people first, and for
-// Observe second. Everything in a comment except the name of the service also follows from the
-// rules, so a wrong comment shows as drift.
+// A comment says what its rule cannot show: the service of the rule, and the decisions about the
+// service (see package comment for frontends). Comments are written first for people, and then for
+// Observe. Everything in a comment except the name of the service also follows from the rules, so a
+// wrong comment shows as drift.
 
-// slotComment describes an endpoint of a pool by its weight, if it has one. The comment of the last
-// endpoint, which gets the rest of the packets, also names the pool's service port.
+// slotComment describes an endpoint of a pool by its weight, if it has a weight. The comment of the
+// last endpoint, which gets the rest of the packets, also names the pool's service port.
 func slotComment(p *servicemodel.Pool, slot int) string {
 	var words []string
 	if slot == 0 {
@@ -54,7 +54,7 @@ func parseSlot(comment string) (scheduler servicemodel.Scheduler, weight uint16,
 	return scheduler, weight, nil
 }
 
-// settingRules returns the rules of the chain with the node-wide settings. No rule leads to this
+// settingRules returns the rules of the chain with the node-wide settings. No rule jumps to this
 // chain, and each of its rules is a comment.
 func (l *layout) settingRules(s *state) []rule {
 	var rules []rule
@@ -75,8 +75,8 @@ func (l *layout) settingRules(s *state) []rule {
 // guardBefore is the setting that says that a guard existed before ours.
 const guardBefore = "localnet-guard-before 1"
 
-// parseSettings is the inverse of settingRules. It returns what it finds about node ports at
-// localhost even if the rest is faulty.
+// parseSettings is the inverse of settingRules. It returns the settings of node ports at localhost
+// even if the rest is faulty.
 func parseSettings(rules []rule) (r servicemodel.Rules, n localnet, err error) {
 	var lines []string
 	for i := range rules {

@@ -15,7 +15,7 @@ import (
 )
 
 // write commits a change set. If r is given, or if the node no longer serves a family, it also
-// removes the base chains and tables that are then empty.
+// removes the base chains and tables that become empty.
 func (b *backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) (
 	backends.Stats, error,
 ) {
@@ -55,8 +55,8 @@ func (b *backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 	return stats, err
 }
 
-// commitTries bounds how often a transaction is sent again because another program changed rules in
-// a shared chain between the reading of the handles and the commit.
+// commitTries limits the attempts to send a transaction if another program changes rules in a
+// shared chain between the reading of the handles and the commit.
 const commitTries = 5
 
 // commit sends the transaction of a plan.
@@ -85,8 +85,8 @@ func (b *backend) commit(ctx context.Context, p *plan) (stats backends.Stats, er
 		}
 	}
 
-	// If another program committed as well, the kernel's generation is a later one, and the next
-	// check finds out.
+	// If another program also committed, the kernel's generation is a later one, and the next check
+	// notices it.
 	k.gen = rawnl.NextGenID(k.gen)
 	if k.batch.Size() > keepBatch {
 		k.batch = rawnl.Batch{}
@@ -94,11 +94,11 @@ func (b *backend) commit(ctx context.Context, p *plan) (stats backends.Stats, er
 	return stats, nil
 }
 
-// keepBatch is the size up to which a batch keeps its memory for the next commit.
+// keepBatch is the largest size of a batch that keeps its memory for the next commit.
 const keepBatch = 1 << 20
 
-// handles reads the handles of the rules that a plan changes. It makes sure that these are the
-// rules for which the plan was made.
+// handles reads the handles of the rules that a plan changes. It verifies that the plan was made
+// for these rules.
 func (b *backend) handles(ctx context.Context, p *plan) (map[chainID]handles, error) {
 	edited := p.edited()
 	known := make(map[chainID]handles, len(edited))
@@ -117,11 +117,11 @@ func (b *backend) handles(ctx context.Context, p *plan) (map[chainID]handles, er
 	return known, nil
 }
 
-// versionTries bounds the tries of giveVersion.
+// versionTries limits the attempts of giveVersion.
 const versionTries = 20
 
-// giveVersion gives a version to an instance without one, for example after "iptables -X". Two
-// writers that do so at the same time have no version to contend for. So only this transaction
+// giveVersion gives a version to an instance that has no version, for example after "iptables -X".
+// Two writers that do so at the same time have no version to contend for. So only this transaction
 // requires that the generation of the ruleset has not changed.
 func (b *backend) giveVersion(ctx context.Context) error {
 	k := &b.kernel

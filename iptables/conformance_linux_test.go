@@ -51,8 +51,8 @@ func TestEveryField(t *testing.T) {
 		}})
 }
 
-// After a sequence of changes, a new process reads exactly what was applied, and the kernel holds
-// what that process would have written.
+// After a sequence of changes, a new process reads exactly the applied state, and the kernel holds
+// the rules that this process would have written.
 func TestKernelHoldsWhatWasApplied(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4) {
@@ -80,8 +80,8 @@ func TestKernelHoldsWhatWasApplied(t *testing.T) {
 	}
 }
 
-// requireAdopts reads the kernel with a new backend and requires that it holds the table, and that
-// applying the state changes nothing.
+// requireAdopts reads the kernel with a new backend and requires that the kernel holds the table,
+// and that applying the state changes nothing.
 func requireAdopts(t *testing.T, ns *netnstest.NS, s sm.State, want *sm.Table) {
 	t.Helper()
 	b := another(t, ns)
@@ -214,8 +214,8 @@ func writerStates() []sm.State {
 // localnetIsOff is the drift after a program is killed between the transaction and the sysctl.
 const localnetIsOff = "sysctl net.ipv4.conf.all.route_localnet is 0"
 
-// A writer is killed at any moment. It leaves the old state or the new one. The next apply results
-// in the wanted one, even if a table was deleted or another writer committed in between.
+// A writer is killed at any moment. It leaves the old state or the new state. The next apply
+// produces the wanted state, even if a table was deleted or another writer committed in between.
 func TestKilledAtAnyMoment(t *testing.T) {
 	var deletions []string // adding a table first makes them succeed even if it does not exist
 	for _, table := range []string{"ip nat", "ip filter", "ip6 nat", "ip6 filter"} {
@@ -236,7 +236,7 @@ func TestWritersTakeTurns(t *testing.T) {
 	dataplanetest.Writers(t, underTest, slices.Repeat(writerStates(), 10), localnetIsOff)
 }
 
-// Without turns, the result is still right, though one writer may give up.
+// Without turns, the result is still right, although one writer may give up.
 func TestWritersAreRightWithoutTurns(t *testing.T) {
 	t.Parallel()
 	dataplanetest.WritersWithoutTurns(t, underTest, slices.Repeat(writerStates(), 10),
@@ -246,7 +246,7 @@ func TestWritersAreRightWithoutTurns(t *testing.T) {
 // lateWriters are the states of the kernel when two writers begin.
 var lateWriters = []struct {
 	name  string
-	first sm.State // the state that both know
+	first sm.State // the state that both writers know
 	lost  bool     // the version is lost, as after "iptables -X"
 }{
 	{"nothing is there", sm.State{}, false},
@@ -289,7 +289,7 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 
 			o := observation(t, two)
 			ok(two.Commit(t.Context(), sm.Diff(o.Table, b)))(t)
-			one.kernel.looks = wait.Budget{} // also when no check is due
+			one.kernel.looks = wait.Budget{} // even when no check is due
 			requireIntegrity(t, one, backends.Broken, "another writer was there")
 		})
 	}

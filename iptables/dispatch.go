@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Dispatch in steps. The rules that lead packets to services form a tree of chains. A chain with
+// Dispatch in steps. The rules that send packets to services form a tree of chains. A chain with
 // more than stepSize rules is divided by leading bits of the address, then by protocol, then by
 // leading bits of the port, until each part is small:
 //
@@ -23,21 +23,21 @@ import (
 //
 // So the number of rules that a packet passes grows with the logarithm of the number of services.
 // The shape depends only on the keys in the tree, not on their history. A change to one key alters
-// only the chains on the way to it. With no more than stepSize rules, all of them are in the first
-// chain, as in kube-proxy.
+// only the chains on the path to this key. Up to stepSize rules are all in the first chain, as in
+// kube-proxy.
 //
-// A part is a prefix with at most stepSize^n keys. n is the greatest number that makes more than
-// one part. Deeper steps are gotos: a packet that finds no rule is at once back in the first chain,
-// and the kernel's jump stack (NFT_JUMP_STACK_SIZE, 16) does not grow.
+// A part is a prefix with at most stepSize^n keys, where n is the greatest number that results in
+// more than one part. Deeper steps are gotos: a packet that matches no rule returns straight to the
+// first chain, and the kernel's jump stack (NFT_JUMP_STACK_SIZE, 16) does not grow.
 
 const (
 	// A chain with more rules than stepSize is divided.
 	stepSize = 16
-	// A part with fewer keys than stepMin gets no chain of its own.
+	// A part with fewer keys than stepMin has no chain of its own.
 	stepMin = 3
 )
 
-// Kinds of chains of a tree, the second part of their names.
+// Kinds of chains of a tree, which are the second part of their names.
 const (
 	stepService   = "IP"
 	stepNodePort  = "NP"
@@ -49,7 +49,7 @@ const (
 	stepRange       = "PR"
 )
 
-// dispatch describes a tree: its chains and its sort of keys.
+// dispatch describes a tree: its chains and the kind of its keys.
 type dispatch struct {
 	names  names
 	f      *nft.Family
@@ -75,23 +75,23 @@ func (d *dispatch) key(k servicemodel.FrontendKey) string {
 	return string(append(b, byte(k.Port>>8), byte(k.Port)))
 }
 
-// matchBits returns how many of the first n bits of a key an iptables match can express.
+// matchBits returns the number of the first n bits of a key that an iptables match can express.
 func (d *dispatch) matchBits(n int) int {
 	a := d.addr * 8
 	switch {
 	case n > a && n < a+8: // within the protocol
 		return a
-	case d.step == stepRange: // the order of ranges is not that of ports
+	case d.step == stepRange: // ranges are not in the order of ports
 		return min(n, a+8)
 	}
 
 	return n
 }
 
-// parts returns the parts of the chain of t: a single key, whose rules are in this chain, or more
-// keys, which have a chain of their own.
+// parts returns the parts of the chain of t: single keys, whose rules are in this chain, or several
+// keys, which have their own chain.
 func (d *dispatch) parts(t tree) (l []tree) {
-	size := stepSize // the greatest power of it below the number of keys
+	size := stepSize // the greatest power of stepSize below the number of keys
 	for size*stepSize < len(t) {
 		size *= stepSize
 	}
@@ -117,8 +117,8 @@ func (d *dispatch) parts(t tree) (l []tree) {
 	return l
 }
 
-// rules returns the rules of the chain of t. The first chain uses jumps, so that packets come back
-// to its following rules. The other chains use gotos.
+// rules returns the rules of the chain of t. The first chain uses jumps, so that packets return to
+// its following rules. The other chains use gotos.
 func (d *dispatch) rules(t tree, first bool) (l []rule) {
 	for _, p := range d.parts(t) {
 		if len(p) == 1 {
@@ -181,9 +181,9 @@ func (d *dispatch) chainOf(t tree) string {
 	return d.names.step(d.step, of)
 }
 
-// differing calls fn for each chain, except the first, that a tree has and another lacks, or has
-// with other rules. It may also call fn for a chain that both have. differing(other, t) then calls
-// fn for it, too.
+// differing calls fn for each chain, except the first chain, that t has and other lacks, or that
+// has different rules in the two trees. It may also call fn for a chain that both trees have; then
+// differing(other, t) calls fn for that chain, too.
 func (d *dispatch) differing(t, other tree, fn func(chainID, []rule)) {
 	steps, others := d.steps(t), d.steps(other)
 	for name, p := range steps {
@@ -192,7 +192,7 @@ func (d *dispatch) differing(t, other tree, fn func(chainID, []rule)) {
 			continue
 		}
 		fn(d.table.chain(name), d.rules(p, false))
-		if o == nil { // perhaps it has another name, because a key came or went
+		if o == nil { // perhaps it has a new name, because a key was added or removed
 			if q := p.counterpart(others, steps); q != nil &&
 				p.same(q.counterpart(steps, others)) {
 				o = q
@@ -203,7 +203,7 @@ func (d *dispatch) differing(t, other tree, fn func(chainID, []rule)) {
 	}
 }
 
-// counterpart returns the tree that has the middle key of t, and a name that others lack, or nil.
+// counterpart returns the tree that has the middle key of t and a name that others lacks, or nil.
 func (t tree) counterpart(in, others map[string]tree) tree {
 	for name, p := range in {
 		if _, has := p.find(t[len(t)/2].key); has && others[name] == nil {
@@ -214,7 +214,7 @@ func (t tree) counterpart(in, others map[string]tree) tree {
 	return nil
 }
 
-// steps returns the parts of t with a chain of their own, by the names of the chains.
+// steps returns the parts of t that have their own chain, by the names of the chains.
 func (d *dispatch) steps(t tree) map[string]tree {
 	m := map[string]tree{}
 	for _, p := range d.parts(t) {
@@ -226,8 +226,8 @@ func (d *dispatch) steps(t tree) map[string]tree {
 	return m
 }
 
-// tree has keys in order. Each key has the rules for one destination of packets. A tree is never
-// changed, and neither are its rules. All keys have the same length.
+// tree is a sorted list of keys. Each key has the rules for one destination of packets. Neither
+// trees nor their rules are ever changed. All keys have the same length.
 type tree []destination
 
 type destination struct {
@@ -235,7 +235,7 @@ type destination struct {
 	rules []rule
 }
 
-// bits returns how many leading bits all keys have in common.
+// bits returns the number of leading bits that all keys have in common.
 func (t tree) bits() int {
 	if len(t) == 0 {
 		return 0
@@ -253,7 +253,7 @@ func (t tree) bits() int {
 // bitAt reports whether a bit of a key is set.
 func bitAt(key string, i int) bool { return key[i/8]<<(i%8)&0x80 != 0 }
 
-// same reports whether one tree was made of the other without a change.
+// same reports whether one tree is an unchanged copy of the other, sharing the memory of its rules.
 func (t tree) same(o tree) bool {
 	if len(t) != len(o) {
 		return false
@@ -267,14 +267,14 @@ func (t tree) same(o tree) bool {
 	return true
 }
 
-// find returns the place of a key, and whether it is there.
+// find returns the place of a key, and whether t has the key.
 func (t tree) find(key string) (int, bool) {
 	return slices.BinarySearchFunc(t, key, func(l destination, key string) int {
 		return strings.Compare(l.key, key)
 	})
 }
 
-// with returns t with other rules for some keys. A key without rules goes.
+// with returns t with new rules for some keys. A key without rules is removed.
 func (t tree) with(edits map[string][]rule) tree {
 	if len(edits) == 0 {
 		return t

@@ -15,7 +15,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// keyMaker draws keys of one sort: spread, crowded, many ports at one address.
+// keyMaker draws keys of one kind: spread, crowded, many ports at one address.
 type keyMaker struct {
 	name string
 	id   treeKind
@@ -169,8 +169,8 @@ func randomEdits(rng *rand.Rand, m keyMaker, d *dispatch, have map[sm.FrontendKe
 // walker follows a packet through the chains of a tree.
 type walker struct {
 	chains map[string][]rule
-	passed int   // how many rules the packet has passed
-	found  *rule // the one that accepted it
+	passed int   // the number of rules that the packet has passed
+	found  *rule // the rule that accepted the packet
 }
 
 // walk reports whether a rule accepts the packet. After a goto that finds no rule, the packet is
@@ -205,7 +205,7 @@ func (r *rule) matchesKey(k sm.FrontendKey) bool {
 		(r.ports.any() || r.ports.from <= k.Port && k.Port <= r.ports.to)
 }
 
-// A packet finds every key and nothing else, and passes few rules however many keys there are.
+// A packet finds every key and nothing else, and passes few rules, whatever the number of keys.
 func TestDispatchFindsEveryKey(t *testing.T) {
 	t.Parallel()
 	for _, m := range keyMakers() {

@@ -3,8 +3,8 @@
 // rules are written through nf_tables' netlink interface, with the expressions and the x_tables
 // compatibility of iptables-nft, in one transaction.
 //
-// [New] opens it, and an engine writes to it. The default is the chains of kube-proxy, which it
-// takes over; [Config.Prefix] names others:
+// [New] opens the backend, and an engine writes to it. By default, it takes over the chains of
+// kube-proxy; [Config.Prefix] selects other names:
 //
 //	backend, err := iptables.New(&iptables.Config{Prefix: "MYLB"})
 //	…
@@ -13,10 +13,11 @@
 //
 // # The ruleset
 //
-// Chains are named as kube-proxy names them, and its bit of the mark asks for masquerading; the
-// prefix KUBE can be another, so that two instances exist side by side. Such an instance also has
-// another bit (servicemodel.DefaultMasqueradeMark). For one service with a cluster IP, a node port
-// and a load balancer's address, two endpoints, and pods in 10.244.0.0/16, iptables-save prints:
+// Chains are named as kube-proxy names them, and kube-proxy's bit of the mark requests
+// masquerading. A prefix other than KUBE allows two instances side by side. Such an instance also
+// uses a different bit (servicemodel.DefaultMasqueradeMark). For one service with a cluster IP, a
+// node port and a load balancer's address, two endpoints, and pods in 10.244.0.0/16, iptables-save
+// prints:
 //
 //	*nat
 //	-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
@@ -57,29 +58,28 @@
 //
 //   - There is no chain for each endpoint: its rule is in the chain of the service (KUBE-SVC-, or
 //     KUBE-SVL- for the endpoints on this node). These rules are in reverse order of their slots.
-//     So one more endpoint is one rule in front, and a replaced endpoint is one rule. With
-//     affinity, the rules that look for a client come before them, in kube-proxy's order.
+//     So an added endpoint is one new rule in front, and a replaced endpoint is one changed rule.
+//     With affinity, the rules that look for a client precede them, in kube-proxy's order.
 //   - A connection of an endpoint to itself is masqueraded by a rule in KUBE-HAIRPIN. Only
-//     endpoints on this node, or on an unknown one, have such a rule.
+//     endpoints on this node, or on an unknown node, have such a rule.
 //   - Rules that reject or drop are in KUBE-SERVICES, KUBE-NODEPORTS and KUBE-PROXY-FIREWALL of
-//     the table filter, for new connections only. KUBE-CLUSTER-IPS rejects packets to the other
-//     ports of cluster IPs and drops those to unused addresses of the service ranges, as in
-//     kube-proxy's nftables mode. Rules of TCP frontends without endpoints reset connections
-//     (--reject-with tcp-reset): servicemodel.Node.NoEndpoints.
-//   - A frontend that is not balanced, or not for this packet, is accepted in nat: it is not a node
-//     port, even if its address is the node's.
+//     the table filter, for new connections only. As in kube-proxy's nftables mode,
+//     KUBE-CLUSTER-IPS rejects packets to the other ports of cluster IPs, and drops packets to
+//     unused addresses of the service ranges. Rules of TCP frontends without endpoints reset
+//     connections (--reject-with tcp-reset): servicemodel.Node.NoEndpoints.
+//   - A frontend that is not balanced, or not for this packet, is accepted in nat: the packet does
+//     not reach the node ports, even if the address is the node's.
 //   - KUBE-FORWARD does not drop packets that conntrack calls invalid.
 //   - KUBE-HEALTH-CHECKS of the table filter accepts packets to health check node ports. In
-//     kube-proxy, KUBE-NODEPORTS does. INPUT leads there for TCP, and only while a service has
-//     such a port. Instances with other prefixes do the same, because if a firewall drops these
-//     packets in INPUT, the load balancer no longer uses the node, whatever the chains are
-//     called.
+//     kube-proxy, KUBE-NODEPORTS does. INPUT jumps there for TCP, and only while a service has
+//     such a port. Instances with other prefixes do the same: if a firewall drops these packets
+//     in INPUT, the load balancer no longer uses the node, whatever the names of the chains.
 //   - KUBE-SETTINGS, to which no rule jumps, holds the node-wide settings as comments, for people
 //     and for the next process.
 //
 // # Many services
 //
-// With more than 16 rules, a chain that leads packets to services is divided by address, then by
+// A chain with more than 16 rules that send packets to services is divided by address, then by
 // port:
 //
 //	-A KUBE-SERVICES -d 10.96.0.0/20 -j KUBE-IP-10.96.0.0/20
@@ -87,14 +87,14 @@
 //	-A KUBE-IP-10.96.0.0/26 -d 10.96.0.10/32 -p tcp -m tcp --dport 80 … -j KUBE-SVC-CDGGSHYLG3RE2FKL
 //	-A KUBE-NODEPORTS -p tcp -m tcp --dport 30720:30783 -j KUBE-NP-tcp-30720-30783
 //
-// The first packet of a connection passes some 30 short rules among ten thousand services. The
-// other packets pass none. The parts depend only on the present services, not on their history. A
-// service that comes or goes changes only the chains on the way to it.
+// The first packet of a connection passes some 30 short rules among ten thousand services. Later
+// packets pass none. The division depends only on the present services, not on their history. A
+// service that is added or removed changes only the chains on the path to it.
 //
 // # Ranges of ports
 //
-// Ranges stand in KUBE-RANGES, which is there only while a service has one. A packet gets there
-// last, after exact ports and node ports. KUBE-SERVICES leads there after the rule that
+// Ranges are in KUBE-RANGES, which exists only while a service has a range. A packet gets there
+// last, after exact ports and node ports: KUBE-SERVICES jumps there after the rule that
 // kube-proxy's comment calls the last one.
 //
 //	-A KUBE-SERVICES -m comment --comment "ranges of ports" -j KUBE-RANGES
@@ -107,29 +107,29 @@
 // # Schedulers
 //
 // The rule of a slot matches its weight's share of the packets that reach it: at random
-// (statistic), in turn for rr (statistic, mode nth), or by a hash for sh. iptables has no such
-// match, so a program of xt_bpf computes the hash of the client's address, for sh+port with the
-// port. Each slot has a seed of its own. One endpoint more therefore takes its share of the
-// clients, and no other client moves. An endpoint that goes leaves its slot and its clients to the
-// last one, whose clients are spread over all others. Draining endpoints have no slot, so
-// +fallback changes nothing.
+// (statistic), in turn for rr (statistic, mode nth), or by a hash for sh. iptables has no match for
+// a hash, so a program of xt_bpf computes the hash of the client's address, for sh+port with the
+// port. Each slot has its own seed. So a new endpoint takes its share of the clients, and no other
+// client moves. If an endpoint is removed, the last endpoint gets its slot and its clients, and the
+// former clients of the last endpoint are spread over all other endpoints. Draining endpoints have
+// no slot, so +fallback changes nothing.
 //
 // # Session affinity
 //
-// xt_recent remembers clients, in a list for each endpoint. The list has the name that kube-proxy
-// gives it, and belongs to the whole service port: its cluster IP, node port and other addresses
+// xt_recent remembers clients, in a list for each endpoint. The list has the same name as in
+// kube-proxy, and belongs to the whole service port: its cluster IP, node port and other addresses
 // share it.
 //
 //	-A KUBE-SVC-… -p tcp -m recent --update --seconds 10800 --reap --name KUBE-SEP-… --rsource -j DNAT --to-destination 10.244.1.1:8080
 //	-A KUBE-SVC-… -p tcp -m statistic … -m recent --set --name KUBE-SEP-… --rsource -j DNAT --to-destination 10.244.1.1:8080
 //
 // The module remembers 100 clients for each endpoint unless its parameter ip_list_tot is different.
-// It finds a list by walking all lists, for each such rule that is added and for each such match of
-// a packet.
+// To find a list, it walks all lists: for each such rule that is added, and for each packet that is
+// tested against such a rule.
 //
-// The rule that gives a client an endpoint remembers the client, with the first packet of a
-// connection only. An endpoint's rules and list go with it in one transaction. So a packet that is
-// under way when an endpoint leaves, such as a SYN that is sent again, remembers nothing. An
+// The rule that assigns an endpoint to a client also remembers the client, only at the first packet
+// of a connection. An endpoint's rules and list are removed in the same transaction. So a packet in
+// flight while an endpoint is removed, such as a retransmitted SYN, leaves no entry, and an
 // endpoint that comes back has no clients. SYNs with forged sources make a service forget its own
 // clients, beyond 100 for each endpoint, but not the clients of another service.
 //
@@ -137,12 +137,12 @@
 //
 // The nftables backend does the same by hashing, in microseconds, and without limits to affinity.
 // Choose it in general. The iptables backend is for nodes where people and tools look for services
-// in iptables, and for taking over from kube-proxy in iptables mode without a client noticing. Many
+// in iptables, and for takeovers from kube-proxy in iptables mode that no client notices. Many
 // services with affinity are a reason against it.
 //
 // Processor time, in user space and in the kernel, on two cores at 2.5 GHz with Linux 6.18,
-// services of 10 endpoints. The other columns have iptables-restore 1.8.9 alone, given the rules
-// that kube-proxy 1.36 has for the same services. The time of kube-proxy itself comes on top.
+// services of 10 endpoints. The other columns are iptables-restore 1.8.9 alone, with the rules that
+// kube-proxy 1.36 has for the same services. The time of kube-proxy itself is not included.
 //
 //	                                           kernlb   iptables-legacy   iptables-nft
 //	full sync of 1,000 services                0.23 s            0.47 s          8.0 s
@@ -153,109 +153,110 @@
 //	one endpoint of 10,000, 1 in 10 affinity   0.05 s              14 s
 //	a new process adopts 10,000                 1.2 s
 //
-// The first packet of a UDP flow, from pod to pod, takes 4.1 µs without a service, 7.1 µs to one
-// among 10, and 9.5 µs among 10,000. If one service in ten has affinity, a packet to such a service
-// with one endpoint takes 14 µs among 1,000 services and 114 µs among 10,000. Each further endpoint
-// adds to that.
+// The first packet of a UDP flow, from pod to pod, takes 4.1 µs without a service, 7.1 µs to a
+// service among 10, and 9.5 µs among 10,000. If one service in ten has affinity, a packet to such a
+// service with one endpoint takes 14 µs among 1,000 services and 114 µs among 10,000. Each further
+// endpoint adds to that.
 //
 // # Where the time goes
 //
 // One change: nearly all of the time is spent in nft_table_validate. At a commit that adds a rule
 // with a verdict, a match or a target, the kernel walks all rules that can be reached in that
 // table, once from PREROUTING and once from OUTPUT. The cost is the memory that it touches: the
-// rule, and a separate descriptor for each match or target of x_tables. Therefore there is no chain
-// for each endpoint, comments are user data, rules use native expressions wherever iptables can
-// read them, and rules lie in memory in the order in which they are walked.
+// rule, and a separate descriptor for each match or target of x_tables. Therefore endpoints have no
+// chains, comments are user data, rules use native expressions wherever iptables can read them, and
+// rules lie in memory in the order in which the kernel walks them.
 //
-// A full sync: the kernel takes three fifths, 9 µs for each rule. Half of these go into finding the
-// types of the rule's expressions by their names; validation is 3 %. Rules of endpoints without
-// counters would save a tenth. One rule that masquerades all cluster IPs, instead of one for each,
-// would save another twentieth. Both would hide more than they save.
+// A full sync: the kernel takes three fifths, 9 µs for each rule. Half of this time is the search
+// for the types of the rule's expressions by their names; validation is 3 %. Rules of endpoints
+// without counters would save a tenth. One rule that masquerades all cluster IPs, instead of a rule
+// for each, would save another twentieth. Both would hide more than they save.
 //
 // Adoption: the kernel takes half, 5 µs for each rule that it sends. Decoding and comparing the
 // rules takes the other half. 10,000 services of 10 endpoints have 120,000 rules. Chains are read
-// over as many connections as there are processors. The content of a rule cannot be known without
-// reading it.
+// over one connection per processor. The content of a rule cannot be known without reading it.
 //
-// Affinity: to add a rule with a list, recent_mt_check compares its name with those of all lists,
-// and there are two such rules for an endpoint. With 10,000 lists these comparisons take 6 s of the
-// 8.2 s. Fewer lists could not say which endpoint a client has. IP sets would be found by number
-// (10,000 are made in 1 s), but then what iptables-save prints could not be restored without ipset,
-// and clients that kube-proxy knew would be forgotten.
+// Affinity: to add a rule with a list, recent_mt_check compares its name with the names of all
+// lists, and an endpoint has two such rules. With 10,000 lists these comparisons take 6 s of the
+// 8.2 s. With fewer lists, the endpoint of a client would be unknown. IP sets are found by number
+// (10,000 are created in 1 s), but then the output of iptables-save could not be restored without
+// ipset, and clients that kube-proxy knew would be forgotten.
 //
-// # Living with others
+// # Living with other programs
 //
 // All programs share the tables and base chains. The backend inserts its jumps at the beginning of
 // base chains. It changes and removes only its own rules: the rules in chains of the names above,
-// and the jumps to these in base chains. Chains of kube-proxy under the same names count as its
-// own: the first commit replaces their contents in one transaction, without breaking a connection
-// or forgetting a client. The next observation finds any foreign change to the backend's rules, and
-// the next commit repairs it, rule by rule. Only the empty chains KUBE-PROXY-CANARY stay as
-// kube-proxy made them. kube-proxy notices flushes by them.
+// and the jumps to these chains in base chains. The backend treats kube-proxy's chains of the same
+// names as its own: the first commit replaces their contents in one transaction, without breaking a
+// connection or forgetting a client. The next observation finds any foreign change to the backend's
+// rules, and the next commit repairs it, rule by rule. Only the empty chains KUBE-PROXY-CANARY stay
+// as kube-proxy made them, because kube-proxy notices flushes by them.
 //
-// Chains with another prefix than KUBE belong to the instance only if an instance of kernlb has
+// Chains with a prefix other than KUBE belong to the instance only if an instance of kernlb has
 // made them: its settings, its version or another chain that only kernlb makes must exist.
-// Otherwise, as with the prefix DOCKER beside Docker's DOCKER-FORWARD, they stay as they are, and
-// states are refused with a [backends.CollisionError] that names the chain. [Config.TakeOver]
-// makes such chains the instance's.
+// Otherwise, as with the prefix DOCKER next to Docker's DOCKER-FORWARD, they stay as they are, and
+// states are refused with a [backends.CollisionError] that names the chain. With [Config.TakeOver],
+// such chains become the instance's.
 //
 // KUBE-FIREWALL is shared with kube-proxy and kubelet. In it, the guard of node ports at localhost
-// is ours, and so are the jumps to the chain that say so in their comment. Rules of others stay,
-// and so does a guard that existed before node ports answered at localhost: kubelet has the same
-// rule there, and KUBE-SETTINGS notes it.
+// is ours, and so are the jumps to the chain whose comment says so. Rules of other programs stay. A
+// guard that existed before node ports answered at localhost also stays: kubelet has the same rule
+// there, and KUBE-SETTINGS records it.
 //
-// The sysctl route_localnet is on as long as node ports answer at localhost. The transaction that
-// brings the guard writes the earlier value to KUBE-SETTINGS, before the backend changes the
-// sysctl. So any process can restore it. It is restored before the guard goes. The earlier value
-// counts as on only if the sysctl was on without a guard. If it was on with a guard of kube-proxy
-// or of another instance, it is turned off with the last guard. So the sysctl is turned off at the
-// end unless an administrator had turned it on before, or another program has a guard: the same
-// rule in a chain …-FIREWALL, or a chain guard-loopback of nf_tables. Then the logger is told. A
-// program that writes 1 while the value is 1 leaves no trace, so its wish is lost.
+// The sysctl route_localnet is on as long as node ports answer at localhost. Before the backend
+// changes the sysctl, the transaction that adds the guard writes the earlier value to
+// KUBE-SETTINGS, so that any process can restore it. The sysctl is restored before the guard is
+// removed. The earlier value is recorded as on only if the sysctl was on without a guard. If it was
+// on with a guard of kube-proxy or of another instance, it is turned off with the last guard. So
+// the sysctl is turned off at the end unless an administrator had turned it on before, or another
+// program has a guard: the same rule in a chain …-FIREWALL, or a chain guard-loopback of nf_tables.
+// A guard of another program is logged. A program that writes 1 while the value is 1 leaves no
+// trace, so its request is lost.
 //
-// The instance does not change the policies of base chains, nor whether a table is dormant.
+// The instance changes neither the policies of base chains nor the dormant flag of a table.
 //
 // # Back to kube-proxy
 //
-// A kube-proxy in iptables mode that begins when this program has ended writes anew the chains
-// whose names both have. From then on these are its own. Cleanup recognizes this by the
-// chain KUBE-EXTERNAL-SERVICES: kube-proxy makes it first, and each commit of this backend removes
-// it. The cleanup then removes the chains that kube-proxy does not have, and all rules that lead
-// there. The result is what kube-proxy alone would have made. The guard of node ports at localhost
-// stays, with its sysctl, because both want them.
+// A kube-proxy in iptables mode that starts after this program has ended rewrites the chains whose
+// names both programs use. From then on these chains are kube-proxy's. Cleanup recognizes this by
+// the chain KUBE-EXTERNAL-SERVICES: kube-proxy makes it first, and each commit of this backend
+// removes it. The cleanup then removes the chains that kube-proxy does not have, and all rules that
+// jump to them. The result is the same as if kube-proxy had always run alone. The guard of node
+// ports at localhost stays, with its sysctl, because both programs want them.
 //
 // If a service is removed before kube-proxy has written anything, kube-proxy cannot delete the
-// service's chain while KUBE-IP-… lead there, and so cannot write anything. Then the cleanup
-// replaces the jumps to KUBE-IP-… by the rules of those chains: services stay, and kube-proxy can
-// write when it tries again. Until it does, only packets with the mark are masqueraded.
+// service's chain while KUBE-IP-… chains jump to it, and so cannot write anything. Then the cleanup
+// replaces the jumps to KUBE-IP-… by the rules of those chains: services stay, and kube-proxy's
+// next attempt succeeds. Until then, only packets with the mark are masqueraded.
 //
 // # Writers and neighbours
 //
-// An instance has a version, an empty chain of the table nat of IPv4, or of IPv6 if the node serves
-// only that, such as KUBE-VERSION-1a2b3c4d. Each commit deletes it and makes another with a random
-// number, in the same transaction. If another writer still knows the first version, the kernel
-// refuses its transaction, and it reads and tries again. Commits of other programs do not matter.
-// If an administrator deletes the version by hand ("iptables -t nat -X"), the next apply gives the
-// instance another. Writers take turns by a lock on the network namespace, for fairness only.
+// An instance has a version: an empty chain of the table nat of IPv4, or of IPv6 if the node serves
+// only IPv6, such as KUBE-VERSION-1a2b3c4d. Each commit deletes this chain and creates a chain with
+// a new random number, in the same transaction. If another writer still knows the first version,
+// the kernel refuses its transaction, and the writer reads and tries again. Commits of other
+// programs do not matter. If an administrator deletes the version by hand ("iptables -t nat -X"),
+// the next apply gives the instance a new version. Writers take turns by a lock on the network
+// namespace, for fairness only.
 //
 // Reading does not need a quiet kernel. Rules are read chain by chain. The rules of chains that
-// only the instance uses are right if the version is the same before and after. Shared chains are
-// read again if they changed meanwhile.
+// only the instance uses are right if the version is the same before and after. A chain that other
+// programs also change is read again if it changed while it was read.
 //
 // As long as no program commits, an apply only asks for the generation of the ruleset. After a
 // foreign commit it asks for the version, and then checks for edits by hand: it reads the fixed
 // chains, and the numbers of rules and jumps that the kernel lists with each chain. So the next
-// apply notices every rule that comes or goes. Such a check takes 0.5 ms, and 10 ms among 10,000
-// services. Beside a neighbour that commits without end, checks take a twentieth of the time. One
-// edit is found later: a replaced rule of a service (iptables -R). It is found when everything is
-// read, which takes at most a hundredth of the time.
+// apply notices every rule that was added or removed. Such a check takes 0.5 ms, and 10 ms among
+// 10,000 services. If a neighbour commits without end, checks take a twentieth of the time. One
+// kind of edit is found later: a replaced rule of a service (iptables -R). Only a reading of
+// everything finds it, and such readings take at most a hundredth of the time.
 //
 // If a neighbour itself commits to the table nat or filter, the kernel validates that table. The
-// neighbour waits for that, and so does every other program that commits.
+// neighbour waits for the validation, and so does every other program that commits.
 //
 // Comments are written as user data of the rule. Both iptables and nft show them there, and packets
-// need not pass a match. Rules written by iptables itself, such as after iptables-restore, are
-// recognized all the same.
+// need not pass a match. Rules that iptables itself wrote, for example after iptables-restore, are
+// recognized nevertheless.
 //
 // The package needs Linux 5.10 or newer with nft_compat and the matches and targets above, and
 // works with iptables 1.8.9 (nf_tables) and newer.

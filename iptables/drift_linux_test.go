@@ -23,7 +23,7 @@ import (
 var handDamage = []struct {
 	name, script string
 	drift        string
-	unseen       bool // as damage by Integrity, which says that somebody committed
+	unseen       bool // as damage by Integrity, which only reports a foreign commit
 }{
 	{"a jump is gone", "*nat\n-D PREROUTING 1\nCOMMIT\n",
 		"chain PREROUTING of table ip nat lacks 1", false},
@@ -136,7 +136,7 @@ COMMIT
 
 	cleanUp(t, e)
 
-	// KUBE-MARK-MASQ was empty and a rule leads to it. So the chain stays, with the rule that gives
+	// KUBE-MARK-MASQ was empty and a rule jumps to it. So the chain stays, with the rule that gives
 	// it its effect.
 	after := strings.Replace(save(t, ns, nft.IPv4),
 		"-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n", "", 1)
@@ -215,7 +215,7 @@ COMMIT
 var flushes = []struct {
 	name    string
 	command string
-	// all says that services are lost and must be written anew.
+	// all says that services are lost and must be written again.
 	all bool
 }{
 	{"filter is flushed", "iptables -F", false},
@@ -227,8 +227,7 @@ var flushes = []struct {
 	{"one base chain is flushed", "iptables -t nat -F PREROUTING", false},
 }
 
-// The next apply notices any flush by itself, and restores exactly the missing rules. Connections
-// survive.
+// The next apply notices any flush, and restores exactly the missing rules. Connections survive.
 func TestAFlushIsRepaired(t *testing.T) {
 	t.Parallel()
 	for _, flush := range flushes {
@@ -287,7 +286,7 @@ func oursOf(saved string) [len(kinds)]string {
 	return l
 }
 
-// requireFirst requires that our jumps stand before the rules of other programs.
+// requireFirst requires that our jumps precede the rules of other programs.
 func requireFirst(t *testing.T, saved string) {
 	t.Helper()
 	for _, chain := range []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"} {
@@ -307,7 +306,7 @@ func requireFirst(t *testing.T, saved string) {
 	}
 }
 
-// Whatever rules are lost, a new process notices and restores them.
+// A new process notices and restores lost rules, whatever their kind.
 func TestRandomDamageIsRepaired(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
@@ -329,7 +328,7 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 		o := observation(t, b)
 		require.Empty(t, o.Drift, "seed %d", seed)
 
-		// another endpoint may stand in the place of a lost slot
+		// a different endpoint may have the place of a lost slot
 		requireSameTable(t, resolve(t, nil, s).Arrange(o.Table), o.Table)
 	}
 }

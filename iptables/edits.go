@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// ruleEdit is one step that turns the rules of a chain into others. Steps come in the order of the
-// chain.
+// ruleEdit is one step of the change from the present rules of a chain to the wanted rules. Steps
+// are in the order of the chain.
 type ruleEdit struct {
 	kind editKind
 	// at is the index of the rule that is kept, replaced or deleted, or before which a rule is
-	// inserted (at the end, if the index is past it).
+	// inserted (at the end, if the index is past the last rule).
 	at int
-	// rule is the index of the new rule among the rules after.
+	// rule is the index of the new rule among the wanted rules.
 	rule int
 }
 
@@ -26,7 +26,7 @@ const (
 	editDelete
 )
 
-// maxCompared limits how many pairs of equal rules of two chains are compared.
+// maxCompared limits the number of pairs of equal rules of two chains that are compared.
 const maxCompared = 1 << 20
 
 // editsBetween returns the shortest list of steps from one list of rules to another.
@@ -75,8 +75,8 @@ func kept(a, b []rule) (l []pair) {
 }
 
 // commonest returns a longest common subsequence of two lists (Hunt and Szymanski, 1977). Its time
-// grows with the pairs of equal rules, of which chains have few. If there are too many, it returns
-// none.
+// grows with the number of pairs of equal rules, and chains have few such pairs. If there are too
+// many, it returns none.
 func commonest(before, after []rule) (l []pair) {
 	seed := maphash.MakeSeed()
 	last := make(map[uint64]int, len(after)) // by hash, the last place in after, counted from 1

@@ -17,7 +17,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// withLocalhost is the service, on a node whose node ports answer at localhost.
+// withLocalhost returns the service, on a node whose node ports answer at localhost.
 func withLocalhost() sm.State {
 	node := testNode()
 	node.LocalhostNodePorts = true
@@ -118,8 +118,8 @@ func tapped(t *testing.T, ns *netnstest.NS) (*backend, *rawnltest.Tap) {
 	return b, tap
 }
 
-// beforeEach calls fn with a number before each transaction, and returns how many transactions
-// there were.
+// beforeEach calls fn with a number before each transaction, and returns the number of transactions
+// so far.
 func beforeEach(tap *rawnltest.Tap, fn func(n int)) *int {
 	n := new(int)
 	tap.Request = func(request []rawnltest.Message) {

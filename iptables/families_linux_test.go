@@ -24,7 +24,7 @@ func lack(t *testing.T, f *nft.Family, name string) *backend {
 	return b
 }
 
-// Services that need a match that the kernel lacks are refused, and no others.
+// Exactly the services that need a match that the kernel lacks are refused.
 func TestAKernelWithoutAMatch(t *testing.T) {
 	t.Parallel()
 	for name, lacks := range map[string]lacking{"recent": {recent: true}, "sctp": {sctp: true},
@@ -33,8 +33,8 @@ func TestAKernelWithoutAMatch(t *testing.T) {
 	}
 }
 
-// A kernel that cannot have chains of a family has the optional matches nevertheless. A probe asks
-// it only for what it can have.
+// A kernel that cannot have chains of a family has the optional matches nevertheless. A probe
+// checks only the family that the kernel can have.
 func TestAKernelWithoutAFamily(t *testing.T) {
 	t.Parallel()
 	for _, f := range nft.Families {
@@ -59,7 +59,7 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 		node := testNode()
 		node.OnlyFamily = only
 		s := webService().WithNode(node)
-		r := applied(t, writers[i%2], s) // each finds what the other one left
+		r := applied(t, writers[i%2], s) // each finds the objects that the other left
 		require.Empty(t, r.Drift)
 		whole, _, err := []*backend{b, second}[i%2].look(t.Context())
 		require.NoError(t, err)

@@ -6,19 +6,20 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// A kube-proxy in iptables mode may begin after this backend has ended. It takes over the backend's
-// chains as this backend takes over kube-proxy's: its first sync writes anew all chains whose names
-// both have. From then on these chains belong to kube-proxy, and a cleanup removes the others.
+// A kube-proxy in iptables mode may start after this backend has ended. It takes over the backend's
+// chains as this backend takes over kube-proxy's: its first sync rewrites all chains whose names
+// both programs use. From then on these chains belong to kube-proxy, and a cleanup removes the
+// other chains.
 
-// handedBack reports whether a kube-proxy has begun since the last commit. A kube-proxy first makes
+// handedBack reports whether a kube-proxy has started since the last commit. kube-proxy first makes
 // a certain chain, and each of our commits removes that chain.
 func (l *layout) handedBack(r *raw) bool {
 	former := l.names.former()
 	return r.chains[filter4.chain(former)] != nil || r.chains[filter6.chain(former)] != nil
 }
 
-// planHandedBack plans to remove the chains that kube-proxy does not have, and the rules that lead
-// there. kube-proxy itself removes chains of services that it does not know. The guard of node
+// planHandedBack plans to remove the chains that kube-proxy does not have, and the rules that jump
+// to them. kube-proxy itself removes chains of services that it does not know. The guard of node
 // ports at localhost and its sysctl stay, because kube-proxy wants both.
 func (l *layout) planHandedBack(k *kernelState, r *raw) *plan {
 	ch := changes{}
@@ -40,10 +41,10 @@ func (l *layout) planHandedBack(k *kernelState, r *raw) *plan {
 }
 
 // withoutExclusive returns the rules of a chain that stay: rules of kube-proxy and of other
-// programs. kube-proxy has all but one of our jumps to chains that it shares with us. A rule of
-// ours that leads to a step is replaced by the rules of the step. Otherwise kube-proxy could not
-// write anything while steps lead to chains of services that it would delete. Until it can write,
-// services go on.
+// programs. kube-proxy has all of our jumps to chains that it shares with us, except one. A rule of
+// ours that jumps to a step is replaced by the rules of the step. Otherwise kube-proxy could not
+// write anything while steps jump to chains of services that it would delete. Until it can write,
+// services continue to work.
 func (l *layout) withoutExclusive(id chainID, rules []rule, in *raw) (stay []rule) {
 	if !isBase(id) && !l.names.owned(id.name) {
 		return rules
@@ -64,7 +65,7 @@ func (l *layout) withoutExclusive(id chainID, rules []rule, in *raw) (stay []rul
 }
 
 // exclusive reports whether a chain of a table belongs to the instance and kube-proxy does not make
-// it. kube-proxy has its chains of services only in nat.
+// such chains. kube-proxy has its chains of services only in nat.
 func (n names) exclusive(t tableKind, chain string) bool {
 	switch chain {
 	case n.services(), n.nodePorts(), n.markMasq(), n.postrouting(), n.forward(), n.sourceRanges(),

@@ -146,7 +146,7 @@ func randomConfig() randstate.Config {
 	return c
 }
 
-// webService returns one service of every kind of address.
+// webService returns a state of one service with every kind of address.
 func webService() sm.State {
 	node := testNode()
 	svc := &sm.Service{
@@ -176,7 +176,7 @@ func requireSameTable(t *testing.T, want, got *sm.Table) {
 	require.True(t, d.Empty(), "%s", d)
 }
 
-// richState returns services of every sort.
+// richState returns services of every kind.
 func richState(tb testing.TB, seed uint64) sm.State {
 	tb.Helper()
 	c := randomConfig()

@@ -63,7 +63,7 @@ func (k *kernel) open(cfg *Config) error {
 
 // probe asks the kernel for the revisions of matches and targets (NFNL_MSG_COMPAT_GET,
 // include/uapi/linux/netfilter/nfnetlink_compat.h). The request loads their modules. A kernel that
-// lacks one only for one family can be used for the other.
+// lacks a match or target for only one family can be used for the other family.
 func (k *kernel) probe(ctx context.Context) error {
 	k.lacks = lacking{}
 	for _, f := range nft.Families {
@@ -146,12 +146,13 @@ func (b *backend) observe(ctx context.Context) (o *backends.Observation, r *raw,
 	return o, r, err
 }
 
-// Integrity compares the ruleset's generation with the known one. If another program committed, it
-// asks for the version of the instance, which shows whether that was another writer of the
-// instance. If it was not, Integrity checks for edits by hand, in at most a twentieth of the time:
-// the fixed chains with our jumps must be as they should be, and the numbers of chains and rules
-// must be right. This check does not see a replaced rule in a chain of a service, so its best
-// result is Touched. If node ports answer at localhost, the sysctl counts, too.
+// Integrity compares the ruleset's generation with the known generation. If another program
+// committed, it asks for the version of the instance, which shows whether that program was another
+// writer of the instance. If it was not, Integrity checks for edits by hand, in at most a twentieth
+// of the time: the fixed chains with our jumps must have the wanted rules, and the numbers of
+// chains and rules must be right. This check does not notice a replaced rule in a chain of a
+// service, so its best result is Touched. If node ports answer at localhost, Integrity also checks
+// the sysctl.
 func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	i, err := b.integrity(ctx)
 	if err != nil {
@@ -187,7 +188,7 @@ func (b *backend) integrity(ctx context.Context) (backends.Integrity, error) {
 	if err != nil || !whole {
 		return backends.Broken, err
 	}
-	k.looks.Spend(time.Since(start)) // only a check that found nothing counts against the budget
+	k.looks.Spend(time.Since(start)) // a check that found something is not charged
 	if certain {
 		k.gen = gen.ID
 	}
@@ -212,7 +213,7 @@ func (b *backend) look(ctx context.Context) (whole, certain bool, err error) {
 	return one && b.l.usesOf(r) == b.found.uses, true, nil
 }
 
-// skeletonWhole reports whether the fixed chains are as they should be.
+// skeletonWhole reports whether the fixed chains have the wanted rules.
 func (b *backend) skeletonWhole(ctx context.Context) (bool, error) {
 	for _, f := range nft.Families {
 		if !b.state.present[f] {
@@ -221,7 +222,7 @@ func (b *backend) skeletonWhole(ctx context.Context) (bool, error) {
 		for _, c := range b.l.fixed(f, b.state) {
 			found, err := b.kernel.reader.rules(ctx, c.id, true)
 			if errors.Is(err, kernelerr.ErrConflict) {
-				continue // other programs keep changing it: the next check will tell
+				continue // other programs keep changing it; the next check decides
 			}
 			if err != nil {
 				return false, err
@@ -235,9 +236,9 @@ func (b *backend) skeletonWhole(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// Commit writes a change set, and repairs drift, in one transaction. If the socket cannot send so
-// much at once, as in an unprivileged user namespace, Commit needs several transactions: new
-// service ports come first, then changed ones, and removed ones last.
+// Commit writes a change set, and repairs drift, in one transaction. If the transaction is too
+// large for the socket, as in an unprivileged user namespace, Commit needs several transactions:
+// new service ports come first, then changed ports, then removed ports.
 func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	start := time.Now()
 	if !b.observed {
@@ -278,11 +279,11 @@ func (b *backend) writeInParts(ctx context.Context, c *servicemodel.ChangeSet) (
 	return stats, err
 }
 
-// Cleanup removes the instance: its jumps, its chains, and base chains and tables that are then
-// empty. A chain stays if a rule of another program leads to it, and KUBE-MARK-MASQ then keeps its
-// rule. If a kube-proxy in iptables mode has begun since the last commit, the chains that it also
-// has belong to it, and stay with the rules that lead to them: see "Back to kube-proxy" in the
-// package documentation.
+// Cleanup removes the instance: its jumps, its chains, and the base chains and tables that become
+// empty. A chain stays if a rule of another program jumps to it, and KUBE-MARK-MASQ then keeps its
+// rule. If a kube-proxy in iptables mode has started since the last commit, the chains that
+// kube-proxy also has belong to kube-proxy, and stay with the rules that jump to them: see "Back to
+// kube-proxy" in the package documentation.
 func (b *backend) Cleanup(ctx context.Context) (backends.Stats, error) {
 	start := time.Now()
 	_, r, err := b.observe(ctx)
@@ -301,7 +302,8 @@ func (b *backend) Cleanup(ctx context.Context) (backends.Stats, error) {
 }
 
 // remove removes the instance, unless another writer has committed since the observation. r is a
-// reading of everything. If one transaction would be too large, the services go before the rest.
+// reading of everything. If one transaction would be too large, the services are removed before the
+// rest.
 func (b *backend) remove(ctx context.Context, r *raw) (stats backends.Stats, err error) {
 	if b.l.handedBack(r) {
 		stats, err = b.commit(ctx, b.l.planHandedBack(&b.found, r))
@@ -352,9 +354,9 @@ func (b *backend) failed(doing string, err error) error {
 	return fmt.Errorf("iptables: %s: %w", doing, err)
 }
 
-// explain says what the kernel lacks if a backend cannot be opened.
+// explain names the feature that the kernel lacks if a backend cannot be opened.
 func explain(err error) error {
-	// nfnetlink answers so if it does not know the subsystem
+	// the answer of nfnetlink if it does not know the subsystem
 	if len(rawnl.Refusals(err)) > 0 && errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("%w nft_compat: %w", kernelerr.ErrMissingModule, err)
 	}
@@ -378,8 +380,8 @@ func (b *backend) Blame(ctx context.Context) (backends.Program, error) {
 }
 
 // conflicts reports whether the kernel refused a transaction because another program changed
-// something. An object that the transaction deletes may be gone, or a rule before which it inserts.
-// An object that it makes may exist. A rule may lead to a chain that it deletes.
+// something: an object that the transaction deletes, or a rule before which it inserts, is gone; an
+// object that it creates exists; or a rule jumps to a chain that it deletes.
 func conflicts(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY)
 }

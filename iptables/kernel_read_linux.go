@@ -15,13 +15,13 @@ import (
 )
 
 // Reading does not need a quiet kernel. The instance's objects change only with its version, which
-// is compared before and after the reading. So the rules of its chains, which are asked for chain
-// by chain, are right even if other programs commit meanwhile. A chain that others change, too, is
-// read again if it changed during its reading. The list of chains tells which chains to read. If
-// every listing was interrupted, the list may lack a chain, so chains to which rules lead are read
-// as well.
+// is compared before and after the reading. So the rules of its chains, which are read chain by
+// chain, are right even if other programs commit during the reading. A chain that other programs
+// also change is read again if it changed while it was read. The list of chains names the chains to
+// read. If every listing was interrupted, the list may lack a chain, so chains to which rules jump
+// are read as well.
 
-// reader asks for chains and rules, over a connection of its own.
+// reader asks for chains and rules, over its own connection.
 type reader struct {
 	conn     *rawnl.Conn
 	req      rawnl.Batch
@@ -55,14 +55,14 @@ func (rd *reader) getChain(ctx context.Context, id chainID) (found *rawChain, er
 	return found, err
 }
 
-// readTries bounds how often an object is read again because other programs changed it meanwhile.
+// readTries limits the readings of an object that other programs keep changing.
 const readTries = 10
 
-// listTries bounds how often the chains are listed again.
+// listTries limits the listings of the chains.
 const listTries = 3
 
-// listChains adds the chains of a family to r, without their rules. whole reports whether no commit
-// interrupted the list. Otherwise the list may lack some chains and contain chains that are gone.
+// listChains adds the chains of a family to r, without their rules. whole reports that no commit
+// interrupted the list. Otherwise the list may lack some chains, and contain chains that are gone.
 func (rd *reader) listChains(ctx context.Context, f *nft.Family, r *raw) (whole bool, err error) {
 	for range listTries {
 		rd.request(f, nft.MsgGetChain, "list", "chains")
@@ -84,7 +84,8 @@ func (rd *reader) listChains(ctx context.Context, f *nft.Family, r *raw) (whole 
 	return false, nil
 }
 
-// findChains adds the chains from which all others are reached, if an interrupted list lacks them.
+// findChains adds the chains from which all other chains are reached, if an interrupted list lacks
+// them.
 func (rd *reader) findChains(ctx context.Context, l *layout, f *nft.Family, r *raw) error {
 	for _, t := range tablesOf(f) {
 		for _, name := range l.names.entries(t.kind()) {
@@ -106,8 +107,8 @@ func (rd *reader) findChains(ctx context.Context, l *layout, f *nft.Family, r *r
 }
 
 // dumpRules calls fn for each rule of a chain, and reports whether the dump was interrupted. A
-// chain that does not exist has no rules. It is fastest to dump chain by chain, because for each
-// part of a dump the kernel walks the rules from the first one (nf_tables_dump_rules in
+// chain that does not exist has no rules. Dumping chain by chain is fastest, because for each part
+// of a dump the kernel walks the rules from the first one (nf_tables_dump_rules in
 // nf_tables_api.c).
 func (rd *reader) dumpRules(ctx context.Context, id chainID, fn func(foundRule)) (bool, error) {
 	rd.request(id.table.family(), nft.MsgGetRule, "list rules of", "chain")
@@ -123,8 +124,8 @@ func (rd *reader) dumpRules(ctx context.Context, id chainID, fn func(foundRule))
 	})
 }
 
-// rules reads the rules of a chain. If other programs change the chain, too, it reads them again if
-// they changed meanwhile.
+// rules reads the rules of a chain. A shared chain, which other programs also change, is read again
+// if it changed while it was read.
 func (rd *reader) rules(ctx context.Context, id chainID, shared bool) ([]foundRule, error) {
 	for range readTries {
 		var l []foundRule
@@ -145,8 +146,8 @@ func rulesOf(found []foundRule) []rule {
 	return l
 }
 
-// readAll reads the instance's objects, and the objects of other programs that concern it. The
-// returned generation is the one before the reading.
+// readAll reads the instance's objects, and the objects of other programs that concern it. It
+// returns the generation of the ruleset before the reading.
 func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 	gen, err := k.conn.GenID(ctx)
 	if err != nil {
@@ -181,7 +182,7 @@ func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 	return r, gen.ID, err
 }
 
-// stillAt reports whether the versions of the instance are still those given.
+// stillAt reports whether the instance still has the given versions.
 func (k *kernel) stillAt(ctx context.Context, l *layout, versions []chainID) (bool, error) {
 	for _, v := range versions {
 		if c, err := k.reader.getChain(ctx, v); err != nil || c == nil || c.Use > 0 {
@@ -203,7 +204,7 @@ func (k *kernel) stillAt(ctx context.Context, l *layout, versions []chainID) (bo
 }
 
 // readChains reads the rules of all chains in r that the reading needs, and of the chains to which
-// they lead.
+// they jump.
 func (k *kernel) readChains(ctx context.Context, l *layout, r *raw) error {
 	done := map[*rawChain]bool{}
 	for {
@@ -223,7 +224,7 @@ func (k *kernel) readChains(ctx context.Context, l *layout, r *raw) error {
 		if err := k.fillAll(ctx, l, r, ids); err != nil {
 			return err
 		}
-		for _, id := range ids { // the list may lack our chains to which rules lead
+		for _, id := range ids { // the list may lack our chains to which rules jump
 			for _, rule := range r.chains[id].rules {
 				to := rule.leads(id)
 				ours := l.names.owned(to.name) || to.name == l.names.localnet()
@@ -235,10 +236,10 @@ func (k *kernel) readChains(ctx context.Context, l *layout, r *raw) error {
 	}
 }
 
-// chainsForReader is how many chains are worth a connection and a thread.
+// chainsForReader is the number of chains that justify a connection and a thread.
 const chainsForReader = 256
 
-// fillAll reads the rules of chains. For many chains it uses several connections at a time: the
+// fillAll reads the rules of chains. For many chains it uses several connections in parallel: the
 // kernel dumps under RCU only, so the dumps do not wait for each other.
 func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) error {
 	var next atomic.Int64

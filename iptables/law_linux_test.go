@@ -20,7 +20,7 @@ func TestWhatPartsHoldKeepsItsMeaning(t *testing.T) {
 	law.Parts(t, law.Test{Sequences: 24, Workers: 4, New: newLawful})
 }
 
-// newLawful returns a function that makes machines of one network namespace.
+// newLawful returns a function that creates machines in one network namespace.
 func newLawful(t *testing.T) func(*testing.T, *rand.Rand) *law.Machine {
 	k, prefixes := law.NewKernel(t), [2]string{"KUBE", "SECOND"}
 	for at := range prefixes {

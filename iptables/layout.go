@@ -13,7 +13,7 @@ import (
 )
 
 // layoutNumber is the number of the layout, and part of the settings: see package settings. A
-// change increments it if the same chains and rules then mean something else.
+// change that gives the same chains and rules a new meaning increments it.
 const layoutNumber = 1
 
 // tableKind is one of the two tables with our rules, as iptables names them.
@@ -53,7 +53,7 @@ const (
 	tableCount
 )
 
-// family returns the family of a table, and kind what iptables calls it.
+// family returns the family of a table, and kind the table's kind in iptables.
 func (t table) family() *nft.Family { return nft.Families[t/2] }
 func (t table) kind() tableKind     { return tableKind(t % 2) }
 
@@ -72,8 +72,8 @@ const (
 	prioSNAT   = 100  // NF_IP_PRI_NAT_SRC
 )
 
-// baseChains are the base chains of a table that we use, with the type, hook and priority that
-// iptables-nft gives them (xtables_ipv4 in iptables/nft.c). Any other value would make the table
+// baseChains are the base chains of a table that we use. Their type, hook and priority are those of
+// iptables-nft (xtables_ipv4 in iptables/nft.c), because any other value would make the table
 // incompatible with iptables-nft. The types have the names of the tables.
 func baseChains(t tableKind) []nft.Chain {
 	if t == nat {
@@ -91,7 +91,8 @@ func baseChains(t tableKind) []nft.Chain {
 	}
 }
 
-// chainOf returns the chain to make. It is a base chain if the id is one of ours.
+// chainOf returns the chain to create. The result is a base chain if id names one of our base
+// chains.
 func chainOf(id chainID) *nft.Chain {
 	for _, c := range baseChains(id.table.kind()) {
 		if c.Name == id.name {
@@ -108,7 +109,7 @@ func isBase(id chainID) bool { return chainOf(id).Type != "" }
 // maxChainName is the maximum length of a chain's name in iptables (XT_EXTENSION_MAXNAMELEN - 1).
 const maxChainName = 28
 
-// names makes the names of an instance's chains. They all begin with the prefix and "-".
+// names builds the names of an instance's chains. All names begin with the prefix and "-".
 type names struct{ prefix string }
 
 func (n names) services() string     { return n.prefix + "-SERVICES" }
@@ -135,7 +136,7 @@ const (
 	kindLocal    = "SVL" // balances over endpoints on this node
 	kindEntry    = "EXT" // decides by the packet's origin
 	kindSources  = "FW"  // lets allowed sources pass
-	kindEndpoint = "SEP" // kube-proxy's; here it makes the name of an endpoint's affinity list
+	kindEndpoint = "SEP" // kube-proxy's; here only in the name of an endpoint's affinity list
 )
 
 // service returns the name of a chain of a service port in kube-proxy's form
@@ -147,7 +148,7 @@ func (n names) service(kind string, p servicemodel.PortName, more string) string
 
 // affinityList returns the name of the list in which xt_recent remembers the clients of an
 // endpoint. It is kube-proxy's name, so that a takeover from kube-proxy keeps the clients. A list
-// keeps the mask that it was made with, so each mask has lists of its own. The ports of a whole
+// keeps the mask with which it was created, so each mask has its own lists. The ports of a whole
 // service share the lists of endpoint addresses.
 func (n names) affinityList(p servicemodel.PortName, ep netip.AddrPort, a affinity) string {
 	of := ep.String()
@@ -160,7 +161,7 @@ func (n names) affinityList(p servicemodel.PortName, ep netip.AddrPort, a affini
 	return n.service(kindEndpoint, p, of)
 }
 
-// hash returns the first 16 characters of the base 32 of a SHA-256.
+// hash returns the first 16 characters of the base32 encoding of a SHA-256.
 func hash(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return base32.StdEncoding.EncodeToString(sum[:10])
@@ -177,11 +178,12 @@ func (n names) step(kind, of string) string {
 	return name
 }
 
-// former is a chain that kube-proxy has and this backend does not. The backend removes it.
+// former is a chain that kube-proxy has and this backend removes.
 func (n names) former() string { return n.prefix + "-EXTERNAL-SERVICES" }
 
-// owned reports whether a chain belongs to the instance, or is one that kube-proxy made under the
-// same names. Other chains with the prefix, for example kubelet's or kube-router's, are not ours.
+// owned reports whether a chain belongs to the instance, or was made by kube-proxy under one of the
+// instance's names. Other chains with the prefix, for example kubelet's or kube-router's, are not
+// ours.
 func (n names) owned(chain string) bool {
 	switch chain {
 	case n.services(), n.nodePorts(), n.markMasq(), n.masqOffPod(), n.postrouting(), n.hairpin(),
@@ -193,9 +195,9 @@ func (n names) owned(chain string) bool {
 	return n.isStep(chain) || n.ofService(chain)
 }
 
-// foreign returns a chain that has a name of the instance's and that no instance of kernlb has
-// made, if there is one. An instance of kernlb always leaves a chain that only kernlb has. The
-// chains of kube-proxy are always taken over.
+// foreign returns a chain that has one of the instance's names although no instance of kernlb has
+// made it, or "". An instance of kernlb always leaves a chain that only kernlb has. The chains of
+// kube-proxy are always taken over.
 func (l *layout) foreign(r *raw) string {
 	if l.names.prefix == defaultPrefix || len(l.versionsOf(r)) > 0 {
 		return ""
@@ -215,7 +217,7 @@ func (l *layout) foreign(r *raw) string {
 	return first
 }
 
-// isStep reports whether a chain is one for packets to a range of addresses or ports.
+// isStep reports whether a chain is for packets to a range of addresses or ports.
 func (n names) isStep(chain string) bool {
 	kind, of := n.cut(chain)
 	return of != "" && slices.Contains([]string{stepService, stepNodePort, stepHairpin,
@@ -238,8 +240,8 @@ func (n names) ofService(chain string) bool {
 			"XLB"}, kind)
 }
 
-// entries returns the chains of a table from which all our other chains are reached, and those that
-// exist even if no rule of ours leads to them.
+// entries returns the chains of a table from which all our other chains are reached, and the chains
+// that exist even if no rule of ours jumps to them.
 func (n names) entries(t tableKind) []string {
 	var l []string
 	for _, c := range baseChains(t) {

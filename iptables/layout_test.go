@@ -127,7 +127,7 @@ func TestEditsLeadFromOneListToTheOther(t *testing.T) {
 	}
 }
 
-// mostKept returns how many rules can stay when one list becomes another.
+// mostKept returns the number of rules that can stay when one list becomes another.
 func mostKept(a, b []rule) int {
 	switch {
 	case len(a) == 0 || len(b) == 0:
@@ -153,7 +153,7 @@ func TestALongListIsComparedInBoundedTime(t *testing.T) {
 
 var checkName = sm.PortName{Name: svcName("web"), Port: "http", Protocol: sm.TCP}
 
-// oneFrontend is a frontend that rejects, with a change.
+// oneFrontend returns a frontend that rejects, after a change.
 func oneFrontend(change func(*sm.Frontend)) sm.Contents {
 	key := sm.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: sm.TCP, Port: 80}
 	f := &sm.Frontend{Key: key, Service: checkName, Internal: sm.Reject}
@@ -161,7 +161,7 @@ func oneFrontend(change func(*sm.Frontend)) sm.Contents {
 	return sm.Contents{Frontends: []*sm.Frontend{f}}
 }
 
-// onePool is a frontend with a pool, with a change.
+// onePool returns a frontend with a pool, after a change.
 func onePool(change func(*sm.Pool)) sm.Contents {
 	slots := []sm.Slot{{Endpoint: netip.MustParseAddrPort("10.244.1.1:8080"), Weight: 1}}
 	p := &sm.Pool{ID: sm.PoolID{Service: checkName, Family: sm.IPv4}, Slots: slots}
@@ -173,7 +173,7 @@ func onePool(change func(*sm.Pool)) sm.Contents {
 	return c
 }
 
-// twoTimeouts are two frontends of one service port with different timeouts of affinity.
+// twoTimeouts returns two frontends of one service port with different timeouts of affinity.
 func twoTimeouts() sm.Contents {
 	c := oneFrontend(func(f *sm.Frontend) { f.Affinity = time.Minute })
 	other := *c.Frontends[0]
@@ -182,7 +182,7 @@ func twoTimeouts() sm.Contents {
 	return c
 }
 
-// checkCases are tables, and the field that iptables cannot express, "" if there is none.
+// checkCases are tables, and the field that iptables cannot express, or "".
 var checkCases = []struct {
 	name, field string
 	contents    sm.Contents

@@ -16,8 +16,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// The conformance suite sends packets for everything that backends have in common. The tests here
-// are for features of iptables only.
+// The conformance suite sends packets for the common features of backends. The tests here are only
+// for features of iptables.
 
 const backendPort = 8080
 
@@ -33,7 +33,7 @@ func clusterOf(t *testing.T) (*netnstest.Cluster, *backend) {
 	return c, b
 }
 
-// podService is a service with the first n pods of the cluster as endpoints.
+// podService returns a service whose endpoints are the first n pods of the cluster.
 func podService(c *netnstest.Cluster, n int, change func(*sm.Service, *sm.Node)) sm.State {
 	node := sm.Node{
 		Name:      "node",
@@ -81,7 +81,7 @@ func TestNodePortsAtLocalhost(t *testing.T) {
 	v := ok(c.Node.NS.Sysctl("net/ipv4/conf/all/route_localnet"))(t)
 	require.Equal(t, "1", v)
 
-	// A program that listens only on loopback is still not open to others.
+	// A program that listens only on loopback still cannot be reached from other hosts.
 	ok(c.Node.NS.Serve("local", sm.TCP, netip.MustParseAddrPort("127.0.0.2:9090")))(t)
 	require.Equal(t, "local", dial(t, c.Node, "127.0.0.2:9090").Server)
 	require.NoError(t, c.Pods[0].NS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
@@ -118,8 +118,8 @@ func only(c *netnstest.Cluster, s sm.State, port sm.EndpointPort, pods ...int) s
 
 var httpPort = sm.EndpointPort{Name: "http", Protocol: sm.TCP, Port: backendPort}
 
-// As with kube-proxy, an endpoint that was removed and comes back has no clients. Clients that were
-// given another endpoint meanwhile keep it.
+// As with kube-proxy, an endpoint that was removed and comes back has no clients. Clients that got
+// a different endpoint in between keep it.
 func TestAnEndpointThatComesBackKnowsNobody(t *testing.T) {
 	t.Parallel()
 	c, b, e := engineIn(t)
@@ -145,7 +145,7 @@ func TestAnEndpointThatComesBackKnowsNobody(t *testing.T) {
 	}
 }
 
-// remembered returns what xt_recent remembers of an endpoint's clients.
+// remembered returns the clients of an endpoint that xt_recent remembers.
 func remembered(
 	t *testing.T, ns *netnstest.NS, b *backend, name sm.PortName, ep netip.AddrPort,
 ) string {
@@ -161,7 +161,7 @@ func remembered(
 }
 
 // If INPUT drops packets, load balancers still reach the health check node ports, and nothing else.
-// The rules are repaired and adopted like all others, and go with the last health check.
+// The rules are repaired and adopted like all others, and are removed with the last health check.
 func TestHealthChecksPassWhereInputDrops(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
@@ -188,8 +188,8 @@ func TestHealthChecksPassWhereInputDrops(t *testing.T) {
 	})
 	again := another(t, c.Node.NS)
 
-	// This backend observes before there are health checks, and must not take later ones for
-	// unwanted.
+	// This backend observes before there are health checks, and must not take later health checks
+	// for surplus.
 	ok(again.Observe(t.Context(), nil))(t)
 	e := dataplane.New(b, nil)
 	applied(t, e, with)
@@ -258,7 +258,7 @@ func TestPacketsFindTheirServiceAmongMany(t *testing.T) {
 		"an unused address of the service range")
 }
 
-// All packets to a range reach the one port of its endpoints. A hash of the client and its memory
+// All packets to a range reach the same port of its endpoints. A hash of the client and its memory
 // choose the same endpoint at all ports.
 func TestARangeLeadsToOnePort(t *testing.T) {
 	t.Parallel()

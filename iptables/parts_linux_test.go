@@ -13,8 +13,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// A socket that cannot send so much at once, as in an unprivileged user namespace, can also remove
-// an instance that it has written in parts.
+// If a transaction is too large for the socket, as in an unprivileged user namespace, the backend
+// can also remove an instance that it has written in parts.
 func TestALargeInstanceGoesInParts(t *testing.T) {
 	t.Parallel()
 	_, ns, _ := opened(t, Config{})
@@ -38,8 +38,8 @@ func TestALargeInstanceGoesInParts(t *testing.T) {
 	}
 }
 
-// If a request fails while an instance goes in parts, in the first transaction or after it, the
-// removal returns the error.
+// If a request fails while an instance is removed in parts, in the first transaction or after it,
+// the removal returns the error.
 func TestEveryFailureIsToldWhileALargeInstanceGoes(t *testing.T) {
 	t.Parallel()
 	wide, ns, _ := opened(t, Config{})

@@ -10,24 +10,24 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// kernelState is what the kernel holds beside a state.
+// kernelState describes the kernel, except for the rules of a state.
 type kernelState struct {
 	tables [tableCount]bool
 	// shared are the shared chains that exist, with all their rules.
 	shared map[chainID][]rule
 	// drift are the chains that differ from the state.
 	drift map[chainID]*chainChange
-	// inTheWay names a chain of another program that has a name of ours. Then nothing can be
+	// inTheWay names a chain of another program that has one of our names. Then nothing can be
 	// written.
 	inTheWay string
-	// needed are our chains to which rules of other programs lead.
+	// needed are our chains to which rules of other programs jump.
 	needed map[chainID]bool
-	// sysctls are the values of sysctls, with the earlier ones to restore. kept is part of the
+	// sysctls are the values of sysctls, with the earlier values to restore. kept is part of the
 	// next [localnet].
 	sysctls sysctls.State
 	kept    bool
-	// versions are the versions of the instance. There should be one. nextVersion is the version
-	// after the next commit. unversioned says that the instance has no version.
+	// versions are the versions of the instance; normally there is exactly one. nextVersion is the
+	// version after the next commit. unversioned says that the instance has no version.
 	versions    []chainID
 	nextVersion uint32
 	unversioned bool
@@ -35,23 +35,23 @@ type kernelState struct {
 	uses uses
 }
 
-// plan is what a commit sends, in this order: tables, the version, new chains, rules, chains to
+// plan is the content of a commit, in this order: tables, the version, new chains, rules, chains to
 // delete.
 type plan struct {
 	l       *layout
 	version *renewal         // nil if the version stays
-	tables  [tableCount]bool // to make
+	tables  [tableCount]bool // to create
 	chains  []*chainChange
 	needed  map[chainID]bool
 	next    *state
-	// sysctls are what the commit sets and restores beside the rules.
+	// sysctls are the sysctls that the commit sets and restores.
 	sysctls sysctls.Change
 	// gone are the tables to delete.
 	gone [tableCount]bool
 	base []chainID // base chains to delete
 }
 
-// plan makes the plan that turns a state, and everything else that k holds, into the next state.
+// plan plans the transaction that turns the state old, and the rest of k, into the state next.
 func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 	p := &plan{l: l, needed: k.needed, next: next}
 	for id, d := range k.drift {
@@ -92,7 +92,7 @@ func (p *plan) empty() bool { return p.version == nil }
 // ruleset returns the rules before and after.
 func (x *chainChange) ruleset() []rule { return append(slices.Clone(x.before), x.after...) }
 
-// creates reports whether a change makes its chain. removes reports whether it deletes it.
+// creates reports whether a change creates its chain. removes reports whether it deletes the chain.
 func (x *chainChange) creates() bool { return x.exists && !x.existed }
 func (x *chainChange) removes() bool { return x.existed && !x.exists && !x.stays }
 
@@ -160,7 +160,7 @@ func (p *plan) encode(b *rawnl.Batch, known map[chainID]handles) backends.Stats 
 	return backends.Stats{Messages: b.Len(), Bytes: b.Size(), Elements: e.rules}
 }
 
-// encodeRemovals flushes all chains to delete before it deletes the first, because they lead to
+// encodeRemovals flushes all chains to delete before it deletes the first, because they jump to
 // each other.
 func (p *plan) encodeRemovals(e *encoder) {
 	for _, x := range p.chains {
@@ -189,7 +189,7 @@ func (p *plan) encodeRemovals(e *encoder) {
 func (p *plan) deletes(x *chainChange) bool { return x != nil && x.removes() && !p.needed[x.id] }
 
 // editRules changes the rules of a chain by their handles. It inserts first, while every old rule
-// is still there to insert before. The kernel puts each new rule directly before the old one, so
+// still exists as a position. The kernel puts each new rule directly before the old rule, so
 // several new rules keep their order.
 func (e *encoder) editRules(x *chainChange, h handles) {
 	edits := editsBetween(x.before, x.after)
@@ -204,7 +204,7 @@ func (e *encoder) editRules(x *chainChange, h handles) {
 		}
 	}
 
-	// In a shared chain, the rules of other programs come after all of ours.
+	// In a shared chain, the rules of other programs are behind all of ours.
 	at, handle := nft.Last, uint64(0)
 	switch {
 	case x.shared && len(h.rules) > 0:
@@ -228,7 +228,7 @@ func (e *encoder) editRules(x *chainChange, h handles) {
 	}
 }
 
-// Stats counts what the plan sends. It does not need the real handles.
+// Stats counts the messages of the plan. It does not need the real handles.
 func (p *plan) Stats() backends.Stats {
 	known := map[chainID]handles{}
 	for _, x := range p.edited() {
@@ -243,8 +243,8 @@ func (c chainID) String() string {
 	return fmt.Sprintf("chain %s of table %s", c.name, c.table)
 }
 
-// handlesOf picks the handles of our rules from all rules of a chain. It returns false if the rules
-// are not those for which the change was made.
+// handlesOf picks the handles of our rules from all rules of a chain. It returns false if the
+// change was made for other rules.
 func (l *layout) handlesOf(x *chainChange, found []foundRule) (handles, bool) {
 	var h handles
 	var rules []rule
@@ -264,9 +264,9 @@ func (l *layout) handlesOf(x *chainChange, found []foundRule) (handles, bool) {
 }
 
 // sweep extends a plan that removes everything of ours, or of a family: it also deletes the base
-// chains and tables that are then empty. Base chains that we do not use stay, unless they go with
-// their table. If another program has used such a chain or table meanwhile, the kernel refuses the
-// plan.
+// chains and tables that become empty. Base chains that we do not use stay, unless they are deleted
+// with their table. If another program has used such a chain or table since the reading, the kernel
+// refuses the plan.
 func (p *plan) sweep(r *raw) {
 	if p.version == nil {
 		return

@@ -38,7 +38,7 @@ func planFor(t *testing.T, states ...sm.State) []*plan {
 	return plans
 }
 
-// story is a state and what is changed about it, each with a name.
+// story returns a state and its changes, each with a name.
 func story() (names []string, states []sm.State) {
 	add := func(name string, s sm.State) sm.State {
 		names, states = append(names, name), append(states, s)
@@ -142,7 +142,7 @@ func TestAPlanIsAsLargeAsTheChange(t *testing.T) {
 	}
 }
 
-// A large batch allocates its memory once, and not again and again while it grows.
+// A large batch allocates its memory once, instead of repeatedly while it grows.
 func TestALargeBatchIsAllocatedOnce(t *testing.T) {
 	p := planFor(t, manyServices(500, 10))[0]
 	var used rawnl.Batch
@@ -158,7 +158,7 @@ func TestALargeBatchIsAllocatedOnce(t *testing.T) {
 	require.Less(t, anew-again, 16.0)
 }
 
-// A cleanup removes base chains that accept, and contain only rules of ours that it removes.
+// Free base chains, which a cleanup removes, accept and contain only rules of ours that it removes.
 func TestWhichBaseChainsAreFree(t *testing.T) {
 	t.Parallel()
 	ours := &chainChange{before: make([]rule, 2)}
@@ -178,7 +178,7 @@ func TestWhichBaseChainsAreFree(t *testing.T) {
 	}
 }
 
-// Our rules are changed only if they are still those that were read, in their order.
+// Our rules are changed only if the chain still has the rules that were read, in their order.
 func TestHandlesAreOfTheRulesThatWereRead(t *testing.T) {
 	t.Parallel()
 	l := newLayout(defaultPrefix)

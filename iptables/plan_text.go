@@ -12,8 +12,8 @@ import (
 var _ backends.Plan = (*plan)(nil)
 
 // String is the plan in the language of iptables-restore --noflush. A comment with the name of the
-// tool precedes each family. A rule in one of our chains is named by its number at that point, a
-// rule in a shared chain by its text.
+// tool precedes each family. A rule in one of our chains is named by its number at that point, and
+// a rule in a shared chain by its text.
 func (p *plan) String() string {
 	var b strings.Builder
 	for _, f := range nft.Families {
@@ -38,7 +38,7 @@ func (p *plan) String() string {
 	return b.String()
 }
 
-// tableText returns the lines for one table: first the chains to make, last those to delete.
+// tableText returns the lines for one table: first the chains to create, last the chains to delete.
 func (p *plan) tableText(t table) string {
 	var b strings.Builder
 	changes := slices.DeleteFunc(slices.Clone(p.chains), func(x *chainChange) bool {
@@ -49,7 +49,7 @@ func (p *plan) tableText(t table) string {
 		made = append(made, v.next.name)
 	}
 	for _, x := range changes {
-		if x.creates() && !isBase(x.id) { // iptables makes base chains by itself
+		if x.creates() && !isBase(x.id) { // iptables creates base chains itself
 			made = append(made, x.id.name)
 		}
 		if p.deletes(x) {

@@ -26,7 +26,7 @@ func TestWorkIsProportionalInEachConfiguration(t *testing.T) {
 // lawOf is the law of a planner with a configuration.
 func lawOf(cfg *Config) *proportion.Law {
 	return &proportion.Law{
-		// The rules of a service port, which are chains, are made from its old and its new pools,
+		// The rules of a service port are chains. They are built from its old and its new pools,
 		// and compared. The trees of frontends, cluster IPs and hairpins are arrays, which are
 		// copied.
 		Limits: proportion.Limits{Endpoint: proportion.Cost{Bytes: 3000},

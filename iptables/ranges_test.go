@@ -18,7 +18,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// A packet finds the first of the ranges with its port, however many there are.
+// A packet finds the first range that contains its port, whatever the number of ranges.
 func TestPacketsFindTheFirstRange(t *testing.T) {
 	t.Parallel()
 	for _, m := range rangeMakers() {
@@ -58,7 +58,7 @@ func TestPacketsFindTheFirstRange(t *testing.T) {
 	}
 }
 
-// rangeStory is a service with a range of ports, and what is changed about it.
+// rangeStory returns a service with a range of ports, and its changes.
 func rangeStory() (names []string, states []sm.State) {
 	add := func(name string, s sm.State) sm.State {
 		names, states = append(names, name), append(states, s)

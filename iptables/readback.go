@@ -21,7 +21,7 @@ type rawChain struct {
 
 // raw is all tables as they were read.
 type raw struct {
-	tables [tableCount]bool // those that exist
+	tables [tableCount]bool // the tables that exist
 	chains map[chainID]*rawChain
 }
 
@@ -44,7 +44,7 @@ type observed struct {
 	kernel kernelState
 	// text describes the drift, one line for each chain.
 	text []string
-	// otherLayout says that another version has made the instance.
+	// otherLayout says that a different version of kernlb has made the instance.
 	otherLayout bool
 }
 
@@ -69,9 +69,9 @@ func (b *backend) adopt(r *raw) (*backends.Observation, error) {
 		OtherLayout: o.otherLayout}, nil
 }
 
-// interpret finds out which services the rules stand for, and what in the kernel differs from the
-// rules of these services. written is the table of the last commit, nil before the first. It has
-// the health checks, which the rules describe only in part.
+// interpret finds out the services for which the rules were made, and the differences between the
+// kernel and the rules of these services. written is the table of the last commit, nil before the
+// first. It has the health checks, which the rules describe only in part.
 func (l *layout) interpret(r *raw, written *servicemodel.Table) (*observed, error) {
 	reading := &reading{l: l, raw: r, written: written}
 	table, err := servicemodel.NewTable(reading.contents())
@@ -104,8 +104,8 @@ func (l *layout) interpret(r *raw, written *servicemodel.Table) (*observed, erro
 	return o, nil
 }
 
-// compareVersions checks that an instance has one version, and that there is none without an
-// instance.
+// compareVersions checks that an instance has exactly one version, and that there is no version
+// without an instance.
 func (l *layout) compareVersions(r *raw, o *observed) {
 	versions, surplus := o.kernel.versions, o.kernel.versions
 	o.kernel.unversioned = len(versions) == 0 && r.chains[l.settingsIn(r)] != nil
@@ -124,9 +124,8 @@ func (l *layout) compareVersions(r *raw, o *observed) {
 	}
 }
 
-// compare compares the wanted chains with the chains in the kernel, and finds those to which rules
-// of other programs jump. We empty an unwanted chain that foreign rules jump to, but do not delete
-// it.
+// compare compares the wanted chains with the chains in the kernel, and finds the chains to which
+// rules of other programs jump. An unwanted chain with such a jump is emptied, but not deleted.
 func (l *layout) compare(r *raw, o *observed, wanted changes) {
 	for _, w := range wanted.sorted() {
 		found := r.chains[w.id]
@@ -142,7 +141,7 @@ func (l *layout) compare(r *raw, o *observed, wanted changes) {
 
 	o.kernel.tables = r.tables
 	shared := map[chainID][]rule{} // our rules in chains that other programs use, too
-	led := map[chainID]int{}       // how many of our rules lead to a chain
+	led := map[chainID]int{}       // the number of our rules that jump to a chain
 	for id, c := range r.chains {
 		rules := c.rules
 		switch {
@@ -183,13 +182,13 @@ func (l *layout) compare(r *raw, o *observed, wanted changes) {
 }
 
 // owns reports whether the instance may flush and delete a chain. It may not delete its version,
-// unless a rule in it or a jump to it made the version useless.
+// unless a rule in that chain or a jump to it made the version useless.
 func (l *layout) owns(id chainID, c *rawChain) bool {
 	return l.names.owned(id.name) || l.isVersion(id) && c.Use > 0
 }
 
-// ours returns our rules in a chain. In a shared chain these are the wanted ones and those that
-// lead to our chains.
+// ours returns our rules in a chain. In a shared chain these are the wanted rules and the rules
+// that jump to our chains.
 func (l *layout) ours(id chainID, rules, want []rule, shared bool) []rule {
 	if !shared {
 		return rules
@@ -209,7 +208,7 @@ func (l *layout) own(id chainID, r *rule, want []rule) bool {
 		slices.ContainsFunc(want, func(w rule) bool { return w.same(r) })
 }
 
-// drifted notes a chain that differs from the wanted one.
+// drifted records a chain that differs from the wanted chain.
 func (o *observed) drifted(x *chainChange) {
 	o.kernel.drift[x.id] = x
 	what := ""
@@ -225,8 +224,8 @@ func (o *observed) drifted(x *chainChange) {
 	o.text = append(o.text, fmt.Sprintf("%s %s", x.id, what))
 }
 
-// maxDrift bounds how many chains are described. If there are more, for example after kube-proxy,
-// the text has only their number.
+// maxDrift limits the number of chains that are described. If more chains drifted, for example
+// after kube-proxy, the text has only their number.
 const maxDrift = 50
 
 // summary returns the lines that describe the drift.
@@ -238,7 +237,7 @@ func (o *observed) summary() []string {
 		len(o.text)-maxDrift))
 }
 
-// describeDifference describes how rules differ from the wanted ones.
+// describeDifference describes the differences between rules and the wanted rules.
 func describeDifference(before, after []rule, f servicemodel.Family) string {
 	edits := editsBetween(before, after)
 	missing, surplus, first := 0, 0, ""

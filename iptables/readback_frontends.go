@@ -23,7 +23,7 @@ type reading struct {
 	unread error
 }
 
-// contents reads everything. Without settings there is no instance of ours.
+// contents reads everything. Without settings, there is no instance of ours.
 func (r *reading) contents() servicemodel.Contents {
 	settings := r.raw.chains[r.l.settingsIn(r.raw)]
 	if settings == nil {
@@ -57,7 +57,7 @@ func (r *reading) contents() servicemodel.Contents {
 }
 
 // healthChecks returns the health checks of the last commit, so that missing rules are drift.
-// Before the first commit, it reads them from the rules, with no endpoints counted.
+// Before the first commit, it reads health checks from the rules, without numbers of endpoints.
 func (r *reading) healthChecks() (l []servicemodel.Change[servicemodel.HealthCheck]) {
 	if r.written != nil {
 		for h := range r.written.HealthChecks() {
@@ -114,7 +114,7 @@ func (r *reading) walk(d *dispatch, fn func(*rule)) {
 	visit(d.root)
 }
 
-// addresses reads a tree of addresses. An address counts only if it has exactly its wanted rule.
+// addresses reads a tree of addresses. It ignores an address unless it has exactly its wanted rule.
 func (r *reading) addresses(d *dispatch, want func(netip.Addr) rule) []netip.Addr {
 	var l []netip.Addr
 	r.walk(d, func(found *rule) {
@@ -131,8 +131,8 @@ func (r *reading) addresses(d *dispatch, want func(netip.Addr) rule) []netip.Add
 	return slices.Compact(l)
 }
 
-// frontends reads the whole frontends of a family, with their source ranges and pools. If several
-// have the same key, the first one counts.
+// frontends reads the complete frontends of a family, with their source ranges and pools. Of
+// several frontends with the same key, the first wins.
 func (r *reading) frontends(f *nft.Family) {
 	filtered := map[servicemodel.FrontendKey]string{} // the chains of source ranges in filter
 	for _, kind := range [...]treeKind{filterSources, filterRanges} {
@@ -176,7 +176,7 @@ func (r *reading) frontends(f *nft.Family) {
 	}
 }
 
-// key returns the frontend that a rule is for.
+// key returns the frontend of a rule.
 func (r *reading) key(d *dispatch, found *rule) (servicemodel.FrontendKey, bool) {
 	isRange := found.ports.from != found.ports.to
 	if !found.proto.Valid() || isRange != (d.step == stepRange) || found.ports.any() {
@@ -195,8 +195,8 @@ func (r *reading) key(d *dispatch, found *rule) (servicemodel.FrontendKey, bool)
 	return k, found.dst.IsSingleIP()
 }
 
-// sources reads the source ranges of a frontend from a chain, if it is one of source ranges. It
-// returns false if the chain does not exist.
+// sources reads the source ranges of a frontend from a chain, if that is a chain of source ranges.
+// It returns false if the chain does not exist.
 func (r *reading) sources(f *nft.Family, fe *servicemodel.Frontend, from chainID) bool {
 	if !strings.HasPrefix(from.name, r.l.names.prefix+"-"+kindSources+"-") {
 		return true

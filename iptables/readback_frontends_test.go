@@ -53,8 +53,8 @@ func TestRulesThatAreForOneFrontend(t *testing.T) {
 	}
 }
 
-// A rule of a chain of source ranges that names no source, which only another program makes, lets
-// every client through. Other targets and matches decide about no range.
+// A rule in a chain of source ranges that names no source, which only another program makes, lets
+// every client pass. Other targets and matches do not decide about ranges.
 func TestRulesOfSourceRanges(t *testing.T) {
 	t.Parallel()
 	one := prefixes("192.0.2.0/24")[0]
@@ -140,7 +140,7 @@ func restrictedServices() (s sm.State, web, empty sm.PortName) {
 		sm.PortName{Name: e.Name, Protocol: sm.TCP}
 }
 
-// A frontend is not read if it lacks a chain, or if its rule says something wrong. All others are
+// A frontend is not read if it lacks a chain, or if its rule is wrong. All other frontends are
 // read.
 func TestOneDamagedServiceIsNotRead(t *testing.T) {
 	t.Parallel()

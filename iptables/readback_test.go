@@ -14,7 +14,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// memory is a kernel in memory, made of chains and rules.
+// memory is a kernel in memory that consists of chains and rules.
 type memory struct{ raw raw }
 
 func newMemory() *memory {
@@ -22,7 +22,7 @@ func newMemory() *memory {
 		chains: map[chainID]*rawChain{}}}
 }
 
-// list returns the chains and rules, with the uses that the kernel would tell.
+// list returns the chains and rules, with the uses that the kernel would report.
 func (m *memory) list() *raw {
 	for _, c := range m.raw.chains {
 		c.Use = uint32(len(c.rules))
@@ -109,7 +109,7 @@ func (m *memory) damage(rng *rand.Rand) {
 	}
 }
 
-// Any contents can be interpreted, and one commit turns them into the wanted ones.
+// Any contents can be interpreted, and one commit turns them into the wanted contents.
 func TestWhateverIsThereBecomesWhatIsWanted(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(6) {
@@ -150,8 +150,8 @@ func TestManyDriftedChainsAreSummedUp(t *testing.T) {
 	require.Zero(t, o.state.table.Len())
 }
 
-// The rules of health checks are those of the wanted table, whatever the kernel holds, and whatever
-// an engine does with health checks that were read.
+// The rules of health checks are the rules of the wanted table, whatever the kernel holds, and
+// whether or not an engine counts the health checks of a reading.
 func TestHealthChecksAreThoseThatAreWanted(t *testing.T) {
 	t.Parallel()
 	balanced := func(s sm.State, name string, port uint16, clusterIP string) sm.State {
@@ -210,7 +210,7 @@ func TestHealthChecksAreThoseThatAreWanted(t *testing.T) {
 	}
 }
 
-// Jumps of ours in a base chain of another program's are surplus; the chain itself does belong.
+// In another program's base chain, jumps of ours are surplus, but the chain itself is not.
 func TestSurplusJumpsAreDescribed(t *testing.T) {
 	t.Parallel()
 	o := &observed{kernel: kernelState{drift: map[chainID]*chainChange{}}}

@@ -8,9 +8,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// rule is one rule of iptables, as far as this package writes them. Rules are values: two rules are
-// the same if they are equal, however the kernel or the tool that wrote them encodes them. The zero
-// value matches every packet and does nothing.
+// rule is an iptables rule, restricted to the matches and targets that this package writes. Rules
+// are values: two rules are the same if they are equal, however the kernel or the tool that wrote
+// them encodes them. The zero value matches every packet and does nothing.
 type rule struct {
 	src, dst       netip.Prefix // -s, -d; the zero prefix matches every address
 	notSrc, notDst bool
@@ -94,10 +94,10 @@ type statMatch struct {
 	kind statKind
 	// prob is the share of statRandom and statHash in units of 1/2^31.
 	prob uint32
-	// every and packet: statNth matches one packet in every, the one with the number packet,
+	// every and packet: of every packets, statNth matches one: the packet with the number packet,
 	// counted from 0.
 	every, packet uint32
-	// seed and port: statHash matches a client always or never, which depends on seed, and with
+	// seed and port: statHash either always or never matches a client, depending on seed, and with
 	// port also on the client's port.
 	seed uint32
 	port bool
@@ -121,7 +121,7 @@ type recentMatch struct {
 	kind    recentKind
 	name    string // of the list
 	seconds uint32 // of recentUpdate
-	bits    uint8  // how many bits of an address count, 0 for all
+	bits    uint8  // the number of bits of an address that are compared, 0 for all
 }
 
 // mask returns the mask of an address with n bits.
@@ -136,12 +136,12 @@ type recentKind uint8
 const (
 	recentNone recentKind = iota
 	recentSet             // --set: puts the source into the list, and matches
-	// --update --seconds --reap: matches a source seen within so many seconds, and renews its time;
-	// removes older ones
+	// --update --seconds --reap: matches a source seen within that time, and renews its time;
+	// removes older sources
 	recentUpdate
 )
 
-// target is what a rule does.
+// target is the action of a rule.
 type target uint8
 
 const (

@@ -10,9 +10,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// unit is all rules of one service port in one family.
+// unit is the rules of one service port in one family.
 type unit struct {
-	chains []fixedChain // that belong to the unit alone
+	chains []fixedChain // chains that belong to the unit alone
 	leaves []leaf
 }
 
@@ -23,14 +23,14 @@ type leaf struct {
 	rules []rule
 }
 
-// unitBuilder makes the unit of a service port.
+// unitBuilder builds the unit of a service port.
 type unitBuilder struct {
 	l       *layout
 	f       *nft.Family
 	rules   *servicemodel.Rules
 	name    servicemodel.PortName
-	pools   [verdictCount]*servicemodel.Pool // that verdicts balance over
-	entered [verdictCount]bool               // pools to which a rule leads
+	pools   [verdictCount]*servicemodel.Pool // the pools over which verdicts balance
+	entered [verdictCount]bool               // pools to which a rule sends packets
 	entries []entry
 	sources [len(kinds)][]restriction
 	unit    unit
@@ -42,7 +42,7 @@ const verdictCount = servicemodel.BalanceLocal + 1
 var balancing = [2]servicemodel.Verdict{servicemodel.BalanceCluster, servicemodel.BalanceLocal}
 
 // restriction describes a chain KUBE-FW-…: the allowed sources, and the chain to which their
-// packets go on.
+// packets continue.
 type restriction struct {
 	sources []netip.Prefix
 	to      string
@@ -82,7 +82,7 @@ func (l *layout) unit(f *nft.Family, t *servicemodel.Table, frontends []*service
 	return b.unit
 }
 
-// balances reports whether v leads to a pool that exists.
+// balances reports whether v balances over a pool that exists.
 func (b *unitBuilder) balances(v servicemodel.Verdict) bool {
 	return v.Balances() && b.pools[v] != nil
 }
@@ -96,8 +96,8 @@ func keyRule(k servicemodel.FrontendKey) rule {
 	return r
 }
 
-// frontend adds the leaves of a frontend. Every frontend has one in nat, even if it is not
-// balanced: such a frontend is accepted there, so that it does not count as a node port, and filter
+// frontend adds the leaves of a frontend. Every frontend has a leaf in nat, even if it is not
+// balanced: such a frontend is accepted there, so that it is not taken for a node port, and filter
 // handles it.
 func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
 	natTree, filterTree := natServices, filterServices
@@ -110,7 +110,7 @@ func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
 
 	r := keyRule(fe.Key)
 
-	// With route_localnet others can send to loopback addresses, too. A packet with a forged
+	// With route_localnet other hosts can send to loopback addresses, too. A packet with a forged
 	// address of this node does not get past routing (fib_validate_source).
 	r.srcLocal = fe.Key.Addr.IsLoopback()
 	r.comment = rendering.Comment(fe)
@@ -151,9 +151,9 @@ func (b *unitBuilder) chain(t tableKind, name string, rules []rule) {
 	b.unit.chains = append(b.unit.chains, fixedChain{id: t.of(b.f).chain(name), rules: rules})
 }
 
-// usesPool reports whether packets to the frontend go straight to the chain of its pool. They do if
-// nothing depends on their origin except the masquerading of a cluster IP. As in kube-proxy, the
-// pool's chain handles that.
+// usesPool reports whether packets to the frontend are sent straight to the chain of its pool. They
+// are if nothing depends on their origin except the masquerading of a cluster IP. As in kube-proxy,
+// the pool's chain handles that.
 func (b *unitBuilder) usesPool(fe *servicemodel.Frontend) bool {
 	if fe.Internal != fe.External {
 		return false
@@ -191,7 +191,7 @@ func (b *unitBuilder) variant(kind string, i int) string {
 	return b.l.names.service(kind, b.name, "/"+strconv.Itoa(i))
 }
 
-// pool returns the chain of the pool that a verdict balances over.
+// pool returns the chain of the pool over which a verdict balances.
 func (b *unitBuilder) pool(v servicemodel.Verdict) string {
 	b.entered[v] = true
 	return b.l.names.service(kindOfPool(v), b.name, "")
@@ -204,8 +204,8 @@ func kindOfPool(v servicemodel.Verdict) string {
 	return kindCluster
 }
 
-// sourcesChain returns the chain that lets only the allowed sources of a frontend pass: in nat on
-// to the given chain, in filter back.
+// sourcesChain returns the chain that lets only the allowed sources of a frontend pass: in nat to
+// the given chain, in filter back to the calling chain.
 func (b *unitBuilder) sourcesChain(t tableKind, fe *servicemodel.Frontend, to string) string {
 	i := slices.IndexFunc(b.sources[t], func(r restriction) bool {
 		return r.to == to && slices.Equal(r.sources, fe.Sources)
@@ -234,7 +234,7 @@ func sourcesComment(fe *servicemodel.Frontend) string {
 	return fe.Service.String() + " source ranges"
 }
 
-// origin is an origin of packets: a rule that recognizes it, and what happens to its packets.
+// origin is an origin of packets: a rule that recognizes it, and the treatment of its packets.
 type origin struct {
 	is      servicemodel.Origins
 	match   rule
@@ -265,8 +265,8 @@ func (l *layout) pods(f *nft.Family, r *servicemodel.Rules) []rule {
 	return m
 }
 
-// entryChain makes the chain that decides by a packet's origin: which pool it goes to, and whether
-// it is masqueraded.
+// entryChain adds the chain that decides, by a packet's origin, about its pool and whether it is
+// masqueraded.
 func (b *unitBuilder) entryChain(i int) {
 	e, name, what := b.entries[i], b.variant(kindEntry, i), b.name.String()
 	if e.internal == e.external && e.masquerade == servicemodel.FromAnywhere {
@@ -305,7 +305,7 @@ func (b *unitBuilder) entryChain(i int) {
 }
 
 // refuse returns the rules that reject or drop packets to a frontend, or nil if there are none.
-// Balanced packets do not get there, because DNAT has given them another address.
+// Balanced packets never match them, because DNAT has changed their address.
 func (b *unitBuilder) refuse(fe *servicemodel.Frontend) []rule {
 	base := keyRule(fe.Key)
 	one := func(m rule, v servicemodel.Verdict) rule {

@@ -7,17 +7,18 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// poolChain makes the chain that balances over a pool.
+// poolChain adds the chain that balances over a pool.
 //
-// The slots are in reverse order, so that a new slot is a rule in front of the others, and the
-// share of each does not depend on the rules before it: the share of slot i is its weight among
+// The slots are in reverse order, so that a new slot is a rule in front of the existing rules, and
+// the share of each does not depend on the rules before it: the share of slot i is its weight among
 // slots 0 to i. The rules that look for a client are in the order of slots, like kube-proxy's. Two
 // endpoints may remember a client because it opened its first connections at the same time. Such a
+// client reaches the same endpoint after a handover.
 // client reaches the same endpoint after a handover.
 func (b *unitBuilder) poolChain(verdict servicemodel.Verdict, frontends []*servicemodel.Frontend) {
 	p := b.pools[verdict]
 	var affinity affinity
-	for _, fe := range frontends { // Check makes sure that all that have it have the same
+	for _, fe := range frontends { // Check ensures that all affinities are equal
 		if fe.Affinity > 0 {
 			affinity = affinityOf(fe)
 		}
@@ -55,7 +56,8 @@ func (b *unitBuilder) recent(k recentKind, ep netip.AddrPort, a affinity) recent
 	return recentMatch{kind: k, name: b.l.names.affinityList(b.name, ep, a), bits: a.bits}
 }
 
-// clusterMarks appends the rules that mark packets to cluster IPs if these go straight to the pool.
+// clusterMarks appends the rules that mark packets to cluster IPs, if such packets are sent
+// straight to the pool.
 func (b *unitBuilder) clusterMarks(rules []rule, v servicemodel.Verdict,
 	frontends []*servicemodel.Frontend) []rule {
 	for _, fe := range frontends {
@@ -78,10 +80,10 @@ func dnatRule(p *servicemodel.Pool, slot int) rule {
 	return rule{proto: p.ID.Service.Protocol, target: targetDNAT, to: p.Slots[slot].Endpoint}
 }
 
-// affinity is the session affinity of a frontend. It has none if the time is zero.
+// affinity is the session affinity of a frontend. A zero time means no affinity.
 type affinity struct {
 	time  time.Duration
-	bits  uint8 // of an address that identify a client, 0 for all
+	bits  uint8 // the bits of an address that identify a client, 0 for all
 	whole bool  // the ports of the service share their lists
 }
 

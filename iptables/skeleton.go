@@ -22,11 +22,11 @@ const (
 	filterClusterIPs                   // cluster IPs
 	filterHealthChecks                 // health check node ports
 	natRanges                          // frontends at ranges of ports
-	filterRanges                       // those that are rejected, dropped or restricted
+	filterRanges                       // ranges that are rejected, dropped or restricted
 	treeCount
 )
 
-// layout knows all chains of an instance with one prefix.
+// layout describes all chains of an instance with one prefix.
 type layout struct {
 	names names
 	trees [2 * treeCount]*dispatch // of both families
@@ -75,11 +75,12 @@ func (l *layout) treesOf(f *nft.Family) []*dispatch {
 	return l.trees[:treeCount]
 }
 
-// fixedChain is a chain with the rules that it should have.
+// fixedChain is a chain with its wanted rules.
 type fixedChain struct {
 	id    chainID
 	rules []rule
-	// shared says that other programs have rules in the chain, too. Only our rules are compared.
+	// shared says that the chain may also contain rules of other programs. Only our rules are
+	// compared.
 	shared bool
 }
 
@@ -136,10 +137,10 @@ func (l *layout) localhost(f *nft.Family, r *servicemodel.Rules) bool {
 	return f.Model == servicemodel.IPv4 && sysctls.Loopback(r) != nil
 }
 
-// bit returns the bit of the mark that asks for masquerading. An instance that takes over
+// bit returns the bit of the mark that requests masquerading. An instance that takes over
 // kube-proxy's chains also takes over its bit, because kubelet before Kubernetes 1.28 maintains
-// these chains with it, and other programs set it to have packets masqueraded. Any other instance
-// uses another bit.
+// these chains with this bit, and other programs set it to have packets masqueraded. Any other
+// instance uses a different bit.
 func (l *layout) bit(r *servicemodel.Rules) uint32 {
 	if r.MasqueradeMark == servicemodel.DefaultMasqueradeMark && l.names.prefix == defaultPrefix {
 		return kubeProxyBit
@@ -149,7 +150,7 @@ func (l *layout) bit(r *servicemodel.Rules) uint32 {
 
 const kubeProxyBit uint32 = 1 << 14
 
-// mark sets the bit that asks for masquerading.
+// mark sets the bit that requests masquerading.
 func (l *layout) mark(r *servicemodel.Rules) rule {
 	return rule{target: targetMark, set: markSet{l.bit(r), l.bit(r)}}
 }
@@ -165,8 +166,8 @@ func (l *layout) masqOffPod(f *nft.Family, r *servicemodel.Rules) []rule {
 	return append(rules, l.mark(r))
 }
 
-// postrouting masquerades marked packets and clears the mark, so that a packet that passes again is
-// not masqueraded again. It also masquerades connections of endpoints to themselves.
+// postrouting masquerades marked packets and clears the mark, so that a packet that passes a second
+// time is not masqueraded again. It also masquerades connections of endpoints to themselves.
 func (l *layout) postrouting(r *servicemodel.Rules) []rule {
 	unmarked := markMatch{value: l.bit(r), mask: l.bit(r), not: true}
 	return []rule{
@@ -296,7 +297,7 @@ func hairpinRule(a netip.Addr) rule {
 	return rule{src: p, dst: p, target: targetMasquerade}
 }
 
-// clusterIPRule rejects packets to a cluster IP that no service port matched.
+// clusterIPRule rejects packets to a cluster IP that matched no service port.
 func clusterIPRule(a netip.Addr) rule {
 	return rule{dst: netip.PrefixFrom(a, a.BitLen()), target: targetReject}
 }

@@ -45,8 +45,8 @@ func kubeProxyValues(c *netnstest.Cluster, f *nft.Family) *strings.Replacer {
 }
 
 // kubeProxyRules returns the iptables-save output of a node where kube-proxy 1.36 in iptables mode
-// serves takeoverState and one more service that was deleted since. {web} is the hash of a service
-// port's name, {web POD1} that of one of its endpoints.
+// serves takeoverState and a service that was deleted later. {web} is the hash of a service port's
+// name, and {web POD1} the hash of one of its endpoints.
 func kubeProxyRules(t *testing.T, c *netnstest.Cluster, f *nft.Family) string {
 	t.Helper()
 	text := ok(os.ReadFile("testdata/kube-proxy.rules"))(t)
@@ -64,8 +64,8 @@ func kubeProxyRules(t *testing.T, c *netnstest.Cluster, f *nft.Family) string {
 	return kubeProxyValues(c, f).Replace(hashed)
 }
 
-// takeoverState has a service with affinity, one with source ranges and local policy, and one
-// without endpoints.
+// takeoverState has a service with affinity, a service with source ranges and local policy, and a
+// service without endpoints.
 func takeoverState(c *netnstest.Cluster) sm.State {
 	s := podService(c, 2, func(s *sm.Service, _ *sm.Node) { s.SessionAffinity.ClientIP = true })
 	port := func(nodePort uint16) []sm.ServicePort {
@@ -96,8 +96,8 @@ func takeoverState(c *netnstest.Cluster) sm.State {
 		WithService(empty)
 }
 
-// A takeover from kube-proxy breaks no connection and forgets no client. Objects that kube-proxy
-// left behind are removed, and those of other programs stay.
+// A takeover from kube-proxy breaks no connection and forgets no client. Leftover objects of
+// kube-proxy are removed, and objects of other programs stay.
 func TestTakingOverFromKubeProxy(t *testing.T) {
 	t.Parallel()
 	for _, localhost := range []bool{false, true} {
@@ -204,7 +204,7 @@ func requireOthersStay(t *testing.T, c *netnstest.Cluster) {
 	}
 }
 
-// Another program's chains with names of the instance's stay, unless TakeOver is set. The chains
+// Another program's chains with the instance's names stay, unless TakeOver is set. The chains
 // belong to an instance of kernlb if one of them is a chain that only kernlb makes.
 func TestChainsOfOthersStay(t *testing.T) {
 	t.Parallel()
@@ -249,8 +249,8 @@ func TestChainsOfOthersStay(t *testing.T) {
 }
 
 // A kube-proxy comes back after this backend has taken over from it. It writes its chains, and a
-// cleanup removes all others. Then everything is as in the beginning. No connection broke, and no
-// new one failed.
+// cleanup removes all other chains. Then everything is as in the beginning. No connection broke,
+// and no new connection failed.
 func TestKubeProxyComesBack(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
@@ -279,9 +279,9 @@ func TestKubeProxyComesBack(t *testing.T) {
 	require.Zero(t, cleanUp(t, e).Messages)
 }
 
-// A kube-proxy begins but cannot write: it would delete the chain of a service that is gone, while
-// chains that it does not know lead there. The cleanup makes the write possible, and removes no
-// service.
+// A kube-proxy starts but cannot write: it would delete the chain of a removed service, while
+// chains that it does not know jump to that chain. The cleanup makes the write possible, and
+// removes no service.
 func TestKubeProxyComesBackAndCannotWrite(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
@@ -314,7 +314,7 @@ func TestKubeProxyComesBackAndCannotWrite(t *testing.T) {
 	}
 }
 
-// begin does the work of a kube-proxy that begins: it writes its chains, deletes the chains of
+// begin does the work of a kube-proxy that starts: it writes its chains, deletes the chains of
 // services that it does not know, and adds the missing jumps from base chains.
 func begin(t *testing.T, c *netnstest.Cluster, f *nft.Family) {
 	t.Helper()
@@ -366,7 +366,7 @@ func requireServed(t *testing.T, c *netnstest.Cluster, more ...string) {
 }
 
 // savedLines returns the lines of iptables-save, without counters. It ignores the position of jumps
-// among those of other programs.
+// among the jumps of other programs.
 func savedLines(t *testing.T, c *netnstest.Cluster, f *nft.Family) []string {
 	t.Helper()
 	return strings.Split(counted.ReplaceAllString(save(t, c.Node.NS, f), ""), "\n")

@@ -26,7 +26,7 @@ import (
 )
 
 // The tools of iptables are witnesses: they must print our rules as we meant them, and we must read
-// their rules as ours.
+// their rules as our own.
 
 // toolset is a version of iptables: a program that is called like xtables-nft-multi, with the name
 // of a tool and its arguments. The empty toolset is the installed iptables.
@@ -111,7 +111,7 @@ func save(t *testing.T, ns *netnstest.NS, f *nft.Family) string {
 	return toolset("").save(t, ns, f)
 }
 
-// apply applies a state with a backend of its own.
+// apply applies a state with its own backend.
 func apply(t *testing.T, b *backend, s sm.State) *sm.Table {
 	t.Helper()
 	r := applied(t, dataplane.New(b, nil), s)
@@ -253,7 +253,7 @@ func TestThePlanCanBeRestored(t *testing.T) {
 	})
 }
 
-// iptables-legacy keeps its own rules in the kernel. These and ours do not affect each other.
+// iptables-legacy keeps its own rules in the kernel. Its rules and ours do not affect each other.
 func TestIptablesLegacyBeside(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
@@ -300,7 +300,7 @@ func applied(t *testing.T, e *dataplane.Engine, s sm.State) *dataplane.Result {
 	return ok(e.Apply(t.Context(), s))(t)
 }
 
-// observation is what a backend observes.
+// observation returns the observation of a backend.
 func observation(t *testing.T, b *backend) *backends.Observation {
 	t.Helper()
 	return ok(b.Observe(t.Context(), nil))(t)

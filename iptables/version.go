@@ -11,19 +11,19 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// The version of an instance. Each commit gives the instance another version in the same
-// transaction: it deletes the version that it knows, which must exist, and makes the next, which
-// must not. If two writers know the same version, one succeeds. The kernel refuses the other's
-// whole transaction with ENOENT, whatever other programs commit in between. A writer that finds the
-// version that it left there knows that no other writer of the instance has committed since.
+// The version of an instance. Each commit gives the instance a new version in the same transaction:
+// it deletes the known version, which must exist, and creates the next version, which must not. If
+// two writers know the same version, one succeeds. The kernel refuses the whole transaction of the
+// other with ENOENT, whatever other programs commit in between. A writer that finds its last
+// version unchanged knows that no other writer of the instance has committed since.
 //
 // A version is an empty chain in the table nat of the family that has the settings ([homeOf]):
 // KUBE-VERSION-1a2b3c4d. The kernel finds a chain by its name, so the number is part of the
-// comparison. A rule would not do: it is deleted by its handle, and handles begin anew with a new
+// comparison. A rule would not work: it is deleted by its handle, and handles start over in a new
 // table. iptables shows the chain, saves it and restores it. kube-proxy and kubelet ignore it. The
-// number is drawn at random for each commit and not counted. If someone restores last week's rules,
-// the version of last week comes back. Counting on from there would repeat versions that other
-// writers may still know.
+// number of each commit is random, not counted. If someone restores last week's rules, the version
+// of last week comes back. Counting on from there would repeat versions that other writers may
+// still know.
 
 // kindVersion is the second part of the names of versions.
 const kindVersion = "VERSION"
@@ -43,13 +43,13 @@ func (n names) parseVersion(chain string) (uint32, bool) {
 	return uint32(v), err == nil && n.version(uint32(v)) == chain
 }
 
-// newVersion returns a random version, which hardly any other writer knows.
+// newVersion returns a random version, which hardly any other writer can know.
 func newVersion() uint32 { return rand.Uint32() }
 
-// versionsOf returns the versions that exist, in order. There should be one. There are more if
-// rules were restored without flushing the others. The kernel does not delete a chain that has a
-// rule or to which a rule leads. Such a chain is no version any more: it is surplus, and the
-// instance gets another version.
+// versionsOf returns the existing versions, in order; normally there is one. Several exist if rules
+// were restored without flushing the present rules. The kernel does not delete a chain that has a
+// rule or to which a rule jumps. Such a chain is not a version any more: it is surplus, and the
+// instance gets a new version.
 func (l *layout) versionsOf(r *raw) []chainID {
 	var versions []chainID
 	for id, c := range r.chains {
@@ -62,7 +62,7 @@ func (l *layout) versionsOf(r *raw) []chainID {
 	return versions
 }
 
-// isVersion reports whether a chain is a version, or was one.
+// isVersion reports whether a chain is a version, or used to be a version.
 func (l *layout) isVersion(id chainID) bool {
 	_, ok := l.names.parseVersion(id.name)
 	return ok && id.table.kind() == nat
@@ -75,15 +75,15 @@ type renewal struct {
 	made bool
 }
 
-// renew returns the renewal of the version, which goes to the table nat of a family. made says
-// whether the instance will have rules.
+// renew returns the renewal of the version, in the table nat of a family. made says whether the
+// instance will have rules.
 func (l *layout) renew(k *kernelState, home *nft.Family, made bool) *renewal {
 	return &renewal{gone: k.versions, next: nat.of(home).chain(l.names.version(k.nextVersion)),
 		made: made}
 }
 
 // encodeVersion appends the version's messages. They come first in a transaction, so that a late
-// writer's error tells the reason.
+// writer's error states the reason.
 func (e *encoder) encodeVersion(r *renewal) {
 	for _, v := range r.gone {
 		e.of(v).DeleteUnusedChain(v.name)
@@ -93,17 +93,18 @@ func (e *encoder) encodeVersion(r *renewal) {
 	}
 }
 
-// Uses. The kernel reports one number with each chain (NFTA_CHAIN_USE): how many rules the chain
-// has, plus how many rules lead to it. It lists ten thousand chains in some milliseconds. So it is
-// cheap to notice that rules came or went in chains of services. The numbers do not show that a
-// rule replaced another. The backend keeps one sum for all these numbers: it multiplies each number
-// by a hash of the chain's identity. So the sum after a change follows from the change.
+// Uses. The kernel reports one number with each chain (NFTA_CHAIN_USE): the number of rules in the
+// chain plus the number of rules that jump to the chain. It lists ten thousand chains in some
+// milliseconds. So it is cheap to notice added and removed rules in chains of services. The numbers
+// do not show that a rule was replaced. The backend keeps one sum for all these numbers: it
+// multiplies each number by a hash of the chain's identity. So the sum after a change follows from
+// the change.
 
-// uses is a sum over the chains of an instance, except shared ones: the hash of the chain times its
-// number plus one.
+// uses is a sum over the chains of an instance, except shared chains: the hash of the chain times
+// its number plus one.
 type uses uint64
 
-// add counts n more uses of a chain. A new chain counts as one more.
+// add counts n more uses of a chain. A new chain is one more use.
 func (u *uses) add(l *layout, id chainID, n int) {
 	if n != 0 && l.names.owned(id.name) {
 		*u += uses(maphash.Comparable(l.seed, id) * uint64(n))
@@ -118,8 +119,8 @@ func (l *layout) usesOf(r *raw) (u uses) {
 	return u
 }
 
-// change counts the changes that a plan makes to a chain. A chain to which a foreign rule leads is
-// flushed, but stays.
+// change counts the changes that a plan makes to a chain. If a foreign rule jumps to a chain, the
+// chain is flushed, but stays.
 func (u *uses) change(l *layout, x *chainChange, needed bool) {
 	if !x.shared {
 		n := len(x.after) - len(x.before)
@@ -142,5 +143,5 @@ func (u *uses) change(l *layout, x *chainChange, needed bool) {
 }
 
 // leads returns the chain to which a rule of a chain jumps or goes. The name is empty if there is
-// none.
+// no such chain.
 func (r *rule) leads(from chainID) chainID { return from.table.chain(r.chain) }

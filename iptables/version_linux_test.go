@@ -34,7 +34,7 @@ func TestTheVersionIsSavedAndRestored(t *testing.T) {
 	require.NotContains(t, now, first)
 	require.Contains(t, now, second)
 
-	// Restoring the same rules changes nothing. Restoring older ones is noticed.
+	// Restoring the same rules changes nothing. Restoring older rules is noticed.
 	runTool(t, ns, now, "iptables-restore")
 	i := ok(b.Integrity(t.Context()))(t)
 	require.NotEqual(t, backends.Broken, i)
@@ -54,7 +54,7 @@ func TestTheVersionIsSavedAndRestored(t *testing.T) {
 	requireAdopts(t, ns, richState(t, 3), r.Changes.New)
 }
 
-// Deleting the version does no harm: the next apply notices, and gives the instance another.
+// Deleting the version is harmless: the next apply notices, and gives the instance a new version.
 func TestALostVersionIsReplaced(t *testing.T) {
 	t.Parallel()
 	e, b, ns := engineOf(t, Config{})
@@ -69,8 +69,9 @@ func TestALostVersionIsReplaced(t *testing.T) {
 	requireAdopts(t, ns, s, r.Changes.New)
 }
 
-// A version that replaces a lost one is like any other: the next commit knows it, and replaces it
-// by one with another name. Otherwise a writer that read it in between would notice nothing.
+// A version that replaces a lost version is a normal version: the next commit knows it, and
+// replaces it by a version with a different name. Otherwise a writer that read it in between would
+// notice nothing.
 func TestTheVersionAfterALostOne(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
@@ -126,7 +127,7 @@ func TestRouteLocalnetIsRestoredAfterAFlush(t *testing.T) {
 		"process had turned it off")
 }
 
-// The last of several instances restores route_localnet, whichever that is.
+// The last of several instances restores route_localnet, whatever the order of their removal.
 func TestTheLastInstanceRestoresRouteLocalnet(t *testing.T) {
 	t.Parallel()
 	const name = "net/ipv4/conf/all/route_localnet"
@@ -152,7 +153,7 @@ func TestTheLastInstanceRestoresRouteLocalnet(t *testing.T) {
 	}
 }
 
-// After any sequence of changes, the uses computed from the commits are those that the kernel
+// After any sequence of changes, the uses computed from the commits are the uses that the kernel
 // lists, so a check finds nothing.
 func TestALookFindsNothingWhereNothingIs(t *testing.T) {
 	t.Parallel()
@@ -182,7 +183,7 @@ COMMIT
 	}
 }
 
-// Checks are rationed. Noticing another writer is not.
+// Checks are rate-limited. Noticing another writer is not.
 func TestLooksAreRationed(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
@@ -228,7 +229,7 @@ const localnetGuard = "*filter\n:OTHER-FIREWALL - [0:0]\n" +
 var localnets = []struct {
 	name          string
 	before        string
-	guards, later bool // another guard exists before, or comes later
+	guards, later bool // another guard exists before, or is added later
 	record, after string
 }{
 	{"it was off", "0", false, false, "0", "0"},
@@ -238,7 +239,7 @@ var localnets = []struct {
 }
 
 // The sysctl returns to its earlier value once node ports no longer answer at localhost, whichever
-// process ends it. If other programs rely on the sysctl, it stays on.
+// process removes them. If other programs rely on the sysctl, it stays on.
 func TestRouteLocalnetIsRestored(t *testing.T) {
 	t.Parallel()
 	node := testNode()
@@ -285,8 +286,8 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 	}
 }
 
-// The guard that kubelet has put into the same chain stays, whichever process ends the need for it.
-// Our guard is removed.
+// The guard that kubelet has put into the same chain stays, whichever process removes the node
+// ports. Our guard is removed.
 func TestTheGuardOfKubeletStays(t *testing.T) {
 	t.Parallel()
 	node := testNode()
@@ -322,7 +323,8 @@ func TestTheGuardOfKubeletStays(t *testing.T) {
 	}
 }
 
-// Two instances have node ports at localhost. The one that goes last turns the sysctl off.
+// Two instances have node ports at localhost. The instance that is removed last turns the sysctl
+// off.
 func TestTwoInstancesShareRouteLocalnet(t *testing.T) {
 	t.Parallel()
 	one, ns, _ := opened(t, Config{})
@@ -396,8 +398,8 @@ func TestOtherTablesDoNotMatter(t *testing.T) {
 	}
 }
 
-// The kernel does not delete a version with a rule in it, or to which a rule leads. This delays
-// nothing: the instance gets another version, and the chain is deleted as soon as possible.
+// The kernel does not delete a version that has a rule or to which a rule jumps. This delays
+// nothing: the instance gets a new version, and the chain is deleted as soon as possible.
 func TestARuleAtTheVersionHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -442,7 +444,7 @@ func TestARuleAtTheVersionHoldsNothingUp(t *testing.T) {
 	}
 }
 
-// The names of deleted chains are forgotten, however many there were.
+// The names of deleted chains are forgotten, whatever their number.
 func TestNamesOfChainsAreForgotten(t *testing.T) {
 	t.Parallel()
 	e, b, _ := engineOf(t, Config{})

@@ -37,7 +37,7 @@ func TestVersionsAreNamesOfChains(t *testing.T) {
 	require.NotEqual(t, newVersion(), newVersion(), "one in four thousand million times this fails")
 }
 
-// An instance that exists has one version. Without an instance there is none.
+// An existing instance has exactly one version. Without an instance there is no version.
 func TestVersionsThatDoNotBelong(t *testing.T) {
 	t.Parallel()
 	l := newLayout(defaultPrefix)
@@ -84,8 +84,7 @@ func TestVersionsThatDoNotBelong(t *testing.T) {
 	}
 }
 
-// The vectors are those of kube-proxy's own tests (pkg/proxy/iptables/proxier_test.go of
-// Kubernetes).
+// The vectors come from kube-proxy's own tests (pkg/proxy/iptables/proxier_test.go of Kubernetes).
 func TestNamesAreThoseOfKubeProxy(t *testing.T) {
 	t.Parallel()
 	n := names{defaultPrefix}

@@ -30,9 +30,9 @@ const ratio = 2654435761
 // client's address, with the port if m.port is set. Rules with other seeds match other clients.
 //
 // The hash is a polynomial of the words, mixed as at the end of MurmurHash3. Only the first packet
-// of a connection gets here, so the program may be slower than jhash, for which BPF has no room.
-// After IPv6 extension headers it takes other bytes for the port: the same for all packets of a
-// connection.
+// of a connection is hashed, so the program may be slower than jhash, for which BPF has no room.
+// After IPv6 extension headers, the program reads other bytes as the port: the same bytes for all
+// packets of a connection.
 func hashProgram(f servicemodel.Family, m statMatch) []bpf.RawInstruction {
 	var p []bpf.Instruction
 	add := func(l ...bpf.Instruction) { p = append(p, l...) }
@@ -74,7 +74,7 @@ func hashProgram(f servicemodel.Family, m statMatch) []bpf.RawInstruction {
 // Chooser returns the function by which new connections choose a slot of a pool: a hash of the
 // client's address, and of its port if the scheduler says so. It returns nil if the pool is empty
 // or if its scheduler does not hash clients. Several goroutines can call the function. It does not
-// know clients that session affinity remembers: these keep their endpoint.
+// know the clients that session affinity remembers: such clients keep their endpoint.
 func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
 	if name, _, _ := p.Scheduler.Split(); name != servicemodel.SourceHash || len(p.Slots) == 0 {
 		return nil
@@ -91,8 +91,8 @@ func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
 	}
 }
 
-// Shares returns the share of new connections that each slot of a pool has in the kernel, from 0 to
-// 1, by the probabilities of its rules.
+// Shares returns the share of new connections that each slot of a pool gets in the kernel, from 0
+// to 1, according to the probabilities of its rules.
 func Shares(p *servicemodel.Pool) []float64 {
 	shares, left := make([]float64, len(p.Slots)), 1.
 	matches := slotShares(p)
@@ -112,7 +112,7 @@ func Shares(p *servicemodel.Pool) []float64 {
 	return shares
 }
 
-// clientHash returns what hashProgram compares with the share.
+// clientHash returns the hash that hashProgram compares with the share.
 func clientHash(client netip.AddrPort, m statMatch) (h uint32) {
 	if m.port {
 		h = uint32(client.Port())
@@ -137,8 +137,8 @@ func putBPF(p []byte, f *nft.Family, r *rule) {
 	}
 }
 
-// bpf reads a program that hashProgram made. It takes the numbers from p, makes a program with
-// them, and compares that with p.
+// bpf reads a program of hashProgram. It takes the numbers from p, builds a program with them, and
+// compares it with p.
 func (d *decoder) bpf(p []byte) bool {
 	n := int(native.Uint16(p[2:]))
 	if d.r.stat.kind != statNone || d.r.recent.kind != recentNone || n < 15 || n > maxBPF {
@@ -152,7 +152,7 @@ func (d *decoder) bpf(p []byte) bool {
 	return d.made(p, putBPF)
 }
 
-// ratioInverse is the number that undoes a multiplication by ratio, modulo 2^32.
+// ratioInverse is the inverse of ratio, modulo 2^32.
 const ratioInverse = 244002641
 
 // bytecode returns a program as iptables-save prints it.

@@ -14,11 +14,11 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// chooser tells which slot of a pool a client gets.
+// chooser chooses the slot of a pool for a client.
 type chooser struct {
 	t     *testing.T
 	pool  *sm.Pool
-	rules []*bpf.VM // of each slot, nil for the first
+	rules []*bpf.VM // the programs of the slots, nil for the first slot
 }
 
 func newChooser(t *testing.T, f sm.Family, p *sm.Pool) *chooser {
@@ -71,7 +71,7 @@ func (c *chooser) matched(client netip.AddrPort) int {
 	return 0
 }
 
-// hashed is a pool whose slots have these weights.
+// hashed returns a pool whose slots have these weights.
 func hashed(s sm.Scheduler, weights ...uint16) *sm.Pool {
 	p := &sm.Pool{Scheduler: s}
 	for _, w := range weights {
@@ -80,7 +80,7 @@ func hashed(s sm.Scheduler, weights ...uint16) *sm.Pool {
 	return p
 }
 
-// clientsOf are neighbouring addresses, as clients have them, or ports of one address.
+// clientsOf returns neighbouring addresses, as clients have them, or ports of one address.
 func clientsOf(f sm.Family, port bool, n int) []netip.AddrPort {
 	a := netip.MustParseAddr("10.1.0.0")
 	if f == sm.IPv6 {
@@ -129,7 +129,7 @@ func TestHashSharesClientsByWeight(t *testing.T) {
 	}
 }
 
-// One endpoint more takes its share from all others. No other client moves. A single endpoint has
+// An added endpoint takes its share from all others. No other client moves. A single endpoint has
 // all clients.
 func TestANewEndpointTakesOnlyItsShareOfTheHash(t *testing.T) {
 	t.Parallel()
@@ -150,7 +150,7 @@ func TestANewEndpointTakesOnlyItsShareOfTheHash(t *testing.T) {
 	}
 }
 
-// A client of sh keeps its endpoint whatever its port, and one of sh+port does not.
+// With sh, a client keeps its endpoint whatever its port. With sh+port, the port matters.
 func TestHashOfThePort(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -31,7 +31,7 @@ func payloads(t *testing.T, exprs []byte) []string {
 	return l
 }
 
-// usable returns the rules of sampleRules that iptables can write into a chain of a table.
+// usable returns the sample rules that iptables can write into a chain of a table.
 func usable(f *nft.Family, t tableKind) []rule {
 	var l []rule
 	for _, r := range sampleRules(f) {
@@ -49,7 +49,7 @@ func usable(f *nft.Family, t tableKind) []rule {
 	return l
 }
 
-// A rule that iptables writes is read as the same rule, and its structs are ours, byte for byte.
+// A rule that iptables writes is read as the same rule, and its structs equal ours byte for byte.
 func TestRulesOfIptablesAreReadAndHaveOurBytes(t *testing.T) {
 	t.Parallel()
 	eachToolset(t, requireOurBytes)

@@ -35,7 +35,7 @@ func newEncoder(b *rawnl.Batch) *encoder {
 	return e
 }
 
-// of returns the encoder of the table that a chain is in.
+// of returns the encoder of a chain's table.
 func (e *encoder) of(id chainID) *nft.Encoder { return e.tables[id.table] }
 
 // ruleOf names the rule of a message, for errors.
@@ -67,8 +67,8 @@ func (e *encoder) rule(id chainID, at nft.Place, handle uint64, r *rule) {
 	table.EndRule(uint8(r.proto), r.comment)
 }
 
-// appendMatches puts cheap matches that rarely succeed first. iptables-save lists matches in this
-// order, too.
+// appendMatches puts cheap matches that rarely succeed first. iptables-save lists matches in the
+// same order.
 func (e *encoder) appendMatches(r *rule) {
 	b := e.batch
 	if r.dst.IsValid() {

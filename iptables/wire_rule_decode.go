@@ -24,7 +24,7 @@ type decoder struct {
 	r      rule
 	reg    loaded
 	chains map[string]string // one string for each name of a chain
-	limit  int               // how many names are kept
+	limit  int               // the number of names that are kept
 	a      attrs
 
 	scratch [sizeLargest]byte
@@ -56,8 +56,8 @@ func newDecoder(f *nft.Family) *decoder {
 	return d
 }
 
-// limitNames makes the decoder forget all names when it knows four times as many as there are
-// chains, because most of them then belong to services that are gone.
+// limitNames sets the limit at four times the number of chains. Above it the decoder forgets all
+// names, because most of them then belong to services that are gone.
 func (d *decoder) limitNames(chains int) { d.limit = max(minNames, 4*chains) }
 
 const minNames = 256
@@ -71,12 +71,12 @@ func (d *decoder) decodeRule(exprs, udata []byte) rule {
 		d.r.comment = c
 	}
 
-	// No single expression can tell that a match of ports needs a match of the protocol.
+	// No single expression can verify that a match of ports has a match of the protocol.
 	if ok && (d.r.ports.any() || d.r.proto.Valid()) {
 		return d.r
 	}
 	d.r = rule{}
-	nft.EachExpr(exprs, func(e nft.ExprInfo) bool { // where it leads counts, whatever else it has
+	nft.EachExpr(exprs, func(e nft.ExprInfo) bool { // its jump counts even if the rest is opaque
 		if string(e.Name) == "immediate" && d.a.parse(e.Attrs) {
 			d.immediate()
 		}
@@ -121,7 +121,7 @@ func (d *decoder) expr(e nft.ExprInfo) bool {
 }
 
 // isPort reports whether the loaded value is the destination port. isProtocol reports whether it is
-// the protocol: only the IPv4 header has it at a fixed place.
+// the protocol: only the IPv4 header has the protocol at a fixed offset.
 func (l *loaded) isPort() bool {
 	return l.base == nft.TransportHeader && l.offset == 2 && l.size == 2 && l.mask == nil
 }
@@ -190,8 +190,8 @@ func (d *decoder) cmp() bool {
 
 const ifNameSize = 16 // IFNAMSIZ
 
-// address reads a comparison with the source or destination address: with all of it, its leading
-// bytes or its leading bits.
+// address reads a comparison with the source or destination address: with the whole address, its
+// leading bytes or its leading bits.
 func (d *decoder) address(v []byte, not bool) bool {
 	n := d.f.AddrLen
 	size := int(d.reg.size)

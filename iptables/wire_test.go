@@ -197,7 +197,7 @@ func TestASecondMatchIsNotUnderstood(t *testing.T) {
 	}
 }
 
-// A protocol may only be equal to a value, or unequal. Another comparison is not taken for one.
+// A protocol can only be compared for equality or inequality. Other comparisons are not understood.
 func TestAnotherComparisonIsNotUnderstood(t *testing.T) {
 	t.Parallel()
 	for op, opaque := range map[uint32]bool{nft.CmpEq: false, nft.CmpGte: true, 2: true} {

@@ -10,7 +10,7 @@ import (
 )
 
 // The matches and targets of x_tables that the rules use, and the layout of their structs. The
-// kernel wants the size of a struct rounded up to the alignment of a 64-bit number (XT_ALIGN,
+// kernel requires the size of a struct rounded up to the alignment of a 64-bit number (XT_ALIGN,
 // include/uapi/linux/netfilter/x_tables.h). Numbers are in the byte order of the machine unless
 // stated otherwise.
 
@@ -51,7 +51,7 @@ var (
 		size: 8, put: putREJECT, take: (*decoder).reject} // struct ipt_reject_info and ip6t_
 
 	// These are only read. Our comments are user data of the rule. iptables before 1.8.8 writes the
-	// others.
+	// other three.
 	xtComment = &extension{Extension: nft.Extension{Name: "comment", Revision: 0},
 		size: 256, take: (*decoder).comment} // struct xt_comment_info
 	xtTCP = &extension{Extension: nft.Extension{Name: "tcp", Revision: 0},
@@ -62,11 +62,11 @@ var (
 		size: 16, take: (*decoder).matchMark} // struct xt_mark_mtinfo1
 )
 
-// extensions are all of them.
+// extensions are all extensions.
 var extensions = []*extension{xtConntrack, xtAddrtype, xtStatistic, xtDNAT, xtMasquerade, xtMARK,
 	xtREJECT, xtRecent, xtSCTP, xtBPF, xtComment, xtTCP, xtUDP, xtMark}
 
-// info makes the struct for a rule, in the memory of p.
+// info builds the struct for a rule, in the memory of p.
 func (x *extension) info(p []byte, f *nft.Family, r *rule) []byte {
 	p = p[:x.sizeIn(f)]
 	clear(p)
@@ -94,7 +94,7 @@ func (d *decoder) extension(target bool) bool {
 	return false
 }
 
-// made reports whether put makes p of the rule.
+// made reports whether put writes exactly p for the rule.
 func (d *decoder) made(p []byte, put func([]byte, *nft.Family, *rule)) bool {
 	again := d.scratch[:len(p)]
 	clear(again)
@@ -144,7 +144,7 @@ func putConntrack(p []byte, _ *nft.Family, r *rule) {
 	native.PutUint16(p[conntrackStates:], uint16(r.state.states))
 }
 
-// conntrack leaves out what conntrackFlags says is not matched.
+// conntrack ignores the fields that conntrackFlags does not match.
 func (d *decoder) conntrack(p []byte) bool {
 	invert := native.Uint16(p[conntrackInvert:])
 	if native.Uint16(p[conntrackFlags:]) != conntrackState || d.r.state.states != 0 {
@@ -180,7 +180,7 @@ func putStatistic(p []byte, _ *nft.Family, r *rule) {
 	native.PutUint32(p[12:], r.stat.every-1-r.stat.packet)
 }
 
-// statistic leaves out the count, which only says where the kernel begins. recent changes the list
+// statistic ignores the count, which only sets the kernel's starting point. recent changes the list
 // that it tests, so the order matters: statistic comes first in our rules.
 func (d *decoder) statistic(p []byte) bool {
 	if native.Uint16(p[2:]) != 0 || d.r.stat.kind != statNone || d.r.recent.kind != recentNone {
@@ -225,7 +225,7 @@ func putRecent(p []byte, f *nft.Family, r *rule) {
 	copy(p[recentMask:], r.recent.mask(f.AddrLen*8))
 }
 
-// recent leaves out the end of the mask, which IPv4 does not use: iptables fills it without --mask.
+// recent ignores the end of the mask, which IPv4 does not use: iptables fills it without --mask.
 func (d *decoder) recent(p []byte) bool {
 	if d.r.recent.kind != recentNone {
 		return false
@@ -281,7 +281,7 @@ func (d *decoder) ports(p []byte) bool {
 	return from == 0 && to == 0xffff || d.r.setPorts(from, to)
 }
 
-// setPorts sets the destination ports, for every match that has some.
+// setPorts sets the destination ports, for every match that has ports.
 func (r *rule) setPorts(from, to uint16) bool {
 	if !r.ports.any() || from > to || to == 0 {
 		return false
@@ -330,7 +330,7 @@ func (d *decoder) dnat(p []byte) bool {
 	return d.made(p, putDNAT)
 }
 
-// putMasquerade writes u32 rangesize, u32 flags, addresses and ports; for IPv6 without the first.
+// putMasquerade writes u32 rangesize, u32 flags, addresses and ports; for IPv6 without rangesize.
 func putMasquerade(p []byte, f *nft.Family, _ *rule) {
 	if f == nft.IPv4 {
 		native.PutUint32(p, 1)
