@@ -15,60 +15,60 @@ import (
 // An engine calls the methods of a Backend one at a time, except those of [Watcher] and
 // [Blamer].
 //
-// A Backend may have further interfaces, and an engine uses those it finds. [Settler] does work
-// that commits leave for later. [Locker] lets the writers of an instance take turns. [Watcher]
-// follows what the services depend on. [Blamer] names programs that undo repairs. [PartReader]
-// reads the part of one owner. [OmitsPools] says that a reading may lack pools.
+// A Backend may implement further interfaces, and an engine uses the interfaces that it finds.
+// [Settler] does work that commits leave for later. [Locker] lets the writers of an instance take
+// turns. [Watcher] follows the objects that services depend on. [Blamer] names programs that undo
+// repairs. [PartReader] reads the part of one owner. [OmitsPools] says that a reading may lack
+// pools.
 //
-// A Backend that wraps another one must return it from a method Unwrap() Backend, or nil there to
-// hide the other one's interfaces. An engine on a struct with another Backend in a field and
-// without that method fails. A struct that embeds a concrete type, and not an interface, has all of
-// its methods anyway.
+// A Backend that wraps an inner Backend needs a method Unwrap() Backend. The method returns the
+// inner Backend, or nil to hide its interfaces. A struct with a Backend in a field and without this
+// method does not work in an engine. A struct that embeds a concrete type instead of an interface
+// has all methods of that type anyway.
 type Backend interface {
 	// Name is the backend's name: "nftables", "iptables", "ipvs", "memory", or the name of another
 	// module's backend.
 	Name() string
 
 	// Check reports the changes that this backend cannot express, or cannot write because a foreign
-	// object is in the way. It joins an *[UnsupportedError] or *[CollisionError] for each, with the
-	// service concerned. Check looks only at the changes, may use the last observation, and changes
-	// nothing. Plan and Commit refuse nothing that Check accepted.
+	// object is in the way. It joins an *[UnsupportedError] or *[CollisionError] for each problem,
+	// with the service concerned. Check considers only the changes, may use the last observation,
+	// and changes nothing. Plan and Commit refuse nothing that Check accepted.
 	Check(c *servicemodel.ChangeSet) error
 
-	// Observe reads what the kernel holds for this instance. want is a hint, or nil: a table that
-	// the caller expects in the kernel or is about to write. With it a backend may read faster, by
-	// asking for the objects of want. The hint does not change the result, except that an
-	// observation with a hint may be [Observation.Partial]. The observation lacks pools for which
-	// the kernel has no place now, but has the frontends that balance over them. The engine then
+	// Observe reads the kernel's objects of this instance. want is a hint, or nil: a table that the
+	// caller expects in the kernel or is about to write. With a hint a backend may read faster, by
+	// asking only for the objects of want. The hint does not change the result, except that an
+	// observation with a hint may be [Observation.Partial]. The observation lacks pools that the
+	// kernel cannot store at present, but has the frontends that balance over them. The engine then
 	// assumes that these pools are as wanted.
 	//
 	// An error that wraps [kernelerr.ErrConflict] says that other writers interrupted the reading.
 	// Commit may then still begin from the previous observation, unless Integrity returns Broken.
 	Observe(ctx context.Context, want *servicemodel.Table) (*Observation, error)
 
-	// Integrity reports whether the kernel still holds what the last Observe or Commit left there.
+	// Integrity reports whether the kernel still holds the contents of the last Observe or Commit.
 	// Its time does not grow with the number of services. A neighbour that commits without changing
 	// our objects never causes Broken or an error.
 	Integrity(ctx context.Context) (Integrity, error)
 
-	// Plan renders what Commit would send, and sends nothing.
+	// Plan renders the messages that Commit would send, and sends nothing.
 	Plan(c *servicemodel.ChangeSet) (Plan, error)
 
 	// Commit writes the change set, and repairs the drift of the last observation. The change set's
 	// Old must equal the table of the last observation or commit. Commit uses one kernel
 	// transaction: either all of it takes effect or none. A backend that needs several transactions
-	// documents that. A change set that leads to an empty table without rules removes the instance.
-	// Commit returns once the kernel has the change set. It fails only if the kernel may not have
-	// it. Later work that can fail, such as forgetting clients, belongs to [Settler].
+	// documents that. A change set whose new table is empty and without rules removes the instance.
+	// Commit returns once the kernel has the change set. It fails only if the kernel may lack the
+	// change set. Later work that can fail, such as forgetting clients, belongs to [Settler].
 	//
 	// An error that wraps [kernelerr.ErrConflict] has one of two reasons. Another writer of the
-	// instance, or a person, changed what the change set begins from. Or a foreign object appeared,
-	// after Check, where one of ours must be. A neighbour's commit alone is no conflict. After any
-	// error the kernel must be observed before the next Commit.
+	// instance, or a person, changed the contents that the change set begins from. Or, after Check,
+	// a foreign object took the place of one of our objects. A neighbour's commit alone is no
+	// conflict. After any error the kernel must be observed before the next Commit.
 	Commit(ctx context.Context, c *servicemodel.ChangeSet) (Stats, error)
 
-	// Cleanup removes every trace of the instance from the kernel. If nothing is there, that is no
-	// error.
+	// Cleanup removes every trace of the instance from the kernel. A missing instance is no error.
 	Cleanup(ctx context.Context) (Stats, error)
 
 	// Close releases sockets. It leaves the kernel as it is. Later calls fail with
@@ -76,14 +76,14 @@ type Backend interface {
 	Close() error
 }
 
-// Observation is what a backend found in the kernel.
+// Observation is the contents of the kernel that a backend has read.
 type Observation struct {
-	// Table holds the complete objects. It is empty for an instance that was never applied.
+	// Table holds the complete objects. It is empty if the kernel has no instance.
 	Table *servicemodel.Table `json:"table"`
 	// Drift describes, one line each, objects that do not belong in the instance or are incomplete.
 	// The next commit repairs them, even if its change set is empty.
 	Drift []string `json:"drift,omitempty"`
-	// Partial says that the kernel holds more objects, which belong neither to Table nor to want.
+	// Partial says that the kernel also holds objects that belong neither to Table nor to want.
 	// Only an observation without a hint finds them.
 	Partial bool `json:"partial,omitzero"`
 	// OtherLayout says that another version of kernlb made at least part of the drift. The backend
@@ -93,23 +93,23 @@ type Observation struct {
 	OnlyOwners bool `json:"onlyOwners,omitzero"`
 }
 
-// Integrity says what happened to the kernel's state since the last reading or commit, as far as
-// that shows without a full reading.
+// Integrity is the state of our objects in the kernel since the last reading or commit, as far as
+// it shows without a full reading.
 type Integrity int
 
 const (
 	// Intact means that only this backend has changed our objects.
 	Intact Integrity = iota
-	// Touched means that another program committed, but no other writer of the instance, and that
-	// our skeleton is in place. A person may have changed an element. The engine remembers this and
-	// reads when its ration allows. A backend may report it once or repeatedly.
+	// Touched means that a program other than the instance's writers committed, and that our
+	// skeleton is in place. An element may have been changed by hand. The engine remembers this and
+	// reads when its limit allows. A backend may report Touched once or repeatedly.
 	Touched
-	// Broken means that at least part of our objects is gone or replaced, or that another writer of
-	// the instance committed. The engine reads at once.
+	// Broken means that some of our objects are missing or replaced, or that another writer of the
+	// instance committed. The engine reads at once.
 	Broken
 )
 
-// Plan is what a commit would send.
+// Plan has the messages of a commit that is not sent.
 type Plan interface {
 	// String is the plan in the language of the reference tool (nft, iptables-restore, ipvsadm).
 	fmt.Stringer
@@ -117,7 +117,7 @@ type Plan interface {
 	Stats() Stats
 }
 
-// Stats is what a commit cost.
+// Stats is the cost of a commit.
 type Stats struct {
 	Messages int `json:"messages"` // netlink messages sent, without batch begin and end
 	Bytes    int `json:"bytes"`    // bytes sent

@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Errors of backends, beside those of package kernelerr. Find them with errors.Is.
+// Errors of backends, in addition to the errors of package kernelerr. Find them with errors.Is.
 var (
 	// ErrUnsupported says that a backend cannot express the request. Every [UnsupportedError]
 	// matches it.
@@ -15,8 +15,8 @@ var (
 	// ErrCollision says that a foreign object is where an object of a service must be. Every
 	// [CollisionError] matches it.
 	ErrCollision = errors.New("something foreign is in the way")
-	// ErrOtherLayout says that a version of kernlb with another layout made the instance, and that
-	// the backend cannot do the request there.
+	// ErrOtherLayout says that a version of kernlb with another layout created the instance, and
+	// that the backend cannot do the request there.
 	ErrOtherLayout = errors.New("the instance was made by another version of kernlb")
 )
 
@@ -75,9 +75,9 @@ const (
 	FieldProtocol             = "protocol"                // of a port
 	FieldScheduler            = "scheduler"               // [servicemodel.Service.Scheduler]
 	FieldSessionAffinity      = "sessionAffinity"         // [servicemodel.Service.SessionAffinity]
-	FieldAffinityTimeout      = "sessionAffinity.timeout" // how long clients are remembered
-	FieldAffinityBits         = "sessionAffinity.bits"    // clients of a prefix count as one
-	FieldAffinityService      = "sessionAffinity.service" // one endpoint at all ports
+	FieldAffinityTimeout      = "sessionAffinity.timeout" // time that clients are remembered
+	FieldAffinityBits         = "sessionAffinity.bits"    // clients of a prefix share an endpoint
+	FieldAffinityService      = "sessionAffinity.service" // a client's endpoint at all ports
 	FieldSources              = "sources"                 // source ranges
 	FieldWeights              = "weights"                 // of endpoints
 )

@@ -7,22 +7,23 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Notice is a [Cleaned] or a [Drained]: what later work did. Observers of an engine get it as an
-// event.
+// Notice is the outcome of later work: a [Cleaned] or a [Drained]. Observers of an engine get it as
+// an event.
 type Notice interface{ notice() }
 
-// Cleaned are flows of a service port that a change had left stale, and that were found and
-// deleted. They include flows that ended meanwhile.
+// Cleaned reports stale flows of a service port that were found and deleted after a change. The
+// number includes flows that ended before the deletion.
 type Cleaned struct {
 	Service servicemodel.PortName // zero if no service has the frontend any more
 	Flows   int
 }
 
 // Drained is an endpoint that gets no new connections from a frontend and has no connections left.
-// Conntrack does not report the end of connections, so except with IPVS it comes at the deadline.
+// Conntrack does not report the end of connections, so with backends other than IPVS a Drained is
+// emitted only at the deadline.
 type Drained struct {
-	// Service is zero if no service has the frontend any more. The engine fills it in if it knows
-	// the frontend.
+	// Service is zero if the frontend no longer exists. The engine fills in Service if it knows the
+	// frontend.
 	Service  servicemodel.PortName
 	Frontend servicemodel.FrontendKey
 	Endpoint netip.AddrPort

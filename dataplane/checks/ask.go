@@ -20,14 +20,14 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// maxBody is how much of a body is read for its digest.
+// maxBody limits the bytes of a body that are read for its digest.
 const maxBody = 16 << 20
 
-// errSilent is the cause of the end of a check whose time is up.
+// errSilent is the cancellation cause of a check that timed out.
 var errSilent = errors.New("no answer in time")
 
-// Ask asks a target once, within its timeout, beside those that Run asks. Nil means that the answer
-// was right. It changes no state.
+// Ask checks a target once, within its timeout, in addition to the checks of Run. Nil means that
+// the answer was right. Ask changes no state.
 func (m *Monitor) Ask(ctx context.Context, t Target) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, t.check.Timeout, errSilent)
 	defer cancel()
@@ -181,7 +181,7 @@ func (m *Monitor) askHTTP(ctx context.Context, conn net.Conn, t Target) error {
 	})
 }
 
-// maxQuoted is how much of a wrong answer an error quotes.
+// maxQuoted limits the bytes of a wrong answer that an error quotes.
 const maxQuoted = 64
 
 // askUDP sends a datagram, and waits for the answer.

@@ -14,36 +14,36 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Type says what a check asks.
+// Type is the protocol of a check.
 type Type string
 
 // The types of checks.
 const (
-	// TCP passes if a connection can be made.
+	// TCP passes if a connection can be established.
 	TCP Type = "tcp"
-	// HTTP passes if a request is answered with one of certain codes, over HTTP 1.1.
+	// HTTP passes if the answer to a request over HTTP 1.1 has one of the codes in [Check.Status].
 	HTTP Type = "http"
 	// HTTPS is HTTP over TLS.
 	HTTPS Type = "https"
 	// GRPC passes if the server's health service (grpc.health.v1.Health) answers SERVING.
 	GRPC Type = "grpc"
-	// UDP passes if a datagram gets the right answer, or, if none is wanted, no ICMP error.
+	// UDP passes if a datagram gets the right answer or, if no answer is required, no ICMP error.
 	UDP Type = "udp"
 )
 
 // types are all types.
 var types = []Type{TCP, HTTP, HTTPS, GRPC, UDP}
 
-// shortest is the shortest time between two checks, and for one.
+// shortest is the minimum of Interval, Retry and Timeout.
 const shortest = time.Millisecond
 
-// Check says what to ask, and how often. Checks can be compared with ==.
+// Check describes a health check and its intervals. Checks can be compared with ==.
 type Check struct {
 	Type Type
-	// Address and Port say where to ask. Invalid and zero mean the endpoint's own.
+	// Address and Port are the destination of the check. Invalid and zero mean the endpoint's own.
 	Address netip.Addr
 	Port    uint16
-	// Source is the address to ask from. Invalid leaves the choice to the kernel.
+	// Source is the source address of the check. Invalid leaves the choice to the kernel.
 	Source netip.Addr
 
 	// Interval is the longest time from the start of a check to the start of the next one. Zero
@@ -58,38 +58,42 @@ type Check struct {
 	// shorter. So a failure is noticed within Interval. Zero means a tenth of Interval, negative
 	// none.
 	Jitter time.Duration
-	// Rise and Fall are how many answers in a row change the state. Zero means 2 and 3.
+	// Rise and Fall are the numbers of successes and failures in a row that change the state. Zero
+	// means 2 and 3.
 	Rise, Fall int
 
-	// Method and Path are of the request. Empty means "GET" and "/". For http and https.
+	// Method and Path are the method and path of the request. Empty means "GET" and "/". For http
+	// and https.
 	Method, Path string
 	// Host is the name of the virtual host, perhaps with a port. Empty means the address. For http,
 	// https and grpc.
 	Host string
-	// Status lists the right codes, such as "200-299 404". Empty means "200-299". The check follows
-	// no redirection: its code counts. For http and https.
+	// Status lists the right codes, such as "200-299 404". Empty means "200-299". The check does
+	// not follow a redirection: the code of the redirection counts. For http and https.
 	Status string
 	// Digest is the MD5 digest of the body in hexadecimal, as keepalived's genhash prints it. Empty
 	// means that the body does not matter. For http and https.
 	Digest string
-	// Service is the service to ask for. Empty means the server as a whole. For grpc.
+	// Service is the gRPC service whose health is requested. Empty means the server as a whole. For
+	// grpc.
 	Service string
 
 	// TLS uses TLS, as https always does. For grpc.
 	TLS bool
 	// ServerName is the name in the TLS handshake (SNI). Empty means the name in Host, if any.
 	ServerName string
-	// Verify requires a certificate that is valid for ServerName, or for the address without one.
-	// By default a check verifies none, because it only tests whether the server answers.
+	// Verify requires a certificate that is valid for ServerName, or for the address if there is no
+	// name. By default a check verifies no certificate, because it only tests whether the server
+	// answers.
 	Verify bool
-	// CA is a PEM file with the certificates of authorities. Each check reads it. Empty means
-	// those of [Config.TLS].
+	// CA is a PEM file with the certificates of authorities. Each check reads the file. Empty means
+	// the authorities of [Config.TLS].
 	CA string
 
 	// Payload is the datagram to send. For udp.
 	Payload string
-	// Reply requires an answer. Without it, silence until the timeout passes, and only an ICMP
-	// error fails. For udp.
+	// Reply requires an answer. By default, a target that is silent until the timeout passes the
+	// check, and only an ICMP error fails it. For udp.
 	Reply bool
 	// Answer is the required beginning of the answer. It implies Reply. For udp.
 	Answer string
@@ -188,7 +192,7 @@ func (c Check) uri() (*url.URL, error) {
 	}
 	u, err := url.ParseRequestURI(c.Path)
 	if e := (*url.Error)(nil); errors.As(err, &e) {
-		err = e.Err // the rest of it repeats the path
+		err = e.Err // the rest of the error repeats the path
 	}
 	return u, err
 }
@@ -240,7 +244,7 @@ type Target struct {
 	check Check
 }
 
-// Target returns the check of an endpoint, with all defaults. Checks that mean the same at an
+// Target returns the check of an endpoint, with all defaults. Checks that are equivalent at an
 // address are one target.
 func (c Check) Target(endpoint netip.AddrPort) Target {
 	addr := endpoint.Addr()
@@ -252,7 +256,7 @@ func (c Check) Target(endpoint netip.AddrPort) Target {
 	return Target{netip.AddrPortFrom(addr, port), c.WithDefaults()}
 }
 
-// Addr returns where the check asks.
+// Addr returns the destination of the check.
 func (t Target) Addr() netip.AddrPort { return t.addr }
 
 // Check returns the check, with all defaults and without an address and port.
@@ -263,8 +267,8 @@ func (t Target) String() string {
 	return string(t.check.Type) + " " + t.addr.String() + t.check.Path
 }
 
-// faults returns the wrong fields: those of the check, unless it was seen already, and those that
-// the address makes wrong.
+// faults returns the wrong fields: the wrong fields of the check, unless the check was seen
+// already, and fields that are wrong for this address.
 func (t Target) faults(seen map[Check]bool) (faults []*servicemodel.FieldError) {
 	if !seen[t.check] {
 		seen[t.check] = true
@@ -288,7 +292,7 @@ func fault(field, value, reason string) *servicemodel.FieldError {
 	return &servicemodel.FieldError{Object: "check", Field: field, Value: value, Reason: reason}
 }
 
-// joined joins errors. None is nil.
+// joined joins errors. It returns nil for an empty list.
 func joined(faults []*servicemodel.FieldError) error {
 	errs := make([]error, len(faults))
 	for i, f := range faults {

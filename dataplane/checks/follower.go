@@ -20,12 +20,12 @@ type Follower struct {
 	mu       sync.Mutex
 	state    servicemodel.State
 	services map[servicemodel.Name]*checked
-	users    map[Target][]servicemodel.Name // the services that a target counts for
+	users    map[Target][]servicemodel.Name // the services that use a target
 }
 
-// NewFollower returns a follower without a state. It gives each new state to set, which usually
-// calls Set of an engine: one state at a time, the newest last. set must not block, and must not
-// call the follower. Config.Changed is called after set. The errors are those of [New].
+// NewFollower returns a follower without a state. It passes each new state to set, which usually
+// calls Set of an engine: one state at a time, in order. set must not block, and must not call the
+// follower. Config.Changed is called after set. The errors are those of [New].
 func NewFollower(set func(servicemodel.State), cfg *Config) (*Follower, error) {
 	f := &Follower{set: set, changed: func(Report) {}}
 	own := Config{}
@@ -48,15 +48,15 @@ func (f *Follower) Run(ctx context.Context) error { return f.monitor.Run(ctx) }
 func (f *Follower) Reports() []Report { return f.monitor.Reports() }
 
 // Set makes the follower check the endpoints of a state, and gives the engine a first state before
-// it returns: Engine.Wait with Status.Wanted of the engine waits until the kernel holds it. An
-// endpoint of a service with checks is ready, or serving, only while all checks are up. A check
-// asks the first port of the endpoint, unless it names another one. Services without checks stay as
-// they are. Services that the state does not have may have checks, too.
+// it returns. To wait until the kernel holds this state, call Engine.Wait with the Status.Wanted of
+// the engine. An endpoint of a service with checks is ready, or serving, only while all its checks
+// are up. A check uses the first port of the endpoint, unless it names a port. Services without
+// checks stay as they are. The checks may name services that the state does not have.
 //
-// Endpoints that were checked before keep their state, also if the checks are others. Others are up
-// until their checks fail if the table balances connections over them, and otherwise wait for
-// their first check. So a program that starts passes the table that the kernel holds
-// (Engine.Observe), and later nil.
+// Endpoints that were checked before keep their state, even if their checks have changed. A new
+// endpoint is up until its checks fail if the table balances connections over it, and otherwise
+// waits for its first check. So a program passes the kernel's table (Engine.Observe) when it
+// starts, and later nil.
 //
 // If a check is invalid, the error joins a *[servicemodel.FieldError] for each wrong field, with
 // the service and a field such as "checks[0].interval", and nothing changes. The time of Set grows
@@ -82,7 +82,7 @@ func (f *Follower) Set(s servicemodel.State, checks map[servicemodel.Name][]Chec
 			}
 
 			for _, t := range svc.targets[i] {
-				if before[t] != Up { // it is up if it is up for one service
+				if before[t] != Up { // up for one service is up
 					before[t] = state
 				}
 				if !slices.Contains(users[t], name) {
@@ -108,14 +108,14 @@ func (f *Follower) Set(s servicemodel.State, checks map[servicemodel.Name][]Chec
 	return nil
 }
 
-// heard makes the next state after a change. Its time does not grow with the number of services.
+// heard sets the next state after a change. Its time does not grow with the number of services.
 func (f *Follower) heard(r Report) {
 	f.mu.Lock()
 	users := f.users[r.Target]
 	for _, name := range users {
 		f.state = f.state.WithEndpoints(name, f.services[name].marked(f.monitor.State))
 	}
-	if len(users) > 0 { // otherwise the target was removed meanwhile
+	if len(users) > 0 { // otherwise the target has been removed
 		f.set(f.state)
 	}
 	f.mu.Unlock()
@@ -142,7 +142,7 @@ type checked struct {
 	targets   [][]Target              // of each endpoint
 }
 
-// newChecked returns the service with its targets, and what is wrong with the checks.
+// newChecked returns the service with its targets, and the faults of the checks.
 func newChecked(name servicemodel.Name, eps []servicemodel.Endpoint, list []Check) (*checked,
 	[]*servicemodel.FieldError) {
 	c := &checked{eps, make([][]Target, len(eps))}
@@ -171,7 +171,7 @@ func newChecked(name servicemodel.Name, eps []servicemodel.Endpoint, list []Chec
 	return c, faults
 }
 
-// addrOf returns where an endpoint is asked.
+// addrOf returns the address and port at which an endpoint is checked.
 func addrOf(ep servicemodel.Endpoint) netip.AddrPort {
 	if len(ep.Ports) == 0 {
 		return netip.AddrPortFrom(ep.Addr, 0)
@@ -179,7 +179,7 @@ func addrOf(ep servicemodel.Endpoint) netip.AddrPort {
 	return netip.AddrPortFrom(ep.Addr, ep.Ports[0].Port)
 }
 
-// states returns the states of the endpoints. A nil service has none.
+// states returns the states of the endpoints. It returns none for a nil service.
 func (c *checked) states(of func(Target) State) map[netip.AddrPort]State {
 	out := map[netip.AddrPort]State{}
 	if c != nil {
@@ -191,8 +191,8 @@ func (c *checked) states(of func(Target) State) map[netip.AddrPort]State {
 	return out
 }
 
-// marked returns the endpoints, of which those that are not up take no connections. A quiesced one
-// takes none anyway, and stays as it is until a check has failed.
+// marked returns the endpoints, and marks endpoints that are not up so that they take no
+// connections. A quiesced endpoint takes none anyway, and stays as it is until a check has failed.
 func (c *checked) marked(of func(Target) State) []servicemodel.Endpoint {
 	out := slices.Clone(c.endpoints)
 	for i := range out {
@@ -206,7 +206,7 @@ func (c *checked) marked(of func(Target) State) []servicemodel.Endpoint {
 	return out
 }
 
-// All returns [Up] if all targets are up, [Down] if one is down, and otherwise [Unknown]. state is
+// All returns [Up] if all targets are up, [Down] if any is down, and otherwise [Unknown]. state is
 // usually [Monitor.State].
 func All(targets []Target, state func(Target) State) State {
 	all := Up

@@ -20,7 +20,7 @@ import (
 const (
 	healthPath = "/grpc.health.v1.Health/Check"
 	serving    = 1
-	// maxMessage is far more than the two bytes of an answer.
+	// maxMessage limits the bytes of an answer, which usually has two.
 	maxMessage = 64 << 10
 )
 
@@ -82,7 +82,7 @@ func (m *Monitor) askGRPC(ctx context.Context, conn net.Conn, t Target) error {
 	})
 }
 
-// healthRequest returns the frame of a request: a flag that it is not compressed, the length of the
+// healthRequest returns the frame of a request: the flag "not compressed", the length of the
 // message, and the message.
 func healthRequest(service string) []byte {
 	var message []byte

@@ -18,27 +18,27 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// DefaultConcurrency is how many targets a [Monitor] asks at a time.
+// DefaultConcurrency is the number of targets that a [Monitor] checks at a time.
 const DefaultConcurrency = 64
 
-// Config says how a [Monitor] asks. A nil *Config is the zero Config.
+// Config tunes a [Monitor]. A nil *Config is the zero Config.
 type Config struct {
-	// Changed is called when a check has changed the state of a target: from one goroutine at a
-	// time, and for each target in the order of its changes. It may call the methods of the
-	// monitor, but must not wait for Run to end. While it runs, the check counts as one of those
-	// that are under way. It may be called once more for a target that is removed at the same
-	// moment. Nil ignores changes.
+	// Changed is called when a check has changed the state of a target: one call at a time, and for
+	// each target in the order of its changes. It may call the methods of the monitor, but must not
+	// wait for Run to end. While it runs, its check still counts towards Concurrency. It may be
+	// called once more for a target that is removed at the same moment. Nil ignores changes.
 	Changed func(Report)
-	// Concurrency is how many targets are asked at a time. Zero means [DefaultConcurrency].
+	// Concurrency is the number of targets that are checked at a time. Zero means
+	// [DefaultConcurrency].
 	Concurrency int
-	// NetNS names the network namespace to ask from. Each check opens it anew. In another one than
-	// the process's, the zone of an address must be the index of an interface. Empty means the
-	// namespace of the process.
+	// NetNS names the network namespace to check from. Each check opens it again. In a namespace
+	// other than the process's, the zone of an address must be the index of an interface. Empty
+	// means the namespace of the process.
 	NetNS netns.Namespace
-	// TLS has certificates of authorities and of the client. Server names, and whether they are
-	// verified, come from each [Check]. Nil means the authorities of the system.
+	// TLS has certificates of authorities and of the client. Each [Check] decides the server name,
+	// and whether it is verified. Nil means the authorities of the system.
 	TLS *tls.Config
-	// Ask asks a target instead of the package, in a test or in a way of the program's own. The
+	// Ask replaces the package's way of checking a target, for tests and for other protocols. The
 	// error says why the target failed. It must return when the context ends, which happens after
 	// the timeout of the check at the latest.
 	Ask func(context.Context, Target) error
@@ -64,10 +64,10 @@ func (s State) String() string { return [...]string{"unknown", "up", "down"}[min
 type Report struct {
 	Target Target
 	State  State
-	Since  time.Time // when a check last changed the state; zero if none has
+	Since  time.Time // time of the last change by a check; zero means no change
 	// Err is the error of the last check. It is nil if the check passed, or there was none.
 	Err error
-	// Passed and Failed count checks. Took is the time of the last one.
+	// Passed and Failed count checks. Took is the duration of the last check.
 	Passed, Failed uint64
 	Took           time.Duration
 }
@@ -92,19 +92,19 @@ func (r Report) MarshalJSON() ([]byte, error) {
 // Monitor asks targets while [Monitor.Run] runs. Its methods may be called by several goroutines.
 type Monitor struct {
 	cfg  Config
-	wake chan struct{} // something may be due earlier than Run waits
+	wake chan struct{} // a check may be due before Run's timer
 	tell chan struct{} // is full while Changed runs
 
 	mu      sync.Mutex
 	running bool
-	limit   int // how many targets may be asked at a time
-	asking  int // how many are
+	limit   int // maximum number of targets being checked
+	asking  int // number of targets being checked
 	watched map[Target]*watch
-	due     []*watch // all that are not being asked; the first one is due first
+	due     []*watch // targets that are not being checked, in order of time
 }
 
-// New returns a monitor without targets. A namespace that cannot be used is an error. If there are
-// none on this operating system, the error matches errors.ErrUnsupported.
+// New returns a monitor without targets. A namespace that cannot be used is an error. On an
+// operating system without namespaces, the error matches errors.ErrUnsupported.
 func New(cfg *Config) (*Monitor, error) {
 	m := &Monitor{wake: make(chan struct{}, 1), tell: make(chan struct{}, 1),
 		watched: map[Target]*watch{}}
@@ -120,7 +120,8 @@ func New(cfg *Config) (*Monitor, error) {
 	return m, nil
 }
 
-// SetConcurrency changes how many targets are asked at a time. Zero means [DefaultConcurrency].
+// SetConcurrency changes the number of targets that are checked at a time. Zero means
+// [DefaultConcurrency].
 func (m *Monitor) SetConcurrency(n int) error {
 	if n < 0 {
 		return fmt.Errorf("checks: Concurrency: %d: must not be negative", n)
@@ -132,10 +133,10 @@ func (m *Monitor) SetConcurrency(n int) error {
 	return nil
 }
 
-// Set makes the monitor ask exactly these targets. The map has the earlier state of each new
-// target, with which it begins. Targets that the monitor already asks keep their state. If one of
-// the targets is invalid, the error joins a *[servicemodel.FieldError] for each wrong field, and
-// nothing changes. The first check of a new target is due at once.
+// Set makes the monitor check exactly these targets. The map has the initial state of each new
+// target. Targets that the monitor already checks keep their state. If any target is invalid, the
+// error joins a *[servicemodel.FieldError] for each wrong field, and nothing changes. The first
+// check of a new target is due at once.
 func (m *Monitor) Set(targets map[Target]State) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,7 +180,7 @@ func (m *Monitor) Set(targets map[Target]State) error {
 	return nil
 }
 
-// State returns the state of a target, [Unknown] if it is not asked.
+// State returns the state of a target. It is [Unknown] if the monitor does not check the target.
 func (m *Monitor) State(t Target) State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -202,7 +203,7 @@ func (m *Monitor) Reports() []Report {
 
 // Run asks the targets until the context ends, and returns the context's error. Before it returns,
 // it ends all checks, and waits for them and for Changed. After that, Run may be called again: the
-// states are kept. A second call meanwhile is an error.
+// states are kept. A second call while Run is running is an error.
 func (m *Monitor) Run(ctx context.Context) error {
 	m.mu.Lock()
 	again := m.running
@@ -235,7 +236,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 	}
 }
 
-// poke makes Run look at what is due.
+// poke makes Run start the checks that are due.
 func (m *Monitor) poke() {
 	select {
 	case m.wake <- struct{}{}:
@@ -243,8 +244,8 @@ func (m *Monitor) poke() {
 	}
 }
 
-// start begins the checks that are due, as many as there may be at a time. It returns the time
-// until the next one is due.
+// start begins the checks that are due, up to the limit. It returns the time until the next check
+// is due.
 func (m *Monitor) start(ctx context.Context, work *sync.WaitGroup) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -266,7 +267,7 @@ func (m *Monitor) start(ctx context.Context, work *sync.WaitGroup) time.Duration
 	return math.MaxInt64 // the end of a check wakes Run
 }
 
-// askOnce asks a target, tells a change of its state, and says when it is due again.
+// askOnce checks a target, reports a change of its state, and schedules the next check.
 func (m *Monitor) askOnce(ctx context.Context, w *watch) {
 	start := time.Now()
 	err := m.Ask(ctx, w.report.Target)
@@ -299,10 +300,10 @@ type watch struct {
 	report  Report
 	against int // answers in a row that contradict the state
 	due     time.Time
-	stop    context.CancelFunc // ends the check that is under way
+	stop    context.CancelFunc // ends the current check
 }
 
-// hear notes the answer of a check, and when the next one is due. It reports whether the answer
+// hear records the answer of a check, and the time of the next check. It reports whether the answer
 // changed the state.
 func (w *watch) hear(err error, start, end time.Time) (changed bool) {
 	r, c := &w.report, w.report.Target.check
@@ -334,7 +335,7 @@ func (w *watch) hear(err error, start, end time.Time) (changed bool) {
 	return changed
 }
 
-// queue puts a watch into the queue, which begins with the one that is due first.
+// queue inserts a watch into due.
 func (m *Monitor) queue(w *watch) {
 	i, _ := slices.BinarySearchFunc(m.due, w, func(a, b *watch) int { return a.due.Compare(b.due) })
 	m.due = slices.Insert(m.due, i, w)

@@ -17,9 +17,9 @@ const defaultTable = "kernlb-counters"
 // deleted the tables.
 var ErrOff = errors.New("counters are off")
 
-// Source is something that counts: [Counters] beside nftables and iptables, IPVS itself
-// ([ipvs.Counters]), or conntrack with its flows ([flows.Counters]). A program that shows the
-// counts need not know which. Several goroutines may call its method.
+// Source is a source of counts: [Counters] for nftables and iptables, IPVS itself
+// ([ipvs.Counters]), or the flows of conntrack ([flows.Counters]). A program that shows the counts
+// need not know the source. Several goroutines may call its method.
 //
 // [ipvs.Counters]: https://pkg.go.dev/github.com/kernlb/kernlb/ipvs#Counters
 // [flows.Counters]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane/flows#Counters
@@ -49,8 +49,8 @@ var setNames = [...]string{setConnections, setRequests, setAnswers}
 const (
 	setSize   = 1 << 16
 	forgotten = 24 * time.Hour
-	// afterDNAT is a priority behind the translation of destinations, and behind the rules with
-	// which the nftables backend learns from it.
+	// afterDNAT is a priority after the translation of destinations, and after the rules in which
+	// the nftables backend learns from translated packets.
 	afterDNAT = -98
 )
 
@@ -60,7 +60,7 @@ func set(f *nft.Family, name string, size int) *nft.Set {
 		Key: []nft.Field{f.Addr, nft.FieldProto, nft.FieldPort, f.Addr, nft.FieldPort}}
 }
 
-// program makes the chains of a table.
+// program returns the chains of a table.
 func program(f *nft.Family) nft.Program {
 	var p nft.Program
 	pair := nft.Concat{f.CTDaddr, nft.CTOriginalProtocol, nft.CTOriginalDPort, f.CTReplySaddr,
@@ -70,7 +70,7 @@ func program(f *nft.Family) nft.Program {
 	c.Add(nft.CTDirOriginal, nft.Count(setRequests, pair, forgotten))
 	c.Add(nft.CTDirReply, nft.Count(setAnswers, pair, forgotten))
 
-	// Packets from the node to itself pass both hooks.
+	// Packets from the node to itself pass both hooks, and must count once.
 	p.Filter("prerouting", nft.HookPrerouting, afterDNAT).Add(nft.IIFNameNot("lo"),
 		nft.CTStatusDNAT, nft.Jump(c.Name))
 	p.Filter("output", nft.HookOutput, afterDNAT).Add(nft.CTStatusDNAT, nft.Jump(c.Name))

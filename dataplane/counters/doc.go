@@ -1,7 +1,7 @@
 // Package counters counts the traffic of services: connections, packets and bytes, in both
-// directions, of each frontend and endpoint. It can be switched on and off while connections go on.
-// It works beside the nftables and the iptables backend. These do not count. Call [Open] and
-// [Counters.Start]; [Counters.Read] returns the counts since then. The table in the kernel is:
+// directions, of each frontend and endpoint. Counting can be switched on and off while connections
+// are open. It complements the nftables and the iptables backends, which do not count. Call [Open]
+// and [Counters.Start]; [Counters.Read] returns the counts since then. The table in the kernel is:
 //
 //	table ip kernlb-counters {
 //		set connections {
@@ -27,31 +27,31 @@
 //	}
 //
 // An element is the frontend (address, protocol, port) and the endpoint, with a timeout of a day.
-// Each family has such a table, behind the translation of destinations. conntrack knows the
-// original destination of a packet and the endpoint that answers. So the rules of the backend stay
-// as they are, and commits of services do not become slower. [Counters.Start] makes each table in
-// one transaction, and [Counters.Stop] deletes both in one.
+// Each family has such a table, whose chains come after the translation of destinations. Conntrack
+// knows the original destination of a packet and the endpoint that answers. So the rules of the
+// backend stay as they are, and commits of services do not become slower. [Counters.Start] creates
+// each table in one transaction, and [Counters.Stop] deletes both in one.
 //
 // # What is counted
 //
 // The table counts every packet whose destination is translated, by any program; [Reading.Of]
-// leaves out destinations that are no service. A packet counts where it comes in, even if a
-// firewall drops it afterwards. A connection counts with its first packet, again with each retry
-// until conntrack remembers it. Packets that services reject or drop are not translated, and not
-// counted. Bytes include the headers of IP. IPVS does not translate this way, and counts by itself:
-// a [Source] is anything from which counts can be read.
+// leaves out destinations that are no service. A packet is counted when it arrives, even if a
+// firewall drops it afterwards. A connection counts with its first packet, and again with each
+// retry until conntrack remembers it. Packets that services reject or drop are not translated, so
+// they are not counted. Bytes include the IP headers. IPVS does not translate this way, and has its
+// own counters: a [Source] can read either.
 //
 // # Cost
 //
 // Processor time on a two-core machine with Linux 6.18 and 10,000 services of nftables: some 1 µs
 // for each packet of a connection, on top of 12 µs from a pod to a pod, and 2.5 µs for the first
-// packet of a connection, on top of 16 µs. Applies take as long as without. Reading 10,000 pairs
-// takes 0.1 s ("kernlb show -counters" of 10,000 services 0.5 s in all), and 60,000 take 1.5 s: the
-// kernel walks a set anew for each 32 KB that it tells of (nft_rhash_walk).
+// packet of a connection, on top of 16 µs. Applies do not become slower. Reading 10,000 pairs takes
+// 0.1 s ("kernlb show -counters" of 10,000 services 0.5 s in all), and 60,000 take 1.5 s: the
+// kernel walks the set from the start for each 32 KB of the dump (nft_rhash_walk).
 //
 // # After a flush
 //
-// Whoever flushes the whole ruleset ends the counters, too. An engine repairs the services, and an
+// A flush of the whole ruleset also removes the counters. An engine repairs the services, and an
 // observer can start the counters again:
 //
 //	engine.Subscribe(func(ctx context.Context, ev dataplane.Event) {
@@ -65,5 +65,5 @@
 //
 // Each family counts 65,536 pairs of a frontend and an endpoint. Further pairs are not counted, and
 // [Reading.Full] says so. A pair without packets for a day is forgotten, and counts from zero
-// again. So does its number of connections alone after a day without a new one.
+// again. Its number of connections also starts from zero after a day without a new connection.
 package counters

@@ -20,7 +20,7 @@ type Counters struct {
 	size  int // of the sets
 }
 
-// Open opens the counters, and leaves them on or off as they are. It needs CAP_NET_ADMIN, and
+// Open opens the counters without switching them on or off. It needs CAP_NET_ADMIN, and
 // CAP_SYS_ADMIN for another network namespace. Errors match the sentinels of package dataplane.
 func Open(cfg *Config) (*Counters, error) {
 	cfg = cmp.Or(cfg, &Config{})
@@ -34,10 +34,10 @@ func Open(cfg *Config) (*Counters, error) {
 	return c, nil
 }
 
-// Close closes the socket, and leaves the counters on or off as they are.
+// Close closes the socket without switching the counters on or off.
 func (c *Counters) Close() error { return c.conn.Close() }
 
-// families returns the families of which the kernel can have tables.
+// families returns the families for which the kernel supports tables.
 func (c *Counters) families(ctx context.Context) (l []*nft.Family, err error) {
 	for _, f := range nft.Families {
 		var b rawnl.Batch
@@ -59,7 +59,7 @@ func (c *Counters) families(ctx context.Context) (l []*nft.Family, err error) {
 	return l, err
 }
 
-// Start begins to count, from zero. If the counters are on already, they continue.
+// Start starts counting from zero. If the counters are on already, they continue.
 func (c *Counters) Start(ctx context.Context) error {
 	families, err := c.families(ctx)
 	if err != nil {
@@ -83,7 +83,7 @@ func (c *Counters) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends counting, and deletes the counts. It is no error if the counters are off.
+// Stop stops counting, and deletes the counts. Stopping counters that are off is no error.
 func (c *Counters) Stop(ctx context.Context) error {
 	families, err := c.families(ctx)
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *Counters) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Read returns the counts; [ErrOff] if the counters are off.
+// Read returns the counts, or [ErrOff] if the counters are off.
 func (c *Counters) Read(ctx context.Context) (*Reading, error) {
 	r := &Reading{Pairs: map[Pair]Values{}}
 	for _, f := range nft.Families {

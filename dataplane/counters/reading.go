@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Values are counts of connections, packets and bytes.
+// Values counts connections, packets and bytes.
 type Values struct {
 	Connections uint64 `json:"connections"`
 	PacketsIn   uint64 `json:"packetsIn"` // from clients to endpoints
@@ -22,8 +22,8 @@ func (v Values) Plus(o Values) Values {
 		v.PacketsOut + o.PacketsOut, v.BytesOut + o.BytesOut}
 }
 
-// Since returns the growth of each number since an earlier value: 0 if it is less, because the
-// counter began from zero again.
+// Since returns the growth of each number since an earlier value, or 0 if the number is lower,
+// because the counter started from zero again.
 func (v Values) Since(o Values) Values {
 	less := func(a, b uint64) uint64 { return a - min(a, b) }
 	return Values{less(v.Connections, o.Connections), less(v.PacketsIn, o.PacketsIn),
@@ -33,14 +33,14 @@ func (v Values) Since(o Values) Values {
 // Pair is a frontend's address and an endpoint, with the counts of the packets between them.
 type Pair struct {
 	Protocol servicemodel.Protocol
-	// Dst is the destination that clients used: for a node port, the address of the node that they
-	// used.
+	// Dst is the destination that clients used: for a node port, the node's address in their
+	// packets.
 	Dst netip.AddrPort
 	// Endpoint is zero for removed endpoints of IPVS, because IPVS forgets them.
 	Endpoint netip.AddrPort
 }
 
-// Reading has the counts at the time of a reading.
+// Reading has the counts at one time.
 type Reading struct {
 	Pairs map[Pair]Values
 	// Full says that the set was full, so further pairs are not counted.
@@ -49,7 +49,7 @@ type Reading struct {
 	OnlyConnections bool
 }
 
-// Sums are the counts of services.
+// Sums has the counts of services.
 type Sums struct {
 	frontends map[servicemodel.FrontendKey]Values
 	endpoints map[endpoint]Values
@@ -60,7 +60,7 @@ type endpoint struct {
 	addr     netip.AddrPort
 }
 
-// Of sums up the pairs of a table's services, on a node with these addresses.
+// Of adds up the pairs of a table's services, on a node with the addresses of here.
 func (r *Reading) Of(t *servicemodel.Table, here servicemodel.Locality) *Sums {
 	s := &Sums{map[servicemodel.FrontendKey]Values{}, map[endpoint]Values{}}
 	keys := map[servicemodel.FrontendKey]bool{}

@@ -9,8 +9,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// pools are the pools of a frontend, for internal clients and, if they differ, for external ones.
-// A pool is nil if there is none.
+// pools are the pools of a frontend, for internal clients and, if they differ, for external ones. A
+// missing pool is nil.
 type pools [2]*servicemodel.Pool
 
 func poolsOf(t *servicemodel.Table, f *servicemodel.Frontend) (p pools) {
@@ -50,12 +50,12 @@ func (k *Keeper) change() (conntrack.Change, error) {
 	c.former = slices.DeleteFunc(within(own, k.former), func(a netip.Addr) bool {
 		return a == localhost || slices.Contains(c.node, a)
 	})
-	if k.formerLocalhost { // the table tells no loopback addresses
+	if k.formerLocalhost { // the table lists no loopback addresses
 		c.former = append(c.former, localhost)
 	}
 	c.index = NewIndex(k.services, c.node)
 
-	// A piece of two ranges that are gone is one of the narrower.
+	// A piece that two removed ranges share belongs to the narrower range.
 	due := slices.SortedFunc(maps.Keys(k.due), servicemodel.FrontendKey.CompareRange)
 	for _, key := range due {
 		if key.EndPort != 0 && k.services.Frontend(key) == nil {
@@ -89,17 +89,17 @@ func within(addrs []netip.Addr, ranges []netip.Prefix) (in []netip.Addr) {
 	return in
 }
 
-// changeMaker makes the change of one pass.
+// changeMaker builds the change of one pass.
 type changeMaker struct {
 	*Keeper
 	index *Index
 	// Frontends with the same pools share a slice.
 	endpoints map[pools][]netip.AddrPort
 	own       []netip.Addr // all addresses of the node
-	node      []netip.Addr // those that take node ports
-	former    []netip.Addr // those that no longer take node ports
+	node      []netip.Addr // addresses that take node ports
+	former    []netip.Addr // addresses that no longer take node ports
 	list      []conntrack.Frontend
-	added     map[conntrack.FrontendKey]bool // those in list
+	added     map[conntrack.FrontendKey]bool // the keys in list
 	byAddr    map[place][]servicemodel.FrontendKey
 }
 
@@ -120,8 +120,8 @@ func (c *changeMaker) endpointsOf(f *servicemodel.Frontend) (list []netip.AddrPo
 	return list, translated
 }
 
-// add adds a key whose packets the frontend f gets now, if it is not nil. The search is about the
-// flows of the frontend was.
+// add adds a key whose packets the frontend f gets now; f may be nil. The search concerns the flows
+// of the frontend was.
 func (c *changeMaker) add(key servicemodel.FrontendKey, f *servicemodel.Frontend,
 	was servicemodel.FrontendKey, s *search) {
 	may, translated := c.endpointsOf(f)
@@ -143,7 +143,7 @@ func (c *changeMaker) add(key servicemodel.FrontendKey, f *servicemodel.Frontend
 	c.append(due)
 }
 
-// append adds a frontend, unless its key has one.
+// append adds a frontend, unless the list already has its key.
 func (c *changeMaker) append(f conntrack.Frontend) {
 	if !c.added[f.Key] {
 		c.added[f.Key] = true
@@ -151,8 +151,9 @@ func (c *changeMaker) append(f conntrack.Frontend) {
 	}
 }
 
-// addPieces adds a range that is gone, in pieces that each belong to at most one of the present
-// ranges. Pieces of narrower ranges are left out: they had these ports before, or are due.
+// addPieces adds a removed range, in pieces that each belong to at most one of the present ranges.
+// It leaves out the pieces of narrower ranges, because these ranges had their ports before, or are
+// due themselves.
 func (c *changeMaker) addPieces(gone servicemodel.FrontendKey, s *search) {
 	ends := []int{int(gone.Port), int(gone.EndPort) + 1}
 	for _, k := range c.at(gone.Addr, gone.Protocol) {
@@ -200,9 +201,9 @@ type place struct {
 	protocol servicemodel.Protocol
 }
 
-// protect adds, beside a node port, the addresses of the node at which the number of the port means
-// something else: an address with a frontend of its own, an address that no longer takes node
-// ports, or loopback, because not every backend answers there. Each address is added once.
+// protect adds, next to a node port, the addresses of the node at which the port number means
+// something else: an address with its own frontend, an address that no longer takes node ports, or
+// loopback, because not every backend answers there. Each address is added once.
 func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 	own := c.list[len(c.list)-1]
 	other := func(a netip.Addr) (k servicemodel.FrontendKey, fe *servicemodel.Frontend, ok bool) {
@@ -236,8 +237,9 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 	}
 }
 
-// protectWithin adds, beside a range, the frontends that may come before it: those at ports of the
-// range, node ports of these numbers, and other ranges that overlap. Each is added once.
+// protectWithin adds, next to a range, the frontends that may take precedence over it: frontends at
+// ports of the range, node ports with these numbers, and other ranges that overlap. Each is added
+// once.
 func (c *changeMaker) protectWithin(key servicemodel.FrontendKey) {
 	near := c.at(key.Addr, key.Protocol)
 	if slices.Contains(c.node, key.Addr) {

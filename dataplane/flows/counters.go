@@ -15,7 +15,7 @@ import (
 // packets and bytes. The kernel counts packets and bytes only if the sysctl nf_conntrack_acct is
 // on. Unlike other counters, these go down when a flow ends.
 type Counters struct {
-	// Table is read through its method Flows. A *conntrack.Table is one.
+	// Table is the conntrack table, such as a *conntrack.Table.
 	Table Lister
 }
 
@@ -26,8 +26,8 @@ type Lister interface {
 
 var _ counters.Source = Counters{}
 
-// Read reads the whole table. This takes about a second of CPU for a million flows. If no flow has
-// counted packets, the reading contains only connections.
+// Read reads the whole table. This takes about a second of CPU for a million flows. If the kernel
+// counted no packets, the reading contains only connections.
 func (c Counters) Read(ctx context.Context) (*counters.Reading, error) {
 	if c.Table == nil {
 		return nil, errors.New("flows: count: no conntrack table")

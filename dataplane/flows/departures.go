@@ -12,15 +12,15 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// departures are the endpoints that get no new flows of a frontend. They may keep the flows they
-// have, for some time or as long as they serve.
+// departures are the endpoints that get no new flows of a frontend. Their existing flows may
+// continue for some time, or as long as the endpoints serve.
 type departures map[netip.AddrPort]departure
 
 type departure struct {
 	service servicemodel.PortName
-	// at is when the flows are to be deleted. It is zero if they have no deadline.
+	// at is the time at which the flows are deleted. Zero means no deadline.
 	at time.Time
-	// lingers says that the flows are to be deleted when the endpoint no longer serves.
+	// lingers says that the flows are deleted when the endpoint no longer serves.
 	lingers bool
 }
 
@@ -29,8 +29,8 @@ type inspection struct {
 	*Keeper
 	change    *servicemodel.ChangeSet
 	now       time.Time
-	left      map[[2]pools][]netip.AddrPort   // what leftOf has found
-	lingering map[servicemodel.Name]lingering // what lingeringOf has found
+	left      map[[2]pools][]netip.AddrPort   // results of leftOf
+	lingering map[servicemodel.Name]lingering // results of lingeringOf
 }
 
 // lingering are the endpoints of the ports of a service that terminate or are quiesced, but still
@@ -78,7 +78,7 @@ func (in *inspection) inspectAll() {
 	for i := range in.change.Pools {
 		p := &in.change.Pools[i]
 		if p.Old == nil || p.New == nil {
-			continue // its frontends begin or stop using the pool, so they are in the list above
+			continue // its frontends changed their pool, so they are in the list above
 		}
 		for _, f := range in.change.New.FrontendsOf(p.New.ID.Service) {
 			if f.Key.Family() == p.New.ID.Family && in.concerned(f.Key, p) {
@@ -88,8 +88,8 @@ func (in *inspection) inspectAll() {
 	}
 }
 
-// concerned reports whether the change of a pool matters to a frontend: an endpoint left, or one
-// came back.
+// concerned reports whether the change of a pool matters to a frontend: an endpoint left or came
+// back.
 func (in *inspection) concerned(key servicemodel.FrontendKey,
 	p *servicemodel.Change[servicemodel.Pool]) bool {
 	if len(in.departed[key]) > 0 {
@@ -127,8 +127,8 @@ func (in *inspection) inspect(key servicemodel.FrontendKey) {
 	}
 }
 
-// fromRange reports whether a new frontend takes ports from a range. A range within its ports is
-// gone or still gets its packets.
+// fromRange reports whether a new frontend takes ports from a range. A range within the ports of
+// the new frontend was removed, or still gets its packets.
 func (in *inspection) fromRange(key servicemodel.FrontendKey) bool {
 	was := in.change.Old
 	return len(was.RangesAt(key.Addr, key.Protocol, key.Port)) > 0 ||
@@ -165,13 +165,13 @@ func (in *inspection) removed(key servicemodel.FrontendKey, n servicemodel.PortN
 	case p.Mode == servicemodel.DrainConnections:
 		d.at = in.now.Add(p.Drain)
 	case !udp:
-		return // the connection goes on, and needs no deadline
+		return // the connection continues without a deadline
 	}
 
 	in.depart(key, e, d)
 }
 
-// depart notes a departure. A departure that is already known keeps its deadline.
+// depart records a departure. A departure that is already known keeps its deadline.
 func (k *Keeper) depart(key servicemodel.FrontendKey, e netip.AddrPort, d departure) {
 	if k.departed[key] == nil {
 		k.departed[key] = departures{}
@@ -181,9 +181,9 @@ func (k *Keeper) depart(key servicemodel.FrontendKey, e netip.AddrPort, d depart
 	}
 }
 
-// delete makes the flows of a departed endpoint due. For UDP, every flow of the frontend that goes
-// to a wrong endpoint becomes due. Of connections, only this endpoint's become due, because
-// policies may have left others alone.
+// delete makes the flows of a departed endpoint due. For UDP, every flow of the frontend to a wrong
+// endpoint becomes due. For connections, only flows to this endpoint become due, because policies
+// may allow connections to other departed endpoints.
 func (k *Keeper) delete(key servicemodel.FrontendKey, n servicemodel.PortName, e netip.AddrPort) {
 	s := k.find(key, n)
 	if key.Protocol == servicemodel.UDP {
@@ -194,8 +194,8 @@ func (k *Keeper) delete(key servicemodel.FrontendKey, n servicemodel.PortName, e
 	s.gone = append(s.gone, e)
 }
 
-// review deletes the flows of lingering endpoints that no longer serve, or whose frontend is gone.
-// Draining connections keep their deadline.
+// review deletes the flows of lingering endpoints that no longer serve, or whose frontend was
+// removed. Draining connections keep their deadline.
 func (in *inspection) review() {
 	for key, list := range in.departed {
 		gone := in.services.Frontend(key) == nil
@@ -209,9 +209,9 @@ func (in *inspection) review() {
 }
 
 // checkAll makes a new keeper check every UDP frontend, and every frontend whose connections are
-// cut. The program before may have stopped between a commit and the cleaning after it. The check
-// finds only flows that are certainly stale: a frontend of ours received them, and their endpoint
-// is not one of that frontend.
+// cut. An earlier process may have stopped between a commit and its cleaning. The check finds only
+// flows that are certainly stale: they were sent to one of our frontends, and that frontend does
+// not have their endpoint.
 func (in *inspection) checkAll() {
 	for f := range in.change.New.Frontends() {
 		switch mode := in.policy(f.Service.Name).Mode; {
@@ -228,7 +228,7 @@ func (in *inspection) checkAll() {
 	}
 }
 
-// keepLingering keeps the flows of endpoints that began to terminate before this keeper began.
+// keepLingering keeps the flows of endpoints that began to terminate before this keeper started.
 func (in *inspection) keepLingering(f *servicemodel.Frontend) {
 	all := in.lingeringOf(f.Service)
 	if len(all) == 0 {
@@ -242,8 +242,8 @@ func (in *inspection) keepLingering(f *servicemodel.Frontend) {
 	}
 }
 
-// findDeparted searches once for connections to endpoints that departed before the keeper began.
-// From now on these connections drain.
+// findDeparted searches once for connections to endpoints that departed before the keeper started.
+// The drain time of these connections begins now.
 func (k *Keeper) findDeparted(ctx context.Context) error {
 	if len(k.unknown) == 0 {
 		return nil
@@ -262,8 +262,8 @@ func (k *Keeper) findDeparted(ctx context.Context) error {
 			}
 			own := index.Frontend(&f)
 
-			// After a cut, flows with fixed timeouts answer the packets that the two ends still
-			// send.
+			// Flows with fixed timeouts are tombstones of a cut: they answer packets that the two
+			// ends still send.
 			if own == nil || !f.Translated() || f.Status&conntrack.StatusFixedTimeout != 0 ||
 				index.Serves(own, &f) {
 				continue
@@ -301,10 +301,10 @@ func (in *inspection) nodePortsMoved() {
 	}
 }
 
-// expire makes everything due whose time has come. It returns how long until the next time, 0 if
-// there is none.
+// expire makes everything due whose time has come. It returns the time until the next deadline, or
+// 0 without a deadline.
 func (k *Keeper) expire(now time.Time) (next time.Duration) {
-	// come reports whether a time has come. If not, it notes how long until then.
+	// come reports whether a time has come. If not, it updates next.
 	come := func(t time.Time) bool {
 		wait := t.Sub(now)
 		if wait > 0 && (next == 0 || wait < next) {

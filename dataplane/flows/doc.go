@@ -1,5 +1,5 @@
-// Package flows keeps the conntrack table in step with services: no packet goes to a backend that
-// is gone.
+// Package flows keeps the conntrack table in step with services: no packet is sent to a removed
+// endpoint.
 //
 // Give a [Keeper] to an engine. It works with every backend:
 //
@@ -12,26 +12,26 @@
 // # What is stale
 //
 // After each change the keeper works out, from the change alone, whether it can have left stale
-// flows: flows that go where no new one would. It deletes exactly those in one pass over the table.
-// If there can be none, it does not read the table.
+// flows: flows to a destination that no new flow would get. It deletes exactly those in one pass
+// over the table. If there cannot be stale flows, it does not read the table.
 //
 // UDP flows are stale
 //
-//   - if they go to an endpoint that left the frontend they were sent to: because it is gone,
-//     stopped serving, has another port, or may not be used under the service's policies any more.
-//     An endpoint that terminates but still serves keeps its flows as long as it serves, see below;
-//   - if their frontend is gone, or lost its last endpoint;
+//   - if their endpoint left the frontend that they were sent to: because it was removed, stopped
+//     serving, has a different port, or is excluded by the service's policies. An endpoint that
+//     terminates but still serves keeps its flows as long as it serves, see below;
+//   - if their frontend was removed, or lost its last endpoint;
 //   - if they began when the frontend had no endpoint or did not exist, so that nothing translated
 //     them.
 //
-// It does not matter whether they were masqueraded, nor by which address they reached the service.
-// These are never stale, however much they resemble stale ones: a flow to another port, to a node
-// port's number at an address that is not the node's, or directly to a pod.
+// It does not matter whether they were masqueraded, or by which address they reached the service.
+// Some flows resemble stale flows but are never stale: flows to a different port, flows to a node
+// port's number at an address that is not the node's, and flows directly to a pod.
 //
 // If untranslated flows were deleted, or if a frontend has its first endpoints, the keeper searches
-// again a moment later: an answer that was under way can begin a new flow, and conntrack takes all
-// further packets of the client for replies in it. So [Keeper.Settle] must be called in time, as
-// the engine's Run does. Until it has returned 0, the work is not complete.
+// again a moment later: an answer in flight can create a new flow, and conntrack then treats all
+// further packets of the client as replies of that flow. So [Keeper.Settle] must be called in time,
+// as the engine's Run does. The work is complete when Settle has returned 0.
 //
 // The time of a pass over the table grows with the number of flows on the machine: half a second
 // for a million.
@@ -39,32 +39,33 @@
 // # Connections to removed endpoints
 //
 // TCP and SCTP connections to an endpoint that left are subject to a policy
-// ([servicemodel.ConnectionPolicy]), one for all services in [Config] and one for each service that
-// wants its own:
+// ([servicemodel.ConnectionPolicy]). [Config] has the policy for all services, and a service can
+// have its own:
 //
-//   - leave, the default: they go on, as long as both ends live;
-//   - drain: they may go on for some time from when the endpoint left, and then are cut;
+//   - leave, the default: they continue as long as both ends live;
+//   - drain: they may continue for some time after the endpoint left, and then are cut;
 //   - cut: they are cut at once.
 //
 // To cut a TCP connection, the keeper resets both of its ends, so that the client connects again at
 // once ([conntrack.Table.Clean]). To cut an SCTP connection, it deletes the flow. The same policy
-// says how long an endpoint that terminates may keep its UDP flows: as long as it serves, at most
-// as long as it is drained, or not at all. If a frontend is gone, its connections are treated like
-// those to endpoints that left. An endpoint that comes back keeps its flows.
+// limits the time that a terminating endpoint keeps its UDP flows: with leave, as long as it
+// serves; with drain, at most the drain time; with cut, not at all. Connections of a removed
+// frontend are treated like connections to endpoints that left. An endpoint that comes back keeps
+// its flows.
 //
 // # Restarts
 //
-// Changes are computed from what the kernel holds. So a program that starts, adopts the kernel's
-// state and applies a change cleans up like one that ran all along. But if it was stopped between a
-// commit and the cleaning after it, it cannot know what it missed. So the first time, a keeper
-// checks all UDP frontends, and those whose connections are to be cut, for flows that are certainly
-// stale: they were sent to a frontend that exists, and go to an endpoint that it does not have.
-// Right flows survive. This costs one pass over the table, and none if there is no such frontend.
-// After such a stop, the keeper cannot find flows to a frontend that the commit before removed:
-// they last as long as their clients keep sending.
+// Changes are computed from the kernel's contents. So a restarted program that adopts the kernel's
+// state and applies a change cleans up like a program that ran all along. But a program that was
+// stopped between a commit and its cleaning cannot know the stale flows of that commit. So on its
+// first pass, a keeper checks all UDP frontends, and all frontends whose connections are to be cut,
+// for flows that are certainly stale: they were sent to a frontend that exists, and that frontend
+// does not have their endpoint. Other flows survive. This costs one pass over the table, or none
+// without such a frontend. After such a stop, the keeper cannot find flows to a frontend that the
+// last commit removed: they last as long as their clients keep sending.
 //
-// The time that connections have left to drain is not stored: a new keeper searches for them once,
-// and their time begins again.
+// The remaining drain time of connections is not stored: a new keeper searches for these
+// connections once, and their drain time begins again.
 //
 // If a policy was removed together with its service, only a keeper that saw the service knows it.
 // Any other keeper uses the policy for all services.

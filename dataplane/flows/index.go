@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Index tells which service a flow belongs to.
+// Index finds the service of a flow.
 type Index struct {
 	services *servicemodel.Table
 	node     map[netip.Addr]struct{}
@@ -25,7 +25,7 @@ func NewIndex(t *servicemodel.Table, nodeAddrs []netip.Addr) *Index {
 	return x
 }
 
-// Frontend returns the frontend that a flow was sent to, or nil if there is none.
+// Frontend returns the frontend that a flow was sent to, or nil.
 func (x *Index) Frontend(f *conntrack.Flow) *servicemodel.Frontend {
 	if f.Zone() != x.zone {
 		return nil

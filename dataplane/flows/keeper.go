@@ -20,7 +20,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Table is what a [Keeper] needs of a [conntrack.Table].
+// Table has the methods of a [conntrack.Table] that a [Keeper] uses.
 type Table interface {
 	Clean(ctx context.Context, m *conntrack.Matcher, o conntrack.CleanOptions) (
 		conntrack.CleanResult, error)
@@ -30,7 +30,7 @@ type Table interface {
 
 var _ Table = (*conntrack.Table)(nil)
 
-// Config says what to do with flows. A nil *Config is the zero Config.
+// Config tunes a [Keeper]. A nil *Config is the zero Config.
 type Config struct {
 	// Connections is the policy for services without a policy of their own. The zero value leaves
 	// connections alone.
@@ -38,7 +38,7 @@ type Config struct {
 	// Zone is the conntrack zone in which services are translated; 0 is the default zone, which all
 	// backends use.
 	Zone uint16
-	// Logger gets a record for each cleaning that found something. Nil means silence.
+	// Logger gets a record for each cleaning that found something. Nil means no log.
 	Logger *slog.Logger
 }
 
@@ -54,19 +54,20 @@ type Keeper struct {
 	mu     sync.Mutex
 	totals conntrack.CleanResult
 
-	services *servicemodel.Table // what the kernel holds; nil before the first change
-	state    servicemodel.State  // the state that services was made from
-	// rules are those of services or, if there is no instance any more, the last ones.
+	services *servicemodel.Table // the kernel's table; nil before the first change
+	state    servicemodel.State  // the state from which services was resolved
+	// rules are the rules of services or, after the removal of the instance, the last rules.
 	rules servicemodel.Rules
-	// before is the previous state: it has the policies of services that are gone.
+	// before is the previous state, which has the policies of removed services.
 	before servicemodel.State
 
 	departed map[servicemodel.FrontendKey]departures
 	due      map[servicemodel.FrontendKey]*search
-	// echoes are the times at which frontends are searched again for flows that late answers made.
+	// echoes are the times at which frontends are searched again for flows that late answers
+	// created.
 	echoes map[servicemodel.FrontendKey][]time.Time
-	// unknown are the protocols whose draining connections from before the keeper began were not
-	// searched for yet.
+	// unknown are the protocols for which draining connections from before the keeper's start were
+	// not searched yet.
 	unknown []servicemodel.Protocol
 	// said are the events that Settle emits when it returns.
 	said []backends.Notice
@@ -78,30 +79,30 @@ type Keeper struct {
 
 // search says which flows of a frontend the next pass looks for.
 type search struct {
-	// all: search for flows to any endpoint that the frontend does not have. Otherwise only for
+	// all: search for flows to any endpoint that the frontend does not have; otherwise, only for
 	// flows to the endpoints in gone.
 	all  bool
 	gone []netip.AddrPort
 	// fresh: the frontend has its first endpoints, and another program may have answered at its
 	// address before. echo: the frontend is searched again. Both also search for flows that late
-	// answers made.
+	// answers created.
 	fresh, echo bool
 	// service is the port that has or had the frontend.
 	service servicemodel.PortName
 	// first and last are the times of the first commit since the last pass and of the last commit.
-	// A packet from before a commit may still make a stale flow. passed says how many endpoints of
-	// gone the last pass has searched for.
+	// A packet from before a commit may still create a stale flow. passed is the number of
+	// endpoints of gone that the last pass has searched for.
 	first, last time.Time
 	passed      int
 }
 
-// echoTimes say when to search again, because a late answer can undo the deletion of an
+// echoTimes are the delays of further searches, because a late answer can undo the deletion of an
 // untranslated flow ([conntrack.Frontend.Backwards]): soon, and, if the pass found such flows, once
-// more when no answer is under way any more.
+// more when no answer is in flight any more.
 var echoTimes = []time.Duration{100 * time.Millisecond, time.Second}
 
-// New returns a keeper of a table. The caller closes the table. It is an error if there is no
-// table, or if [Config.Connections] is not valid.
+// New returns a keeper of a table. The caller closes the table. A nil table and invalid
+// [Config.Connections] are errors.
 func New(t Table, cfg *Config) (*Keeper, error) {
 	if none, ok := t.(*conntrack.Table); t == nil || ok && none == nil {
 		return nil, errors.New("keep flows: no conntrack table")
@@ -128,8 +129,8 @@ func (k *Keeper) Totals() conntrack.CleanResult {
 	return k.totals
 }
 
-// Changed notes which flows a change can have made stale. Except for the first call, it reads only
-// the objects that changed.
+// Changed records the flows that a change can have made stale. Except for the first call, it reads
+// only the objects that changed.
 func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -155,10 +156,9 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 }
 
 // Settle cleans up everything that is due in one pass over the table. If nothing is due, it does
-// not read the table. It returns how long until something becomes due: connections that drain, or a
-// second search. After an error, what was due stays due, except for frontends that the matcher
-// refused ([conntrack.ErrBadChange]). Another try cannot help these, and they do not delay the
-// others.
+// not read the table. It returns the time until draining connections or a second search become due.
+// After an error, all of this work stays due, except for frontends that the matcher refused
+// ([conntrack.ErrBadChange]): another try cannot help, and they do not delay the other frontends.
 //
 // It emits [backends.Cleaned] and [backends.Drained].
 func (k *Keeper) Settle(ctx context.Context) (next time.Duration, err error) {
@@ -192,7 +192,7 @@ func (k *Keeper) settle(ctx context.Context) (next time.Duration, err error) {
 		left := k.passed(packets)
 		next = k.expire(time.Now())
 		if len(k.due) > left {
-			next = time.Millisecond // time passed meanwhile
+			next = time.Millisecond // time has passed since then
 		} else if left > 0 {
 			packets.Over(k.firstDue())
 			next = sooner(next, wait.Grace)
@@ -225,8 +225,9 @@ func (k *Keeper) firstDue() (at time.Time) {
 	return at
 }
 
-// passed notes a pass. Frontends stay due whose last commit came after the time from which the
-// kernel is done with all packets. It returns their number. Without packets the pass has waited.
+// passed records a pass. A frontend stays due if the kernel may still work on a packet from before
+// its last commit. passed returns the number of such frontends. If p is nil, the pass has waited
+// for the packets.
 func (k *Keeper) passed(p *wait.Packets) (left int) {
 	now := time.Now()
 	maps.DeleteFunc(k.due, func(_ servicemodel.FrontendKey, s *search) bool {
@@ -260,8 +261,8 @@ func (k *Keeper) clean(ctx context.Context) (bad, err error) {
 	return bad, err
 }
 
-// serviceOf returns the service port that a stale flow was sent to. If a late answer made the flow,
-// it returns the service port that the flow comes from.
+// serviceOf returns the service port that a stale flow was sent to. If a late answer created the
+// flow, it returns the service port that the flow comes from.
 func (k *Keeper) serviceOf(f *conntrack.Flow) servicemodel.PortName {
 	for _, at := range [...]netip.AddrPort{f.Original.Dst, f.Original.Src} {
 		key := keyOf(at, f.Protocol)
@@ -307,7 +308,7 @@ func (k *Keeper) listen(c conntrack.Change, found bool) {
 	}
 }
 
-// add adds to the totals what a cleaning did.
+// add adds the result of a cleaning to the totals.
 func (k *Keeper) add(ctx context.Context, c conntrack.CleanResult) {
 	t := &k.totals
 	t.Dumps += c.Dumps
@@ -326,8 +327,8 @@ func (k *Keeper) add(ctx context.Context, c conntrack.CleanResult) {
 	}
 }
 
-// find returns the search that the next pass makes for a frontend, which the service port n has or
-// had. The caller adds to it.
+// find returns the search of the next pass for a frontend, which the service port n has or had. The
+// caller adds to the search.
 func (k *Keeper) find(key servicemodel.FrontendKey, n servicemodel.PortName) *search {
 	now := time.Now()
 	s := k.due[key]

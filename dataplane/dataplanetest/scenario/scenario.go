@@ -1,5 +1,5 @@
-// Package scenario has what a test of package dataplanetest declares: the backend under test, the
-// states that are applied, and the fate of packets after each.
+// Package scenario has the declarations of tests of package dataplanetest: the backend under test,
+// the states to apply, and the expected fate of packets after each state.
 package scenario
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Ports on which every host serves every protocol. A server's name is its host's and the port:
+// Ports on which every host serves every protocol. A server is named after its host and port:
 // "pod1/8080".
 const (
 	PortA uint16 = 8080
@@ -21,14 +21,14 @@ const (
 
 // Backend is a backend under test.
 type Backend struct {
-	// Open opens the backend in a network namespace. Many goroutines call it, each with another
+	// Open opens the backend in a network namespace. Many goroutines call it, each with a different
 	// namespace.
 	Open func(ns netns.Namespace) (backends.Backend, error)
-	// Require skips the test if the kernel lacks what the backend needs. Nil requires nothing
-	// besides network namespaces.
+	// Require skips the test if the kernel lacks what the backend needs. Nil requires only network
+	// namespaces.
 	Require func(*testing.T)
-	// OwnConnections says that the mechanism keeps connections of its own beside conntrack's, as
-	// IPVS does. This changes the fate of flows: see "Where the mechanisms differ" in behaviour.md.
+	// OwnConnections says that the mechanism has a connection table in addition to conntrack's,
+	// like IPVS. This changes the fate of flows: see "Where the mechanisms differ" in behaviour.md.
 	OwnConnections bool
 	// Loopback says that node ports can answer at loopback addresses
 	// ([servicemodel.Node.LocalhostNodePorts]). Other backends skip scenarios that need this.
@@ -36,42 +36,42 @@ type Backend struct {
 	// Neighbours says that neighbours can be masqueraded
 	// ([servicemodel.Node.MasqueradeNeighbours]). Other backends skip scenarios that need this.
 	Neighbours bool
-	// Answers says that [servicemodel.Node.NoEndpoints] and [servicemodel.Node.Forbidden] can be
-	// other than by default. Other backends skip scenarios that need this.
+	// Answers says that [servicemodel.Node.NoEndpoints] and [servicemodel.Node.Forbidden] can
+	// differ from the default. Other backends skip scenarios that need this.
 	Answers bool
 	// Ranges says that service ports can be ranges ([servicemodel.ServicePort.EndPort]) whose
 	// packets keep their ports, without affinity of prefixes and of whole services. Other backends
 	// skip scenarios that need this.
 	Ranges bool
-	// MasqueradeIPs says that services can give the source of masqueraded connections
+	// MasqueradeIPs says that services can set the source of masqueraded connections
 	// ([servicemodel.Service.MasqueradeIPs]).
 	MasqueradeIPs bool
 	// Proxy says that the mechanism is a process that accepts connections at addresses of the node
-	// and makes its own connections to endpoints. Open must give the node the service addresses of
+	// and opens its own connections to endpoints. Open must give the node the service addresses of
 	// package netnstest. The suite skips scenarios that such a backend cannot pass: see "What a
-	// proxy is asked" in behaviour.md. A proxy that is a [flows.Table] is its own connection
-	// tracking.
+	// proxy is asked" in behaviour.md. A proxy that implements [flows.Table] does its own
+	// connection tracking.
 	//
 	// [flows.Table]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane/flows#Table
 	Proxy bool
 }
 
-// Scenario is one story: states that are applied one after the other, and packets after each.
+// Scenario is a sequence of states to apply, with packets to send after each.
 type Scenario struct {
-	// Name says in words what the scenario shows. Line is its row in behaviour.md.
+	// Name describes the tested behaviour. Line is its row in behaviour.md.
 	Name, Line string
 	// Options shape the network.
 	Options Options
 	Steps   []Step
 }
 
-// Step is a state, and the fate of packets once it is applied.
+// Step is a state, and the expected fate of packets once it is applied.
 type Step struct {
 	State  servicemodel.State
 	Checks []Check
 }
 
-// Check is one question: packets from here to there.
+// Check sends packets from a host to a destination, and states their fate.
 type Check struct {
 	// From is the name of a host: "pod1" to "pod3", "remote1", "remote2", "node", "outside1",
 	// "outside2".
@@ -79,18 +79,18 @@ type Check struct {
 	Proto servicemodel.Protocol
 	To    netip.AddrPort
 	Want  Want
-	// Times is how many packets are sent; 0 means 3.
+	// Times is the number of packets to send; 0 means 3.
 	Times int
 }
 
 // Options shape the network of a scenario. The zero value is the usual network: three pods, two on
 // another node, two clients outside.
 type Options struct {
-	Bridge             string // the pods hang on this bridge
-	PodInterfacePrefix string // their interfaces' names begin so
+	Bridge             string // the pods are ports of this bridge
+	PodInterfacePrefix string // prefix of the names of their interfaces
 }
 
-// Want is the fate that a packet must have.
+// Want is the expected fate of a packet.
 type Want struct {
 	// Outcome says whether the packet is balanced, rejected, dropped or left alone.
 	Outcome servicemodel.Outcome
@@ -101,8 +101,8 @@ type Want struct {
 	// Masquerade says whether the server sees an address of the node instead of the client's.
 	// AnySource allows both.
 	Masquerade Masquerade
-	// Source is the one address that the server may see if it is not the client's. The zero address
-	// stands for any that Masquerade allows.
+	// Source is the only address, other than the client's, that the server may see. Zero means any
+	// address that Masquerade allows.
 	Source netip.Addr
 }
 
@@ -115,7 +115,7 @@ const (
 	AnySource                    // either
 )
 
-// String returns the text of the Want, such as "pod1/8080 or pod2/8080 seeing a node address".
+// String returns text such as "pod1/8080 or pod2/8080 seeing a node address".
 func (w Want) String() string {
 	if w.Outcome != servicemodel.Balanced {
 		return string(w.Outcome)
