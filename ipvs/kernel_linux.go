@@ -313,7 +313,8 @@ func noModule(module string, err error) error {
 			kernelerr.ErrMissingModule, module, module, module, err)
 	}
 
-	return fmt.Errorf("%w %s: %w", kernelerr.ErrMissingModule, module, err)
+	return fmt.Errorf("%w %s: this kernel has none, or did not load it (modprobe %s on the host)",
+		kernelerr.ErrMissingModule, module, module) // the cause says no more
 }
 
 // installed reports whether the running kernel has a module's file, as far as this process can see

@@ -106,7 +106,7 @@ COMMIT
 	}
 
 	require.Contains(t, done.String(), "# left: chain ip nat KUBE-MARK-MASQ: a rule of chain "+
-		"CNI-DN-1, which is not kube-proxy's or stays, leads to it\n")
+		"CNI-DN-1 that kube-proxy did not write leads to it\n")
 	require.Contains(t, done.String(), "# left: chain ip6 nat KUBE-SEP-UKSFD7AGPMPPLUHC: ")
 	require.True(t, cleanup(t, ns).Empty())
 }

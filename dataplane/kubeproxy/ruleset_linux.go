@@ -186,7 +186,7 @@ func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t TableID, cha
 	if len(owned) == 0 {
 		return nil
 	}
-	kept := map[string]string{} // chains that stay, by the chain that leads to them
+	kept := map[string]string{} // why chains stay
 	for _, c := range others {
 		rules, err := k.readRules(ctx, ChainID{t, c.name})
 		if err != nil {
@@ -198,7 +198,8 @@ func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t TableID, cha
 			case c.base && slices.Contains(jumpComments, rule.Comment):
 				p.Rules = append(p.Rules, rule)
 			default:
-				kept[rule.Target] = cmp.Or(kept[rule.Target], c.name)
+				kept[rule.Target] = cmp.Or(kept[rule.Target],
+					"a rule of chain "+c.name+" that kube-proxy did not write leads to it")
 			}
 		}
 	}
@@ -206,15 +207,14 @@ func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t TableID, cha
 	// The chains to which rules of those that stay lead stay, too.
 	for todo := slices.Sorted(maps.Keys(kept)); len(todo) > 0; todo = todo[1:] {
 		id := ChainID{t, todo[0]}
-		p.leave("chain "+id.String(), "a rule of chain %s, which is not kube-proxy's or stays, "+
-			"leads to it", kept[id.Chain])
+		p.leave("chain "+id.String(), "%s", kept[id.Chain])
 		rules, err := k.readRules(ctx, id)
 		if err != nil {
 			return err
 		}
 		for _, rule := range rules {
 			if _, known := kept[rule.Target]; !known && owned[rule.Target] {
-				kept[rule.Target] = id.Chain
+				kept[rule.Target] = "chain " + id.Chain + ", which stays, leads to it"
 				todo = append(todo, rule.Target)
 			}
 		}

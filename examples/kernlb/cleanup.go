@@ -66,8 +66,12 @@ func (p *program) cleanupKubeProxy(ctx context.Context) error {
 		return err
 	}
 	text := plan.String()
-	if plan.Empty() {
+	switch left := len(plan.Left); {
+	case plan.Empty() && left == 0:
 		text += "nothing of kube-proxy to delete\n"
+	case left > 0:
+		text += fmt.Sprintf("left: %d; if no other program needs them, delete by hand what leads "+
+			"there, and repeat\n", left)
 	}
 	return cmp.Or(err, p.print(plan, text))
 }

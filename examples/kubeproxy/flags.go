@@ -15,6 +15,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kernlb/kernlb/examples/command/suggest"
 	"github.com/kernlb/kernlb/examples/command/version"
 )
 
@@ -118,11 +119,12 @@ func parseOptions(args []string) (*options, error) {
 		fmt.Printf("usage: kernlb-kubeproxy --config FILE\n"+
 			"       kernlb-kubeproxy compare --config FILE\n       kernlb-kubeproxy version\n\n"+
 			"compare prints what kube-proxy has in the kernel beside what this program would put\n"+
-			"there. The exit code is 1 if they differ.\n\nflags:\n%s", fs.FlagUsages())
+			"there. The exit code is 1 if they differ, and 2 if they cannot be compared.\n\n"+
+			"flags:\n%s", fs.FlagUsages())
 	}
 
 	if err != nil {
-		return nil, err
+		return nil, wrongFlag(fs, err)
 	}
 	if fs.NArg() > 0 {
 		return nil, fmt.Errorf("argument %q: there are flags only", fs.Arg(0))
@@ -152,6 +154,31 @@ func parseOptions(args []string) (*options, error) {
 
 	setModeDefaults(o.config)
 	return o, o.settle()
+}
+
+// wrongFlag says what is wrong with the command line.
+func wrongFlag(fs *pflag.FlagSet, err error) error {
+	unknown, value := (*pflag.NotExistError)(nil), (*pflag.InvalidValueError)(nil)
+	switch {
+	case errors.As(err, &unknown):
+		var names []string
+		fs.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if near, ok := suggest.Nearest(unknown.GetSpecifiedName(), names); ok {
+			return fmt.Errorf("%w; did you mean --%s?", err, near)
+		}
+		return fmt.Errorf("%w: see --help", err)
+	case errors.As(err, &value):
+		f := value.GetFlag()
+		is := "must be a number"
+		if path := ofFlag(f.Name).field; path != "" {
+			is = expected(path)
+		} else if f.Value.Type() == "bool" {
+			is = "must be true or false"
+		}
+		return &valueError{"--" + f.Name, fmt.Errorf("%q: %s", value.GetValue(), is)}
+	}
+
+	return err
 }
 
 // load reads the file. With a file, a flag has an effect only if it has one in kube-proxy, too.

@@ -213,17 +213,19 @@ func (d *document) durations(c *config) error {
 	var errs []error
 	for _, f := range fields {
 		line, node := d.find(f.field)
-		if f.field == "" || node == nil || node.Kind != yamlv3.ScalarNode || node.Tag != "!!str" {
+		if f.field == "" || node == nil || node.Tag == "!!int" || node.Tag == "!!null" {
 			continue
 		}
 		switch fieldAt(c, f.field).Type() {
-		case reflect.TypeFor[metav1.Duration](), reflect.TypeFor[*metav1.Duration]():
+		case reflect.TypeFor[metav1.Duration](), reflect.TypeFor[*metav1.Duration](),
+			reflect.TypeFor[logsapi.TimeOrMetaDuration]():
 		default:
 			continue
 		}
 
 		if _, err := time.ParseDuration(node.Value); err != nil {
-			errs = append(errs, &fileError{d.name, line, &valueError{f.field, err}})
+			errs = append(errs, &fileError{d.name, line, &valueError{f.field,
+				fmt.Errorf("%q: must be a time such as 30s", node.Value)}})
 		}
 	}
 
@@ -253,9 +255,33 @@ func (d *document) undecoded(err error) error {
 	}
 
 	if m := goField.FindStringSubmatch(text); m != nil {
-		return &fileError{d.name, d.line(m[1]), errors.New(text)}
+		return &fileError{d.name, d.line(m[1]), &valueError{m[1], errors.New(expected(m[1]))}}
 	}
 	return d.inLine(errors.New(text))
+}
+
+// expected says how the value of a field is written. A path without a field is a section.
+func expected(path string) string {
+	if !slices.ContainsFunc(fields, func(f field) bool { return f.field == path }) {
+		return "must have fields"
+	}
+	t := fieldAt(&config{}, path).Type()
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.Int32, reflect.Uint32, reflect.Float32:
+		return "must be a number"
+	case reflect.Bool:
+		return "must be true or false"
+	case reflect.String:
+		return "must be text"
+	case reflect.Slice:
+		return "must be a list"
+	case reflect.Map:
+		return "must have fields that are true or false"
+	}
+	return "must be a time such as 30s"
 }
 
 // meant suggests the most similar field, or one of the same name elsewhere.

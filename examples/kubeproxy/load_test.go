@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -46,8 +48,10 @@ func TestErrorsNameFlags(t *testing.T) {
 		"--iptables-masquerade-bit=40": "--iptables-masquerade-bit: 40: must be 0 to 31",
 		"--proxy-mode=kernelspace":     `--proxy-mode: "kernelspace": want iptables`,
 		"--bind-address=x":             `--bind-address: "x": not an IP address`,
-		"--iptables-sync-period=x":     "--iptables-sync-period",
-		"--no-such-flag":               "--no-such-flag",
+		"--iptables-sync-period=x":     `--iptables-sync-period: "x": must be a time such as 30s`,
+		"--no-such-flag":               "unknown flag: --no-such-flag: see --help",
+		"--hostname-overide=x":         "--hostname-overide; did you mean --hostname-override?",
+		"--cluster-cidr=10.244.0.0":    `"10.244.0.0": must be a CIDR such as 10.244.0.0/16`,
 		"--metrics-port=70000":         "--metrics-port: 70000: must be 0 to 65535",
 		"--hostname-override= ":        "--hostname-override: is blank",
 		"more":                         `argument "more": there are flags only`,
@@ -55,6 +59,49 @@ func TestErrorsNameFlags(t *testing.T) {
 		_, err := parseOptions([]string{arg})
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// Errors of every field and flag name it, and have no words of Go, whatever its value.
+func TestErrorsOfEveryFieldAreForUsers(t *testing.T) {
+	t.Parallel()
+	internals := regexp.MustCompile(`Parse[A-Z]|strconv|json:|unmarshal|struct|type v1|int32|` +
+		`invalid (syntax|duration)`)
+	said := 0
+	for _, f := range fields {
+		for _, value := range []string{"x", "-1", "1.5", "[x]", "{a: b}", "999999999999999999"} {
+			section, last, inner := strings.Cut(f.field, ".")
+			text := header + f.field + ": " + value + "\n"
+			if inner {
+				text = header + section + ": {" +
+					strings.ReplaceAll(last, ".", ": {") + ": " + value +
+					strings.Repeat("}", 1+strings.Count(last, ".")) + "}\n"
+				text = strings.TrimSuffix(text, "}\n") + "\n"
+			}
+			for _, args := range [][]string{{"--config", file(t, text), "--hostname-override=n"},
+				{"--" + f.flag + "=" + value}} {
+				ofFile := args[0] == "--config"
+				if f.field == "" && ofFile || f.flag == "" && !ofFile ||
+					f.flag == "write-config-to" || f.flag == "config" || f.flag == "version" {
+					continue
+				}
+				_, err := parseOptions(args)
+				if err == nil || errors.Is(err, pflag.ErrHelp) {
+					continue
+				}
+				said++
+				require.NotRegexp(t, internals, err.Error(), "%s %s", args, text)
+			}
+		}
+	}
+
+	require.Greater(t, said, 150)
+}
+
+func TestTheStatusOfCompare(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, 1, status([]string{"compare"}, errDiffers))
+	require.Equal(t, 2, status([]string{"compare"}, pflag.ErrHelp))
+	require.Equal(t, 1, status(nil, pflag.ErrHelp))
 }
 
 func TestFlagsBesideAFile(t *testing.T) {

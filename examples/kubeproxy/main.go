@@ -50,8 +50,16 @@ func main() {
 	case errors.Is(err, pflag.ErrHelp):
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "kernlb-kubeproxy:", err)
-		os.Exit(1)
+		os.Exit(status(os.Args[1:], err))
 	}
+}
+
+// status returns the exit code of an error: 2 if compare could not compare, and else 1.
+func status(args []string, err error) int {
+	if len(args) > 0 && args[0] == "compare" && !errors.Is(err, errDiffers) {
+		return 2
+	}
+	return 1
 }
 
 // start executes the command line.

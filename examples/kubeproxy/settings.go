@@ -208,9 +208,9 @@ func (r *reader) seconds(field string, d metav1.Duration) time.Duration {
 
 // cidrs parses CIDRs. It ignores bits beyond the length, like kube-proxy.
 func (r *reader) cidrs(field string, texts []string) (l []netip.Prefix) {
-	for i, text := range texts {
+	for _, text := range texts {
 		p, err := netip.ParsePrefix(strings.TrimSpace(text))
-		r.must(err == nil, field, "[%d]: %q: not a CIDR", i, text)
+		r.must(err == nil, field, "%q: must be a CIDR such as 10.244.0.0/16", text)
 		l = append(l, p.Masked())
 	}
 

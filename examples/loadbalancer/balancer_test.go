@@ -221,6 +221,8 @@ func TestTheCommandLine(t *testing.T) {
 		{[]string{"-config", "loadbalancer.yaml", "-check", "-listen", "8080"}, "", "",
 			"-listen: address 8080: missing port"},
 		{[]string{"-config", "no.yaml", "-check"}, "", "", "no.yaml: no such file"},
+		{[]string{"-config", "config/testdata/sorry.yaml", "-check"}, "", "",
+			"loopback address\n(when these are mended, there may be more)"},
 		{[]string{"-config", conf, "-check"}, "", "", "keepalived.conf:"},
 		{[]string{"-config", "loadbalancer.yaml", "-backend", "pf"}, "", "", `"pf": must be`},
 		{[]string{"-config", "loadbalancer.yaml", "-check", "-backend", "pf"}, "", "",

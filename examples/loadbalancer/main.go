@@ -166,10 +166,13 @@ flags:
 // is only a warning, and so is a fault of the node.
 func checkFile(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	f, err := config.Load(o.config)
-	if err == nil {
-		err = haveDevices(f)
+	if fault := (*config.FieldError)(nil); errors.As(err, &fault) {
+		return fmt.Errorf("%w\n(when these are mended, there may be more)", err)
 	}
 	if err != nil {
+		return err
+	}
+	if err := haveDevices(f); err != nil {
 		return err
 	}
 	if o.listen != "" {
@@ -178,12 +181,13 @@ func checkFile(ctx context.Context, o options, stdout, stderr io.Writer) error {
 		}
 	}
 
-	try := mechanismChecks[o.backend]
+	try, at := mechanismChecks[o.backend], o.backend
 	backend, err := openBackend(o.backend, f.Timeouts)
 	switch {
 	case errors.Is(err, kernelerr.ErrNoPermission), errors.Is(err, kernelerr.ErrMissingModule),
 		errors.Is(err, kernelerr.ErrKernelTooOld):
 		fmt.Fprintf(stderr, "warning: %s does not work here: %v\n", o.backend, err)
+		at += ", which does not work here"
 	case err != nil:
 		return err
 	default:
@@ -205,8 +209,8 @@ func checkFile(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	if len(f.Services) == 1 {
 		services = "service"
 	}
-	_, err = fmt.Fprintf(stdout, "%s: right for %s: %d %s\n", o.config, o.backend,
-		len(f.Services), services)
+	_, err = fmt.Fprintf(stdout, "%s: right for %s: %d %s\n", o.config, at, len(f.Services),
+		services)
 	return err
 }
 
