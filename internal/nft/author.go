@@ -1,8 +1,8 @@
 package nft
 
-// The kernel names the program that changes nf_tables only to sockets that listen at that moment.
-// Later it cannot be asked: a request for the generation returns the program that asks. While a
-// socket listens, every transaction is slower, because the kernel must report all its changes.
+// The kernel reports the program that changes nf_tables only to sockets that listen at that moment.
+// A later request does not help: a request for the generation returns the requesting program. While
+// a socket listens, every transaction is slower, because the kernel must report all its changes.
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 // include/uapi/linux/netfilter/nfnetlink.h).
 const group = 7
 
-// queueSize has room for the messages of a flushed ruleset with some thousand services.
+// queueSize has room for the messages of a flushed ruleset with a few thousand services.
 const queueSize = 4 << 20
 
 // Changed is one change of a transaction.
@@ -28,7 +28,7 @@ type Changed struct {
 }
 
 // Author waits until a socket other than conn's commits a transaction with a change for which ours
-// returns true. It returns the program that committed, or the error of the context.
+// returns true. It returns the committing program, or the error of the context.
 func Author(ctx context.Context, ns *threadns.NS, conn *rawnl.Conn, ours func(Changed) bool) (
 	rawnl.GenInfo, error) {
 	own, err := conn.GenID(ctx)

@@ -12,7 +12,7 @@ import (
 type TableInfo struct {
 	// Dormant means that the chains of the table have no effect.
 	Dormant bool
-	// Use is the number of its chains, sets, objects and flow tables.
+	// Use is the number of the table's chains, sets, objects and flow tables.
 	Use int
 }
 
@@ -36,9 +36,10 @@ func DecodeTable(attrs []byte) (TableInfo, error) {
 type SetInfo struct {
 	Name string
 	Spec SetSpec
-	// Size is how many elements the set can have, and 0 if it grows.
+	// Size is the maximum number of elements, or 0 if the set grows.
 	Size uint32
-	// Count is the number of elements, -1 if the kernel does not tell it. Linux 6.16 and newer do.
+	// Count is the number of elements, or -1 if the kernel does not report it. Linux 6.16 and newer
+	// do.
 	Count int
 }
 
@@ -94,7 +95,7 @@ func DecodeElements(attrs []byte, fn func(Elem) error) error {
 type ChainInfo struct {
 	Chain
 	Table string
-	Use   uint32 // how many rules are in it or lead to it
+	Use   uint32 // the number of its rules, and of the rules that refer to it
 }
 
 // DecodeChain decodes the attributes of a chain.
@@ -166,7 +167,7 @@ func DecodeRule(attrs []byte) (RuleInfo, error) {
 	return r, it.Err()
 }
 
-// Hash returns the hash of the rule, written by [Encoder.AddRule]; 0 if it has none.
+// Hash returns the hash that [Encoder.AddRule] stored in the rule, or 0 if there is none.
 func (r *RuleInfo) Hash() (hash uint64) {
 	walkUserData(r.UserData, func(typ byte, v []byte) {
 		if typ == udHash && len(v) == 8 {
@@ -184,7 +185,7 @@ type ExprInfo struct {
 }
 
 // EachExpr calls fn for each expression of a rule, until fn returns false. It returns true if it
-// could read the whole list and fn never returned false.
+// could read the whole list and fn always returned true.
 func EachExpr(list []byte, fn func(e ExprInfo) bool) bool {
 	it := rawnl.Attrs(list)
 	for it.Next() {
@@ -209,7 +210,7 @@ func decodeExpr(it rawnl.AttrIter) (e ExprInfo, err error) {
 	return e, it.Err()
 }
 
-// Counted returns the sum of the packets that the counters of the rule have counted.
+// Counted returns the sum of packets over the counters of the rule.
 func (r *RuleInfo) Counted() (packets uint64, err error) {
 	whole := EachExpr(r.Exprs, func(e ExprInfo) bool {
 		if string(e.Name) != "counter" {
@@ -240,16 +241,16 @@ func countedBy(attrs []byte) (packets, bytes uint64, err error) {
 	return packets, bytes, it.Err()
 }
 
-// Effect is what a rule does with packets, apart from verdicts in maps.
+// Effect is the effect of a rule on packets, except verdicts in maps.
 type Effect struct {
 	Drops   bool     // silently
 	Refuses bool     // answers with an ICMP error or a reset
-	Chains  []string // to which the rule leads
-	// Accepts says that the rule accepts packets, or may do so by a map or a queue.
+	Chains  []string // the chains to which the rule jumps or goes
+	// Accepts says that the rule accepts packets, or may accept them through a map or a queue.
 	Accepts bool
 }
 
-// Effect reads the effect of the rule.
+// Effect derives the effect of the rule from its expressions.
 func (r *RuleInfo) Effect() (does Effect) {
 	EachExpr(r.Exprs, func(e ExprInfo) bool {
 		f := fieldsOf(e.Attrs)

@@ -10,21 +10,21 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Elem is one element of a set: a key, and in some sets more. The bytes are laid out as in the
-// kernel's registers: each field is padded to four bytes.
+// Elem is one element of a set: a key and, depending on the set, more. The bytes have the layout of
+// the kernel's registers: each field is padded to four bytes.
 type Elem struct {
 	Key      []byte
 	KeyEnd   []byte // end of the range, in an interval set
 	Data     []byte // in a map
-	UserData []byte // user data, holding the comment
+	UserData []byte // contains the comment
 	// Goto means that Data is the name of the chain in which a packet continues.
 	Goto bool
 	// Timeout is the lifetime of the element. Zero means that it does not expire.
 	Timeout time.Duration
-	// Expires is how long the kernel will keep an element that it returned, and zero if the element
-	// does not expire.
+	// Expires is the remaining lifetime of an element that the kernel returned, or zero if the
+	// element does not expire.
 	Expires time.Duration
-	// Packets and Bytes are what the element has counted, in a set that counts ([Count]).
+	// Packets and Bytes are the counters of the element, in a set that counts ([Count]).
 	Packets, Bytes uint64
 }
 
@@ -43,20 +43,20 @@ func (e Elem) Clone() Elem {
 	return e
 }
 
-// ElemList holds encoded elements, each an NFTA_LIST_ELEM as it goes on the wire.
+// ElemList contains encoded elements, each an NFTA_LIST_ELEM in wire form.
 type ElemList struct {
 	Len    int
 	Size   int      // of all elements, in bytes
 	blocks [][]byte // one block for each message
 }
 
-// messageRoom is how many bytes of elements fill a message. The element that exceeds it is the last
-// one. It is far below the limit of an attribute (65,535 bytes), and large enough that the number
-// of messages does not matter.
+// messageRoom is the number of bytes of elements that fill a message. The element that exceeds it
+// is the last one of the message. It is far below the limit of an attribute (65,535 bytes), and
+// large enough that the number of messages does not matter.
 const messageRoom = 32 << 10
 
-// blockSize is the memory of a block that follows a full one. A block never grows by copying,
-// because long lists need the most memory when a table is written.
+// blockSize is the memory of each further block. A block never grows by copying, because long lists
+// need the most memory when a table is written.
 const blockSize = messageRoom + 1<<10
 
 // firstBlock is the memory of the first block: most lists have one or two elements.
@@ -134,7 +134,7 @@ func appendData(b []byte, typ uint16, value []byte) []byte {
 	return append(b, zeros[:pad-n]...)
 }
 
-// appendGoto appends attribute typ, a nest around a verdict that leads to a chain.
+// appendGoto appends attribute typ, a nest around a verdict goto.
 func appendGoto(b []byte, typ uint16, chain []byte) []byte {
 	start, code := len(b), int32(VerdictGoto)
 	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -190,8 +190,8 @@ func decodeElem(data []byte) (Elem, error) {
 	return e, it.Err()
 }
 
-// dataOf returns the data inside the current attribute: a value, or the chain of a verdict; nil if
-// there is neither.
+// dataOf returns the data inside the current attribute: a value, or the chain of a verdict. It
+// returns nil if there is neither.
 func dataOf(it *rawnl.AttrIter) (data []byte, isChain bool) {
 	in := it.Nest()
 	for in.Next() {
@@ -284,7 +284,7 @@ func AppendEndpoint(b []byte, ep netip.AddrPort) []byte {
 	return appendPort(AppendAddr(b, ep.Addr()), ep.Port())
 }
 
-// Reader reads one field after the other from a key or data. After the first mistake it returns
+// Reader reads the fields of a key or data one after another. After the first mistake it returns
 // only zero values.
 type Reader struct {
 	Bytes []byte
@@ -318,8 +318,8 @@ func (r *Reader) Port() uint16 { return binary.BigEndian.Uint16(r.take(4)) }
 // Native reads a number in the byte order of the machine.
 func (r *Reader) Native() uint32 { return binary.NativeEndian.Uint32(r.take(4)) }
 
-// Frontend reads the key of a frontend. unspecified is the unspecified address of the family. A
-// node port has no address in the key and gets this one.
+// Frontend reads the key of a frontend. unspecified is the unspecified address of the family. It
+// becomes the address of a node port, whose key has no address.
 func (r *Reader) Frontend(unspecified netip.Addr, nodePort bool) servicemodel.FrontendKey {
 	key := servicemodel.FrontendKey{Addr: unspecified}
 	if !nodePort {
@@ -330,7 +330,7 @@ func (r *Reader) Frontend(unspecified netip.Addr, nodePort bool) servicemodel.Fr
 	return key
 }
 
-// Range reads what [AppendPortRange] appends, for addresses of n bytes, and sets the ports of a
+// Range reads the bytes from [AppendPortRange], for addresses of n bytes, and sets the ports of a
 // key. It sets the protocol if the key has none, and otherwise compares it.
 func (r *Reader) Range(key *servicemodel.FrontendKey, n int) {
 	b := r.take(n)
@@ -353,7 +353,7 @@ func (r *Reader) RangeFrontend(n int) servicemodel.FrontendKey {
 }
 
 // RangeClients reads the key of a frontend at a range in a map of clients, for addresses of n
-// bytes: without the protocol if the range has it.
+// bytes. The key has no separate protocol if the range contains the protocol.
 func (r *Reader) RangeClients(n int) servicemodel.FrontendKey {
 	if n == 4 {
 		return r.RangeFrontend(n)
@@ -363,7 +363,7 @@ func (r *Reader) RangeClients(n int) servicemodel.FrontendKey {
 	return key
 }
 
-// Block reads what [AppendBlock] appends, for addresses of n bytes, without the port.
+// Block reads the bytes from [AppendBlock], for addresses of n bytes, without the port.
 func (r *Reader) Block(n int) servicemodel.FrontendKey {
 	r.Port()
 	return servicemodel.FrontendKey{Addr: r.Addr(n), Protocol: r.Proto()}

@@ -55,7 +55,7 @@ func TestElementsRoundTrip(t *testing.T) {
 
 	require.Len(t, out, len(in))
 	for i := range in {
-		in[i].Timeout = 0 // reading returns the time left instead
+		in[i].Timeout = 0 // a reading returns the remaining time instead
 		require.Equal(t, in[i], out[i])
 	}
 
@@ -107,7 +107,7 @@ func TestReadersTakeWhatWasAppended(t *testing.T) {
 	require.True(t, r.Done())
 }
 
-// Decoding any message of the kernel returns, perhaps with an error, and does not panic.
+// Decoding any message of the kernel may return an error, but does not panic.
 func FuzzDecode(f *testing.F) {
 	seed, _ := hex.DecodeString(elemBytes)
 	f.Add(seed)

@@ -22,8 +22,8 @@ func AppendLookup(b *rawnl.Batch, f *Family, table string, s *Set, l *ElemList) 
 	b.End(m)
 }
 
-// Writer receives the changes of a table one after the other. An [Encoder] writes them as messages
-// to the kernel, a [Text] as commands of nft. A plan writes itself to either, so its text cannot
+// Writer receives the changes of a table one after another. An [Encoder] writes them as messages to
+// the kernel, and a [Text] as commands of nft. A plan writes itself to either, so its text cannot
 // differ from its effect.
 type Writer interface {
 	AddTable()
@@ -89,14 +89,14 @@ func (e *Encoder) tableMessage(typ uint8, flags uint16, verb string) {
 	e.b.Text(AttrTableName, e.table)
 }
 
-// AddTable makes the table.
+// AddTable creates the table.
 func (e *Encoder) AddTable() { e.newTable(rawnl.FlagCreate|rawnl.FlagExcl, 0) }
 
-// AddOwnedTable makes a table that only this connection can change. The table vanishes when the
+// AddOwnedTable creates a table that only this connection can change. The table disappears when the
 // connection is closed. Linux before 5.12 does not support this and answers EINVAL or EOPNOTSUPP.
 func (e *Encoder) AddOwnedTable() { e.newTable(rawnl.FlagCreate|rawnl.FlagExcl, tableOwner) }
 
-// EnsureTable makes the table. An existing table stays as it is.
+// EnsureTable creates the table. An existing table stays as it is.
 func (e *Encoder) EnsureTable() { e.newTable(rawnl.FlagCreate, 0) }
 
 func (e *Encoder) newTable(flags uint16, tableFlags uint32) {
@@ -110,7 +110,7 @@ func (e *Encoder) DeleteTable() { e.tableMessage(MsgDelTable, 0, "delete") }
 // DeleteEmptyTable deletes the table if it is empty. Otherwise the error is EBUSY.
 func (e *Encoder) DeleteEmptyTable() { e.tableMessage(MsgDelTable, rawnl.FlagNonRec, "delete") }
 
-// AddSet makes a set.
+// AddSet creates a set.
 func (e *Encoder) AddSet(s *Set) {
 	e.message(MsgNewSet, rawnl.FlagCreate|rawnl.FlagExcl, "add", s.kind(), s.Name)
 	b := e.b
@@ -162,8 +162,8 @@ func (e *Encoder) DeleteSet(s *Set) {
 	e.b.Text(AttrSetName, s.Name)
 }
 
-// Elements adds elements to a set, or deletes elements, which must exist. It makes as many messages
-// as they need.
+// Elements adds elements to a set, or deletes elements, which must exist. It writes as many
+// messages as the elements need.
 func (e *Encoder) Elements(op Op, s *Set, l *ElemList) {
 	typ, flags := uint8(MsgDelSetElem), uint16(0)
 	if op == Add {
@@ -188,10 +188,10 @@ func (e *Encoder) FlushSet(s *Set) {
 	e.b.Text(AttrElemsSet, s.Name)
 }
 
-// AddChain makes a chain. An existing chain stays as it is.
+// AddChain creates a chain. An existing chain stays as it is.
 func (e *Encoder) AddChain(c *Chain) { e.chain(rawnl.FlagCreate, c) }
 
-// CreateChain makes a chain, which must not exist.
+// CreateChain creates a chain, which must not exist.
 func (e *Encoder) CreateChain(c *Chain) { e.chain(rawnl.FlagCreate|rawnl.FlagExcl, c) }
 
 func (e *Encoder) chain(flags uint16, c *Chain) {
@@ -217,8 +217,8 @@ func (e *Encoder) FlushChain(name string) {
 // DeleteChain deletes a chain, which must be empty.
 func (e *Encoder) DeleteChain(name string) { e.deleteChain(0, name) }
 
-// DeleteUnusedChain deletes a chain that has no rules and to which no rule leads. Otherwise the
-// error is EBUSY.
+// DeleteUnusedChain deletes a chain without rules to which no rule jumps or goes. If the chain is
+// in use, the error is EBUSY.
 func (e *Encoder) DeleteUnusedChain(name string) { e.deleteChain(rawnl.FlagNonRec, name) }
 
 func (e *Encoder) deleteChain(flags uint16, name string) {
@@ -232,7 +232,7 @@ func (e *Encoder) AddRule(chain string, r Rule) {
 	e.b.Attr(attrRuleUserData, binary.BigEndian.AppendUint64([]byte{udHash, 8}, r.Hash()))
 }
 
-// rule appends a rule without its hash. The anonymous sets that it looks up come first.
+// rule appends a rule without its hash. The anonymous sets of the rule come first.
 func (e *Encoder) rule(chain string, r Rule) {
 	id := e.anonymous
 	for i := range r {
@@ -256,7 +256,7 @@ func (e *Encoder) rule(chain string, r Rule) {
 }
 
 // anonymousSet appends a set that the next rule looks up. Its id must be unique in the transaction:
-// before Linux 6.0, the kernel searches the sets of all tables for it.
+// before Linux 6.0, the kernel searches the sets of all tables for the id.
 func (e *Encoder) anonymousSet(a *AnonymousSet) {
 	e.anonymous++
 	e.newAnonymous(a)

@@ -2,8 +2,8 @@ package nft
 
 import "github.com/kernlb/kernlb/internal/rawnl"
 
-// Place is the place of a rule in a chain. All but Last are relative to another rule, which its
-// handle names.
+// Place is the place of a rule in a chain. All places except Last are relative to another rule,
+// which is given by its handle.
 type Place uint8
 
 // The places of a rule.
@@ -15,8 +15,8 @@ const (
 )
 
 // BeginRule begins the message that puts a rule into a chain, for callers that encode expressions
-// of their own. The caller then appends the expressions with [AppendPayload] and its kin, and calls
-// EndRule.
+// themselves. The caller then appends the expressions with [AppendPayload] and related functions,
+// and calls EndRule.
 func (e *Encoder) BeginRule(chain string, at Place, handle uint64) {
 	switch at {
 	case Last:
@@ -38,7 +38,7 @@ func (e *Encoder) BeginRule(chain string, at Place, handle uint64) {
 }
 
 // EndRule ends the message of a rule. protocol is the protocol that the rule matches, or 0. The
-// kernel checks matches and targets of x_tables against it. comment may be empty.
+// kernel checks matches and targets of x_tables against this protocol. comment may be empty.
 func (e *Encoder) EndRule(protocol uint8, comment string) {
 	e.b.End(e.exprs)
 	if protocol != 0 {

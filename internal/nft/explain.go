@@ -14,7 +14,8 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// Release is a kernel's major and minor version. The zero Release means that it is not known.
+// Release is a kernel's major and minor version. The zero Release means that the version is
+// unknown.
 type Release struct{ Major, Minor int }
 
 // oldest is the oldest kernel that the backends are tested on.
@@ -46,10 +47,10 @@ func (r Release) compare(o Release) int {
 // String returns "5.10".
 func (r Release) String() string { return fmt.Sprintf("%d.%d", r.Major, r.Minor) }
 
-// Explain turns a kernel's refusal of the changes in b into an error that says what is missing: a
-// sentinel of package kernelerr, if the refusal shows that much. b is nil if the kernel refused to
-// open the backend. running is the kernel's release. Explain ignores the refusal of an object that
-// exists already, because it says nothing about the kernel's features.
+// Explain turns a kernel's refusal of the changes in b into an error that names the missing
+// feature, with a sentinel of package kernelerr if possible. b is nil if the kernel refused to open
+// the backend. running is the kernel's release. Explain ignores the refusal of an object that
+// exists already, because such a refusal says nothing about the kernel's features.
 func Explain(err error, b *rawnl.Batch, running Release) error {
 	err = rawnl.Except(err, syscall.EEXIST)
 	switch {
@@ -75,7 +76,7 @@ func Explain(err error, b *rawnl.Batch, running Release) error {
 }
 
 // Missing names the modules that the kernel lacked when it refused the batch b. It returns nil if
-// err names none.
+// err names no module.
 func Missing(err error, b *rawnl.Batch) error {
 	if l := modules(err, b); len(l) > 0 {
 		return fmt.Errorf("%w %s: %w", kernelerr.ErrMissingModule, strings.Join(l, ", "), err)
@@ -83,9 +84,9 @@ func Missing(err error, b *rawnl.Batch) error {
 	return nil
 }
 
-// lacking reports whether the kernel did not know something: a protocol, or the object of a
-// message. An error from entering a network namespace may have the same number, but says nothing
-// about the kernel's features.
+// lacking reports whether the kernel did not know a protocol or the object of a message. An error
+// from entering a network namespace may have the same number, but says nothing about the kernel's
+// features.
 func lacking(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.EPROTONOSUPPORT, syscall.EAFNOSUPPORT, syscall.ENOPROTOOPT,
@@ -125,7 +126,7 @@ func modules(err error, b *rawnl.Batch) []string {
 // module names the module that the kernel did not find when it refused a message with ENOENT at
 // offset. It returns "" if the kernel looked for something else, such as a chain that it had
 // refused before. The kernel requests modules by aliases such as "nft-chain-2-nat",
-// "nft-expr-2-fib" or "ipt_DNAT". The returned names are the names of their files.
+// "nft-expr-2-fib" or "ipt_DNAT". The returned names are file names of modules.
 func module(msg []byte, offset int) string {
 	const typeAt, familyAt, header = 4, 16, 20
 	if len(msg) < header {
@@ -155,11 +156,12 @@ func module(msg []byte, offset int) string {
 	return ""
 }
 
-// expression names the module of an expression. ext is the match or target of x_tables in it, if
-// any.
+// expression names the module of an expression. ext is the name of the expression's match or target
+// of x_tables, or empty.
 func expression(name, ext, ip string) string {
 	switch name {
-	// These are part of nf_tables. They fail if the set, chain or object that they name is missing.
+	// These are part of nf_tables. They fail if the set, chain or object that they refer to is
+	// missing.
 	case "", "immediate", "lookup", "dynset", "objref":
 		return ""
 	case "match", "target":

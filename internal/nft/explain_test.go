@@ -13,8 +13,8 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// transaction adds a base chain of type nat, and a rule with the expressions lookup and numgen; at
-// is where the latter begins in its message.
+// transaction adds a base chain of type nat, and a rule with the expressions lookup and numgen. at
+// is the offset of the numgen expression in its message.
 func transaction() (b *rawnl.Batch, at int) {
 	b = &rawnl.Batch{}
 	b.Message(rawnl.SubsysNFTables, MsgNewChain, 0, 2, 0, rawnl.Object{Verb: "add", Kind: "chain",
@@ -38,13 +38,13 @@ var (
 	_, at    = transaction()
 )
 
-// refused is the kernel's answer to a message, which points to an attribute of it.
+// refused is the kernel's refusal of a message, pointing to one of its attributes.
 func refused(index int, errno syscall.Errno, offset int) error {
 	return fmt.Errorf("check: %w", &rawnl.OpError{Op: "add", Object: "x", Index: index,
 		Errno: errno, Offset: offset})
 }
 
-// reasons are errors of the kernel, and what they are explained as.
+// reasons are errors of the kernel, with their explanations.
 var reasons = []struct {
 	name     string
 	err      error
@@ -89,7 +89,7 @@ func TestReasons(t *testing.T) {
 	for _, tt := range reasons {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			b, _ := transaction() // a batch is for one goroutine
+			b, _ := transaction() // each goroutine needs its own batch
 			err := Explain(tt.err, b, tt.running)
 			require.ErrorIs(t, err, tt.sentinel)
 			require.ErrorIs(t, err, tt.err)
@@ -153,7 +153,7 @@ func FuzzModule(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, msg []byte, offset int) { module(msg, offset) })
 }
 
-// What somebody deleted meanwhile is no missing module.
+// An object that another program has deleted is no missing module.
 func TestWhatIsGoneIsNoModule(t *testing.T) {
 	t.Parallel()
 	b := &rawnl.Batch{}

@@ -6,16 +6,17 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// The expressions of nf_tables. Each function appends one, as an element of NFTA_RULE_EXPRESSIONS.
-// There is no other encoder of expressions. It writes the fixed rules of the nftables and the ipvs
-// backend, and the rules of iptables. The latter are so many that no function may allocate.
+// The expressions of nf_tables. Each function appends one expression, as an element of
+// NFTA_RULE_EXPRESSIONS. All rules use this encoder: the fixed rules of the nftables and the ipvs
+// backend, and the rules of the iptables backend. The latter are so many that no function may
+// allocate.
 //
-// Tests decode them with github.com/google/nftables/expr. That package cannot encode them, for
-// three reasons. It compiles only on Linux (it needs golang.org/x/sys/unix.NFPROTO_IPV4 and
-// others), but plans are printed and tested on other systems, too. It allocates some twenty times
-// for each expression. Its Ct sends no direction with NFT_CT_SRC_IP and NFT_CT_DST_IP. With ports
-// it sends a direction of four bytes, although the kernel reads only the first byte. An expression
-// of ours cannot replace its Ct because the methods of expr.Any are not exported.
+// Tests decode the expressions with github.com/google/nftables/expr. That package cannot encode
+// them, for three reasons. It compiles only on Linux (it needs golang.org/x/sys/unix.NFPROTO_IPV4
+// and similar constants), but plans are printed and tested on other systems, too. It allocates some
+// twenty times for each expression. Its Ct sends no direction with NFT_CT_SRC_IP and NFT_CT_DST_IP.
+// With ports it sends a direction of four bytes, although the kernel reads only the first byte. We
+// cannot replace its Ct by our own expression, because the methods of expr.Any are not exported.
 
 // beginExpr begins an expression. The caller appends its attributes and calls endExpr.
 func beginExpr(b *rawnl.Batch, name string) (elem, data rawnl.Mark) {
@@ -46,7 +47,7 @@ func appendValue(b *rawnl.Batch, typ uint16, v []byte) {
 	b.End(m)
 }
 
-// appendVerdict appends attribute typ with a verdict. chain is empty if the verdict names none.
+// appendVerdict appends attribute typ with a verdict. chain is empty except for jump and goto.
 func appendVerdict(b *rawnl.Batch, typ uint16, code int32, chain string) {
 	m := b.Nest(typ)
 	v := b.Nest(DataVerdict)
@@ -58,8 +59,8 @@ func appendVerdict(b *rawnl.Batch, typ uint16, code int32, chain string) {
 	b.End(m)
 }
 
-// register returns the register that holds byte offset of a concatenation that begins in Reg1. Like
-// nft, it returns the long register if one begins there.
+// register returns the register for byte offset of a concatenation that begins in Reg1. Like nft,
+// it returns the long register if one begins at the offset.
 func register(offset int) uint32 {
 	if offset%16 == 0 {
 		return Reg1 + uint32(offset)/16
@@ -167,8 +168,8 @@ func appendCounterAs(b *rawnl.Batch, typ uint16) {
 	endExpr(b, elem, data)
 }
 
-// AppendVerdict ends the rule with a verdict, such as VerdictDrop. chain is empty if the verdict
-// names none.
+// AppendVerdict ends the rule with a verdict, such as VerdictDrop. chain is empty except for jump
+// and goto.
 func AppendVerdict(b *rawnl.Batch, code int32, chain string) {
 	elem, data := beginExpr(b, "immediate")
 	b.U32(AttrImmediateDReg, RegVerdict)
@@ -207,8 +208,9 @@ func appendLookup(b *rawnl.Batch, set string, inverted bool) {
 	endExpr(b, elem, data)
 }
 
-// appendLookupMap puts the data that the map has for the key in a register into a register. Data in
-// RegVerdict are a verdict, which is executed. Without an entry, the rule does not match.
+// appendLookupMap looks up the key in the register from, and stores the data of the map in the
+// register to. Data in RegVerdict are a verdict, which the kernel executes. Without an entry, the
+// rule does not match.
 func appendLookupMap(b *rawnl.Batch, name string, from, to uint32) {
 	elem, data := beginExpr(b, "lookup")
 	b.U32(attrLookupSReg, from)
@@ -217,7 +219,7 @@ func appendLookupMap(b *rawnl.Batch, name string, from, to uint32) {
 	endExpr(b, elem, data)
 }
 
-// appendLookupAnonymous looks up an anonymous set of the same transaction. A map gives the verdict.
+// appendLookupAnonymous looks up an anonymous set of the same transaction. A map returns a verdict.
 func appendLookupAnonymous(b *rawnl.Batch, a *AnonymousSet, id uint32) {
 	elem, data := beginExpr(b, "lookup")
 	b.U32(attrLookupSReg, Reg1)
@@ -229,17 +231,17 @@ func appendLookupAnonymous(b *rawnl.Batch, a *AnonymousSet, id uint32) {
 	endExpr(b, elem, data)
 }
 
-// hashed is the offset of the registers that hold the input of a hash: nft leaves room for the hash
-// in front.
+// hashed is the offset of the registers with the input of a hash: like nft, it leaves room for the
+// hash before the input.
 const hashed = 16
 
-// appendJHash hashes length bytes that are loaded at an offset into a number below mod.
+// appendJHash hashes length bytes of the registers at an offset into a number below mod.
 func appendJHash(b *rawnl.Batch, reg uint32, from int, length, mod, seed uint32) {
 	appendNumbers(b, "hash", attrHashSReg, register(from), attrHashDReg, reg, attrHashLen, length,
 		attrHashModulus, mod, attrHashSeed, seed, attrHashOffset, 0, attrHashType, hashJenkins)
 }
 
-// appendNumgen makes a number below mod. typ says how.
+// appendNumgen generates a number below mod, by counting or at random.
 func appendNumgen(b *rawnl.Batch, reg, mod, typ uint32) {
 	appendNumbers(b, "numgen", attrNumgenDReg, reg, attrNumgenModulus, mod, attrNumgenType, typ,
 		attrNumgenOffset, 0)
@@ -251,8 +253,8 @@ func appendFIB(b *rawnl.Batch, flags, result uint32) {
 }
 
 // appendUpdate puts the data into the map under the key in Reg1. If the key exists, it renews the
-// timeout and keeps the data. A set has no data: dataReg is 0. each appends an expression of the
-// element, such as a counter.
+// timeout and keeps the data. For a set, dataReg is 0, because a set has no data. each appends an
+// expression of the element, such as a counter.
 func appendUpdate(b *rawnl.Batch, name string, dataReg uint32, timeout time.Duration,
 	each func(*rawnl.Batch)) {
 	elem, data := beginExpr(b, "dynset")

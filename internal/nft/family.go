@@ -6,7 +6,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Family holds the differences between the tables of a backend, "ip" and "ip6".
+// Family contains the differences between the tables of the families ip and ip6.
 type Family struct {
 	Name     string // in nft's language
 	Model    servicemodel.Family
@@ -21,7 +21,7 @@ type Family struct {
 	// Saddr and Daddr select the addresses of the packet. CTSaddr and CTDaddr select the addresses
 	// of its flow's original direction.
 	Saddr, Daddr, CTSaddr, CTDaddr Selector
-	// CTReplySaddr selects the address that answers.
+	// CTReplySaddr selects the source address of the flow's reply direction.
 	CTReplySaddr Selector
 
 	icmp            string // in nft's language

@@ -66,7 +66,7 @@ func verdict(kind expr.VerdictKind, chain string) *expr.Verdict {
 }
 
 // vocabulary has each match and statement, its text, and its expressions in google/nftables. nil
-// stands for a key of the flow's original direction, see TestDirectionsOfFlows.
+// stands for a key of the flow's original direction: see TestDirectionsOfFlows.
 var vocabulary = []struct {
 	f     *Family
 	rule  Rule
@@ -186,8 +186,8 @@ var vocabulary = []struct {
 			SetName: "affinity", Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: 90 * time.Second}}},
 }
 
-// google/nftables reads our messages as the same rules, and sends the same messages for them. It
-// may send more attributes, with zeros.
+// google/nftables reads our messages as the same rules, and sends the same messages for these
+// rules. It may send additional attributes, with zeros.
 func TestVocabularyIsWhatItsTextSays(t *testing.T) {
 	t.Parallel()
 	for _, tc := range vocabulary {
@@ -239,8 +239,8 @@ func attributesByType(t *testing.T, data []byte) map[uint16][]byte {
 	return m
 }
 
-// Keys of the flow's original direction have a direction of one byte. google/nftables neither reads
-// nor writes it.
+// Keys of the flow's original direction have a direction of one byte, which google/nftables neither
+// reads nor writes.
 func TestDirectionsOfFlows(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -287,8 +287,8 @@ func TestExpressionsOfIptables(t *testing.T) {
 	}
 }
 
-// A rule with another text, expression or set has another hash. A rule at another place has the
-// same.
+// A rule with a different text, expression or set has a different hash. The same rule at a
+// different place has the same hash.
 func TestHashesCoverTextAndExpressions(t *testing.T) {
 	t.Parallel()
 	seen := map[uint64]string{}

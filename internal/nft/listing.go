@@ -12,8 +12,8 @@ import (
 )
 
 // ListRule writes the expressions of any rule for people: common expressions as nft writes them,
-// others by their names. Extensions of x_tables are written as "-m name" and "-j NAME". nft cannot
-// load the result. family is the family of the rule's table.
+// and other expressions by their names. Extensions of x_tables are written as "-m name" and "-j
+// NAME". nft cannot load the result. family is the family of the rule's table.
 func ListRule(family uint8, exprs []byte) string {
 	l := listing{family: family}
 	for _, f := range Families {
@@ -48,11 +48,11 @@ type header struct {
 	family   *Family // of the network
 	protocol servicemodel.Protocol
 	// asked is the index in out of the match of the protocol, plus one. A field of the header makes
-	// this match superfluous, because its name tells the protocol, too.
+	// this match superfluous, because the field's name contains the protocol.
 	asked int
 }
 
-// implied drops the match of the protocol, because a field of the header follows.
+// implied removes the match of the protocol, because a field of the header follows.
 func (l *listing) implied(h *header) {
 	if h.asked > 0 {
 		l.out[h.asked-1] = ""
@@ -64,7 +64,7 @@ func (l *listing) say(format string, args ...any) {
 	l.out = append(l.out, fmt.Sprintf(format, args...))
 }
 
-// load puts a value into a register, in the place of the one that it held.
+// load puts a value into a register, and replaces its old value.
 func (l *listing) load(reg uint32, o operand) {
 	o.at = offsetOf(reg)
 	l.drop(o.at)
@@ -75,7 +75,7 @@ func (l *listing) drop(at int) {
 	l.loaded = slices.DeleteFunc(l.loaded, func(o operand) bool { return o.at == at })
 }
 
-// take returns the values in the registers from reg on, and forgets all loaded values.
+// take returns the values in the registers from reg on, and removes all loaded values.
 func (l *listing) take(reg uint32) operand {
 	var first operand
 	for _, o := range l.loaded {
@@ -123,7 +123,7 @@ func fieldsOf(attrs []byte) fields {
 	return f
 }
 
-// named has the expressions without fields that nft writes otherwise than by their names.
+// named contains the expressions without fields that nft writes with a different name.
 var named = map[string]string{"masq": "masquerade", "redir": "redirect",
 	"flow_offload": "flow add"}
 
@@ -196,7 +196,7 @@ func (l *listing) statement(name string, f fields) {
 	}
 }
 
-// nat writes a translation. In tables of both families, nft also writes the family.
+// nat writes a translation. In tables of the family inet, nft also writes the family.
 func (l *listing) nat(f fields) {
 	kind, to := "snat", "to "
 	if f.u32(attrNATType) == natDNAT {
@@ -253,8 +253,8 @@ func (l *listing) limit(f fields) {
 	}
 }
 
-// bitwise changes a loaded value. If it is an and, the mask is kept for the comparison that
-// follows.
+// bitwise changes a loaded value. If the operation is an and, the mask is kept for the next
+// comparison.
 func (l *listing) bitwise(f fields) {
 	o := l.take(f.u32(AttrBitwiseSReg))
 	mask, xor := f.value(AttrBitwiseMask), f.value(AttrBitwiseXor)
@@ -322,7 +322,7 @@ func (l *listing) cmp(f fields) {
 	l.asked(&o, op, v)
 }
 
-// asked notes the header whose protocol a comparison has matched.
+// asked records the header whose protocol a comparison has matched.
 func (l *listing) asked(o *operand, op uint32, v []byte) {
 	if o.asks == nil || o.mask != nil || op != CmpEq || len(v) != 1 {
 		return
@@ -400,9 +400,10 @@ func (l *listing) extension(kind string, f fields) {
 	}
 }
 
-// stateMatch writes xt_conntrack: as nft would if it matches the state of the connection alone. The
-// sixteen addresses and eleven numbers before are for other matches (struct xt_conntrack_mtinfo3,
-// include/uapi/linux/netfilter/xt_conntrack.h). nft has the same bits for the first four states.
+// stateMatch writes xt_conntrack. It writes a match of only the state of the connection as nft
+// does. The sixteen addresses and eleven numbers before the state are for other matches (struct
+// xt_conntrack_mtinfo3, include/uapi/linux/netfilter/xt_conntrack.h). nft has the same bits for the
+// first four states.
 func stateMatch(revision uint32, info []byte) string {
 	const flags, inverted, states, onlyState, common = 146, 148, 150, 1, 0xf
 	if revision != 3 || len(info) < states+2 ||
@@ -422,7 +423,7 @@ func stateMatch(revision uint32, info []byte) string {
 	return "ct state " + strings.Join(l, ",")
 }
 
-// portMatch writes an extension: as nft would if it matches one destination port. The information
+// portMatch writes an extension. It writes a match of one destination port as nft does. The struct
 // begins with the first and the last source port, and then the first and the last destination port
 // (xt_tcpudp.h). xt_sctp.h has the destination first.
 func portMatch(name string, info []byte) string {

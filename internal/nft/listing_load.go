@@ -6,7 +6,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// This file has the expressions that load a field of the packet, of its metadata or of its flow.
+// The expressions in this file load a field of the packet, of its metadata or of its flow.
 
 // payload loads or sets a field of a header, or a part of one.
 func (l *listing) payload(f fields) {
@@ -73,7 +73,7 @@ func (l *listing) transportField(offset, n uint32) (operand, bool) {
 }
 
 // networkField is a field of the network header. In a table of the family inet, the rule first
-// matches the family. If it does not, the length of a whole address tells the family.
+// matches the family. Without such a match, the length of a whole address shows the family.
 func (l *listing) networkField(offset, n uint32) (operand, bool) {
 	f := l.network.family
 	for _, fam := range Families {

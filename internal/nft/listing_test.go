@@ -10,7 +10,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// listed encodes a rule, and lists it.
+// listed encodes a rule, and returns its listing.
 func listed(t testing.TB, f *Family, r Rule) string {
 	t.Helper()
 	var b rawnl.Batch
@@ -66,7 +66,7 @@ func TestRulesAreListed(t *testing.T) {
 	}
 }
 
-// Listing any bytes does not fail.
+// Listing arbitrary bytes does not fail.
 func FuzzListRule(f *testing.F) {
 	var b rawnl.Batch
 	NewEncoder(&b, IPv4, "lb").rule("chain", Join(CTStateNew, IPv4.Frontend(false).In("services"),

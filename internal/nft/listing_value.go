@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// valueKind says how a value is written.
+// valueKind selects the text form of a value.
 type valueKind uint8
 
 const (
@@ -43,7 +43,7 @@ type operand struct {
 	second string
 	kind   valueKind
 	full   int    // the length of the address, if only its beginning was loaded
-	mask   []byte // the mask that was applied to it
+	mask   []byte // the mask that was applied to the value
 	raw    []byte // an immediate value
 	asks   *header
 }
@@ -125,7 +125,7 @@ func (o *operand) number(n uint32) string {
 	case valueMark:
 		return fmt.Sprintf("0x%08x", n)
 	case valueInterface:
-		// lo has this index in every network namespace; the rule does not tell other names
+		// lo has this index in every network namespace; the names of other indices are unknown
 		if n == 1 {
 			return `"lo"`
 		}
@@ -146,7 +146,7 @@ func (o *operand) number(n uint32) string {
 	return strconv.FormatUint(uint64(n), 10)
 }
 
-// prefixLen returns how many bits a mask has, and whether they are its first ones.
+// prefixLen returns the number of bits in a mask, and whether they are its first bits.
 func prefixLen(mask []byte) (ones int, prefix bool) {
 	prefix = true
 	for i, b := range mask {

@@ -8,8 +8,8 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// Query asks the kernel for the objects of one table. The tables of other programs neither cost
-// time nor interrupt it.
+// Query asks the kernel for the objects of one table. The tables of other programs neither slow it
+// down nor interrupt it.
 type Query struct {
 	Conn   *rawnl.Conn
 	Family *Family
@@ -51,7 +51,7 @@ func (q Query) Sets(ctx context.Context, fn func(SetInfo)) error {
 	})
 }
 
-// Count asks how many elements a set has; -1 if the kernel does not say.
+// Count returns the number of elements of a set, or -1 if the kernel does not report it.
 func (q Query) Count(ctx context.Context, set string) (int, error) {
 	var req rawnl.Batch
 	q.add(&req, MsgGetSet, "set", set)
@@ -64,7 +64,7 @@ func (q Query) Count(ctx context.Context, set string) (int, error) {
 	return s.Count, err
 }
 
-// Comments returns the comments of the elements of a set; none if the set does not exist.
+// Comments returns the comments of the elements of a set. A missing set has no comments.
 func (q Query) Comments(ctx context.Context, set string) (l []string, err error) {
 	err = q.Elements(ctx, set, func(e Elem) error {
 		l = append(l, CommentOf(e.UserData))
@@ -82,8 +82,8 @@ func AppendGetChains(b *rawnl.Batch, f *Family) {
 		Kind: "chains of family", Name: f.Name})
 }
 
-// Chains calls fn with each of the named chains that exists. The kernel can only list the chains of
-// all tables.
+// Chains calls fn with each of the named chains that exists. It asks for each name, because the
+// kernel cannot list the chains of only one table.
 func (q Query) Chains(ctx context.Context, names []string, fn func(ChainInfo)) error {
 	var req rawnl.Batch
 	for _, name := range names {
@@ -91,7 +91,7 @@ func (q Query) Chains(ctx context.Context, names []string, fn func(ChainInfo)) e
 		req.Text(AttrChainName, name)
 	}
 
-	// an answer that cannot be decoded is no refusal, and must not be mistaken for one
+	// an answer that cannot be decoded must not be mistaken for a refusal
 	var garbled error
 	_, err := q.Conn.SendAll(ctx, &req, func(_ int, m rawnl.Message) error {
 		var c ChainInfo

@@ -9,21 +9,21 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Rule is a rule, or a part of one: matches and statements. The empty rule does nothing.
+// Rule is a rule or a part of a rule: matches and statements. The empty rule does nothing.
 type Rule []statement
 
 // statement is a match or a statement: its text in nft's language, and the kernel's expressions.
 type statement struct {
 	text  string
 	exprs func(b *rawnl.Batch) // appends its expressions
-	set   *AnonymousSet        // the set that they look up, if any
+	set   *AnonymousSet        // the set that the expressions look up, if any
 }
 
 func rule(text string, exprs func(b *rawnl.Batch)) Rule {
 	return Rule{{text: text, exprs: exprs}}
 }
 
-// Join makes one rule of several parts.
+// Join builds one rule from several parts.
 func Join(parts ...Rule) Rule { return slices.Concat(parts...) }
 
 // Text returns the rule as nft writes it.
@@ -35,8 +35,8 @@ func (r Rule) Text() string {
 	return strings.Join(l, " ")
 }
 
-// Hash identifies a rule by its text and the messages that make it. The hash is kept in the rule's
-// user data. So a reading can compare a rule with the wanted one without decoding expressions.
+// Hash identifies a rule by its text and its messages. The hash is stored in the rule's user data.
+// So a reading can compare a rule with the wanted one without decoding expressions.
 func (r Rule) Hash() uint64 { return r.hash(&rawnl.Batch{}) }
 
 // hash is Hash with a batch for the messages.
@@ -61,7 +61,7 @@ type AnonymousSet struct {
 
 func (a *AnonymousSet) isMap() bool { return a.Verdicts != nil }
 
-// name is the name with which the set is made. The kernel replaces %d by a number.
+// name is the name of the set in messages. The kernel replaces %d by a number.
 func (a *AnonymousSet) name() string {
 	if a.isMap() {
 		return "__map%d"
@@ -69,7 +69,7 @@ func (a *AnonymousSet) name() string {
 	return "__set%d"
 }
 
-// Program holds the rules of a table: its chains, with their rules.
+// Program contains the chains of a table, with their rules.
 type Program []*ProgramChain
 
 // ProgramChain is a chain with its rules.
@@ -78,7 +78,7 @@ type ProgramChain struct {
 	Rules []Rule
 }
 
-// Add appends a rule, made of its parts.
+// Add appends a rule, built from its parts.
 func (c *ProgramChain) Add(parts ...Rule) { c.Rules = append(c.Rules, Join(parts...)) }
 
 // Hashes returns the hashes of the rules, in their order.
@@ -91,7 +91,7 @@ func (c *ProgramChain) Hashes() []uint64 {
 	return l
 }
 
-// Chain appends a chain that other chains lead to.
+// Chain appends a chain to which other chains jump or go.
 func (p *Program) Chain(name string) *ProgramChain { return p.add(Chain{Name: name}) }
 
 // Filter appends a base chain of type filter.
@@ -121,7 +121,7 @@ func (p Program) Has(name string) bool {
 	return slices.ContainsFunc(p, func(c *ProgramChain) bool { return c.Name == name })
 }
 
-// Base returns the base chains, where packets come in, and the others.
+// Base returns the base chains, where packets enter, and the other chains.
 func (p Program) Base() (others, base Program) {
 	for _, c := range p {
 		if c.Type == "" {
@@ -134,7 +134,7 @@ func (p Program) Base() (others, base Program) {
 	return others, base
 }
 
-// Write adds all chains, and then the rules, because rules lead to chains.
+// Write adds all chains, and then the rules, because rules refer to chains.
 func (p Program) Write(w Writer) {
 	p.WriteChains(w)
 	p.WriteRules(w)

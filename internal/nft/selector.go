@@ -54,7 +54,7 @@ func NumgenRandom(mod int) Selector {
 		func(b *rawnl.Batch, reg uint32) { appendNumgen(b, reg, uint32(mod), numgenRandom) }}
 }
 
-// NumgenInc counts the packets that come to the rule, modulo mod.
+// NumgenInc counts the packets that reach the rule, modulo mod.
 func NumgenInc(mod int) Selector {
 	return Selector{fmt.Sprintf("numgen inc mod %d", mod), 4,
 		func(b *rawnl.Batch, reg uint32) { appendNumgen(b, reg, uint32(mod), numgenInc) }}
@@ -101,8 +101,8 @@ func (c Concat) text() string {
 	return strings.Join(l, " . ")
 }
 
-// load loads the selectors one after the other, each at a multiple of four bytes from the offset
-// on, and returns the offset after them.
+// load loads the selectors one after another, each at a multiple of four bytes, starting at offset.
+// It returns the offset after them.
 func (c Concat) load(b *rawnl.Batch, offset int) int {
 	for i := range c {
 		c[i].load(b, register(offset))
@@ -175,8 +175,8 @@ func address(text string, offset uint32, length int) Selector {
 	}}
 }
 
-// Prefix selects the leading bits of a selected address, or the whole address if bits is 0. nft
-// reads back a concatenation only if they are its first part.
+// Prefix selects the leading bits of a selected address, or the whole address if bits is 0. nft can
+// list the result only as the first part of a concatenation.
 func (f *Family) Prefix(address Selector, bits uint8) Selector {
 	if bits == 0 {
 		return address
@@ -219,7 +219,7 @@ func (f *Family) within(text string, offset, op uint32, p netip.Prefix) Rule {
 }
 
 // AppendPrefix compares an address in the network header with a prefix. If the prefix ends at a
-// byte, it loads only these bytes, as nft and iptables do.
+// byte, it loads only the bytes of the prefix, as nft and iptables do.
 func AppendPrefix(b *rawnl.Batch, offset, op uint32, p netip.Prefix) {
 	p = p.Masked()
 	addr := p.Addr().As16()
@@ -236,8 +236,8 @@ func AppendPrefix(b *rawnl.Batch, offset, op uint32, p netip.Prefix) {
 	AppendCmp(b, op, bytes)
 }
 
-// NotFromPods matches packets that do not come from pods of this node. If pods cannot be told, it
-// matches all packets.
+// NotFromPods matches packets that do not come from pods of this node. If pods cannot be
+// recognized, it matches all packets.
 func (f *Family) NotFromPods(d servicemodel.PodDetector) Rule {
 	var r Rule
 	for _, p := range f.Own(d.CIDRs) {

@@ -1,6 +1,6 @@
 package nft
 
-// Field is one field of a set's key or data. In a concatenation, each uses a multiple of four
+// Field is one field of a set's key or data. In a concatenation, each field uses a multiple of four
 // bytes.
 type Field uint8
 
@@ -15,7 +15,7 @@ const (
 	FieldSlot
 	// FieldMark is a number, in the byte order of the machine.
 	FieldMark
-	// FieldVerdict is the data of a map that leads to chains: see [Elem.Goto].
+	// FieldVerdict is the data of a map of verdicts: see [Elem.Goto].
 	FieldVerdict
 )
 
@@ -51,7 +51,7 @@ type Set struct {
 	Key     []Field
 	Data    []Field // of a map
 	Flags   uint32  // SetInterval and so on
-	Size    uint32  // how many elements it can have; 0 lets it grow
+	Size    uint32  // the maximum number of elements; 0 lets the set grow
 	Typeof  bool    // the key ends with a slot, which only a typeof can declare
 }
 
@@ -66,15 +66,15 @@ func (s *Set) kind() string {
 // LeadsToChains reports whether the elements of a map name chains.
 func (s *Set) LeadsToChains() bool { return len(s.Data) == 1 && s.Data[0] == FieldVerdict }
 
-// SetSpec is the part of the kernel's description of a set that identifies its kind. Other flags
-// differ between kernel versions.
+// SetSpec contains the attributes of a set that identify its kind. Other attributes differ between
+// kernel versions.
 type SetSpec struct {
 	Flags, KeyType, KeyLen, DataType, DataLen uint32
 }
 
 const specFlags = SetInterval | SetMap | SetTimeout
 
-// Spec returns the description that the kernel should give of the set.
+// Spec returns the expected attributes of the set.
 func (s *Set) Spec() SetSpec {
 	r := SetSpec{Flags: s.Flags & specFlags, KeyType: concatType(s.Key), KeyLen: concatLen(s.Key)}
 	if s.Data != nil {

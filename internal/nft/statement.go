@@ -9,8 +9,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The matches and statements of rules. Each is a rule by itself, or a part of one. Only here do its
-// text and its expressions stand, side by side.
+// The matches and statements of rules. Each is a rule, or a part of a rule. Their text and their
+// expressions are defined here only, side by side.
 
 // Matches of the flow.
 var (
@@ -62,7 +62,7 @@ var (
 	FIBSaddrNotLocal = fibLocal("saddr type != local", fibSaddr, CmpNeq)
 	FIBDaddrLocal    = fibLocal("daddr type local", fibDaddr, CmpEq)
 	FIBDaddrNotLocal = fibLocal("daddr type != local", fibDaddr, CmpNeq)
-	// FIBDaddrByIIF matches if the packet leaves by the interface through which it came in.
+	// FIBDaddrByIIF matches if the packet leaves by the interface through which it arrived.
 	FIBDaddrByIIF = rule("fib daddr . iif oif exists", func(b *rawnl.Batch) {
 		appendFIB(b, fibDaddr|fibIIF|fibPresent, fibInterface)
 		AppendCmp(b, CmpEq, Native32(1)) // as nft does
@@ -70,7 +70,7 @@ var (
 	L4ProtoTCP = L4Proto.IsProtocol(servicemodel.TCP)
 )
 
-// fibLocal matches if an address of the packet is one of this machine or, with CmpNeq, if it is
+// fibLocal matches if an address of the packet is local to this machine or, with CmpNeq, if it is
 // not.
 func fibLocal(text string, which, op uint32) Rule {
 	return rule("fib "+text, func(b *rawnl.Batch) {
@@ -79,8 +79,8 @@ func fibLocal(text string, which, op uint32) Rule {
 	})
 }
 
-// IIFNameNot matches if the packet came in through another interface. A name that ends with "*"
-// stands for all interfaces that begin with it.
+// IIFNameNot matches if the packet arrived through a different interface. A name that ends with "*"
+// stands for all interfaces with that prefix.
 func IIFNameNot(name string) Rule {
 	return rule(fmt.Sprintf("iifname != %q", name), func(b *rawnl.Batch) {
 		AppendMeta(b, Reg1, MetaIIFName)
@@ -107,22 +107,22 @@ func MarkOr(bits uint32) Rule {
 	return setMark(fmt.Sprintf("meta mark | 0x%08x", bits), ^bits, bits)
 }
 
-// MarkXor changes bits of the mark.
+// MarkXor flips bits of the mark.
 func MarkXor(bits uint32) Rule {
 	return setMark(fmt.Sprintf("meta mark ^ 0x%08x", bits), ^uint32(0), bits)
 }
 
-// MarkAnd keeps some bits of the mark and clears the others.
+// MarkAnd keeps some bits of the mark and clears all other bits.
 func MarkAnd(keep uint32) Rule {
 	return setMark(fmt.Sprintf("meta mark & 0x%08x", keep), keep, 0)
 }
 
-// MarkAndOr keeps some bits of the mark and sets others.
+// MarkAndOr keeps some bits of the mark, clears all other bits, and then sets bits.
 func MarkAndOr(keep, set uint32) Rule {
 	return setMark(fmt.Sprintf("meta mark & 0x%08x | 0x%08x", keep, set), keep, set)
 }
 
-// setMark makes the mark (mark & mask) ^ xor.
+// setMark sets the mark to (mark & mask) ^ xor.
 func setMark(text string, mask, xor uint32) Rule {
 	return rule("meta mark set "+text, func(b *rawnl.Batch) {
 		AppendMeta(b, Reg1, MetaMark)
@@ -148,7 +148,7 @@ func (f *Family) DNAT(to Mapped) Rule {
 	})
 }
 
-// DNATAddr translates the destination address to that in a map. The port stays.
+// DNATAddr translates the destination address to the address in a map. The port stays.
 func (f *Family) DNATAddr(to Mapped) Rule {
 	return rule("dnat "+f.Name+" to "+to.text(), func(b *rawnl.Batch) {
 		to.load(b)
@@ -157,8 +157,8 @@ func (f *Family) DNATAddr(to Mapped) Rule {
 	})
 }
 
-// DNATAddrPort translates the destination to the address in one map and the port in another one.
-// nft has each in a register of 16 bytes.
+// DNATAddrPort translates the destination to the address in one map and the port in another map.
+// Like nft, it loads each of them into a register of 16 bytes.
 func (f *Family) DNATAddrPort(addr, port Mapped) Rule {
 	const after = 16
 	return rule("dnat "+f.Name+" to "+addr.text()+" : "+port.text(), func(b *rawnl.Batch) {
@@ -169,7 +169,7 @@ func (f *Family) DNATAddrPort(addr, port Mapped) Rule {
 	})
 }
 
-// SNATAddr translates the source address to that in a map, and the port to any that is free.
+// SNATAddr translates the source address to the address in a map, and the port to any free port.
 func (f *Family) SNATAddr(to Mapped) Rule {
 	return rule("snat "+f.Name+" to "+to.text()+" fully-random", func(b *rawnl.Batch) {
 		to.load(b)
@@ -191,13 +191,14 @@ func (f *Family) setAddr(name string, offset uint32, to Mapped) Rule {
 	})
 }
 
-// ReplyDaddr makes the destination address of the packet the one that answers.
+// ReplyDaddr sets the destination address of the packet to the source address of the flow's reply
+// direction.
 func (f *Family) ReplyDaddr() Rule { return f.resetAddr("daddr", f.DaddrOffset, f.CTReplySaddr) }
 
-// ResetSaddr makes the source address of the packet what it was when its flow began.
+// ResetSaddr restores the source address of the packet from the flow's original direction.
 func (f *Family) ResetSaddr() Rule { return f.resetAddr("saddr", f.SaddrOffset, f.CTSaddr) }
 
-// ResetDaddr makes the destination address of the packet what it was when its flow began.
+// ResetDaddr restores the destination address of the packet from the flow's original direction.
 func (f *Family) ResetDaddr() Rule { return f.resetAddr("daddr", f.DaddrOffset, f.CTDaddr) }
 
 func (f *Family) resetAddr(name string, offset uint32, to Selector) Rule {
@@ -207,12 +208,12 @@ func (f *Family) resetAddr(name string, offset uint32, to Selector) Rule {
 	})
 }
 
-// ReplyDPort makes the destination port of the packet the one that answers. It leaves the checksum
-// alone, which is right again then: see [OriginalDPort].
+// ReplyDPort sets the destination port of the packet to the source port of the flow's reply
+// direction. It does not change the checksum, which is right again then: see [OriginalDPort].
 var ReplyDPort = setDPort(CTReplySPort)
 
-// OriginalDPort makes the destination port of the packet what it was when its flow began, and
-// leaves the checksum alone. So the same chains must do [ReplyDPort].
+// OriginalDPort restores the destination port of the packet from the flow's original direction, and
+// does not change the checksum. So the same chains must contain [ReplyDPort].
 var OriginalDPort = setDPort(CTOriginalDPort)
 
 func setDPort(to Selector) Rule {
@@ -297,7 +298,7 @@ func JHashVMap(s Selector, seed uint32, verdicts []Verdict) Rule {
 }
 
 // Update puts data into a map under a key, with a timeout of whole seconds. If the key exists, its
-// data stay and its timeout begins again. If the map is full, the rule does not match.
+// data stay and its timeout starts over. If the map is full, the rule does not match.
 func Update(name string, key Concat, timeout time.Duration, data Concat) Rule {
 	text := fmt.Sprintf("update @%s { %s timeout %s : %s }", name, key.text(), duration(timeout),
 		data.text())
@@ -312,7 +313,7 @@ func Update(name string, key Concat, timeout time.Duration, data Concat) Rule {
 }
 
 // Remember puts a key into a set, with a timeout of whole seconds. If the key exists, its timeout
-// begins again. If the set is full, the rule does not match.
+// starts over. If the set is full, the rule does not match.
 func Remember(name string, key Concat, timeout time.Duration) Rule {
 	text := fmt.Sprintf("update @%s { %s timeout %s }", name, key.text(), duration(timeout))
 	return rule(text, func(b *rawnl.Batch) {
@@ -321,9 +322,9 @@ func Remember(name string, key Concat, timeout time.Duration) Rule {
 	})
 }
 
-// Count counts packets and bytes of a key in a set. An element lives for the timeout, in whole
-// seconds, after the last packet. If the set is full, further keys are not counted, and the rule
-// does not match.
+// Count counts packets and bytes of a key in a set. An element expires after the timeout, in whole
+// seconds, without a packet. If the set is full, further keys are not counted, and the rule does
+// not match.
 func Count(name string, key Concat, timeout time.Duration) Rule {
 	text := fmt.Sprintf("update @%s { %s timeout %s counter }", name, key.text(),
 		duration(timeout))

@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// TraceType says what an event of a trace is about (enum nft_trace_types).
+// TraceType is the subject of a trace event (enum nft_trace_types).
 type TraceType uint32
 
 // The types of events.
@@ -21,7 +21,7 @@ const (
 // TraceInfo is one event of a traced packet in a message of the kernel (NFT_MSG_TRACE). The slices
 // point into the message.
 type TraceInfo struct {
-	ID      uint32 // of the packet; behind the loopback interface the packet has another ID
+	ID      uint32 // of the packet; after the loopback interface the packet has another ID
 	Type    TraceType
 	Table   string
 	Chain   string
@@ -29,11 +29,11 @@ type TraceInfo struct {
 	Verdict int32  // such as VerdictDrop
 	ToChain string // of VerdictJump and VerdictGoto
 	Policy  int32  // of TracePolicy
-	// Network and Transport are the headers, or their first bytes. Only the first event of each
-	// base chain has them.
+	// Network and Transport are the first bytes of the headers. Only the first event of each base
+	// chain has them.
 	Network, Transport []byte
 	In, Out            uint32 // indices of interfaces
-	NFProto            uint8  // of the packet; a table of the family inet does not tell it
+	NFProto            uint8  // of the packet, because a table of the family inet does not show it
 	Mark               uint32
 }
 
@@ -131,7 +131,7 @@ func (s Selector) IsName(name string) Rule {
 
 // The parts of a trace.
 var (
-	// TCPBegins matches the segment that begins a connection.
+	// TCPBegins matches the first segment of a connection.
 	TCPBegins = rule("tcp flags & (fin | syn | rst | ack) == syn", func(b *rawnl.Batch) {
 		AppendPayload(b, Reg1, TransportHeader, tcpFlagsOffset, 1)
 		AppendBitwise(b, []byte{0x17}, nil)

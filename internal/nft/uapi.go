@@ -1,7 +1,7 @@
 package nft
 
 // Numbers of include/uapi/linux/netfilter/nf_tables.h, in the order of its enums. The constants of
-// golang.org/x/sys/unix exist on Linux only; a test compares ours with them.
+// golang.org/x/sys/unix exist on Linux only; a test compares them with ours.
 
 // Messages (enum nf_tables_msg_types).
 const (
@@ -391,7 +391,7 @@ const (
 const (
 	fibSaddr     = 1 << 0
 	fibDaddr     = 1 << 1
-	fibIIF       = 1 << 3 // only routes through the interface by which the packet came in
+	fibIIF       = 1 << 3 // only routes through the interface by which the packet arrived
 	fibPresent   = 1 << 5 // only whether there is a result
 	fibInterface = 1
 	fibAddrType  = 3

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// numbers are our constants beside those of golang.org/x/sys/unix.
+// numbers pairs our constants with the constants of golang.org/x/sys/unix.
 var numbers = []struct {
 	what      string
 	got, want int

@@ -2,8 +2,8 @@ package nft
 
 import "encoding/binary"
 
-// The kernel keeps user data for nft and never reads it. nft keeps TLVs there, and ignores types
-// that it does not know.
+// The kernel stores user data for nft and never reads them. nft writes TLVs, and ignores types that
+// it does not know.
 
 // Types in the user data of elements and rules.
 const (
@@ -14,8 +14,8 @@ const (
 )
 
 // AppendComment appends a comment as user data. nft refuses to load a comment longer than 127
-// bytes. So the rest of a longer comment goes into a type that nft ignores. The rest is lost if a
-// listing of nft is loaded.
+// bytes. So the rest of a longer comment has a type that nft ignores. If a listing of nft is
+// loaded, the rest is lost.
 func AppendComment(b []byte, s string) []byte {
 	rest := ""
 	if len(s) > maxComment {
@@ -71,7 +71,7 @@ const (
 	udSetComment = 7 // NFTNL_UDATA_SET_COMMENT
 )
 
-// appendSetUserData appends the data from which nft prints a set as it was declared.
+// appendSetUserData appends the data with which nft prints a set as it was declared.
 func appendSetUserData(b []byte, s *Set) []byte {
 	b = udU32(b, udKeyOrder, byteOrder(s.Key))
 	if s.Data != nil {
@@ -106,8 +106,8 @@ func byteOrder(fs []Field) uint32 {
 	return orderNetwork
 }
 
-// The kinds and parameters of expressions that a typeof names (enum expr_types in
-// include/expression.h of nftables, and the udata functions of each expression in src).
+// The kinds and parameters of expressions in a typeof (enum expr_types in include/expression.h of
+// nftables, and the udata functions of each expression in src).
 const (
 	udTypeofKind = 0 // NFTNL_UDATA_SET_TYPEOF_EXPR
 	udTypeofData = 1 // NFTNL_UDATA_SET_TYPEOF_DATA
