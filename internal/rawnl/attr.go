@@ -9,10 +9,10 @@ import (
 // Flags that may be or-ed to the type of an attribute (include/uapi/linux/netlink.h).
 const (
 	AttrNested       uint16 = 0x8000 // NLA_F_NESTED; [Batch.Nest] sets it
-	AttrNetByteOrder uint16 = 0x4000 // NLA_F_NET_BYTEORDER; ipset wants it on numbers
+	AttrNetByteOrder uint16 = 0x4000 // NLA_F_NET_BYTEORDER; ipset requires it on numbers
 )
 
-// MaxAttr is the greatest length of one attribute, its 4-byte header included: nla_len has 16 bits.
+// MaxAttr is the maximum length of one attribute, its 4-byte header included: nla_len has 16 bits.
 const MaxAttr = 65535
 
 const (
@@ -39,10 +39,10 @@ func align(n int) int { return (n + 3) &^ 3 }
 //	if err := it.Err(); err != nil { … }
 //
 // The walk stops at the first malformed attribute, and at the first typed getter that finds data of
-// another length. Err then returns the reason.
+// a different length. Err then returns the reason.
 type AttrIter struct {
 	all  []byte
-	next int // where the next attribute begins in all
+	next int // the offset of the next attribute in all
 	typ  uint16
 	data []byte
 	err  error
@@ -75,7 +75,7 @@ func (it *AttrIter) Next() bool {
 	return true
 }
 
-// offset returns where the next attribute begins.
+// offset returns the offset of the next attribute.
 func (it *AttrIter) offset() int { return it.next }
 
 // Err returns the first error of the walk, an [ErrMalformed].
@@ -87,8 +87,8 @@ func (it *AttrIter) Type() uint16 { return it.typ & attrTypeMask }
 // Data returns the attribute's data. It points into the argument of [Attrs].
 func (it *AttrIter) Data() []byte { return it.data }
 
-// Nest returns an iterator over the attributes inside this one. That iterator has an error of its
-// own: check it, too.
+// Nest returns an iterator over the attributes inside this one. That iterator has its own error:
+// check it, too.
 func (it *AttrIter) Nest() AttrIter { return Attrs(it.data) }
 
 // Text returns the data as a string, up to the first NUL if there is one.
@@ -110,8 +110,8 @@ func (it *AttrIter) Fixed(n int) []byte {
 	return it.data
 }
 
-// Fail ends the walk because the attribute is malformed. The text continues the sentence that
-// begins with the attribute: "is not a terminated string".
+// Fail ends the walk because the attribute is malformed. The text continues a sentence about the
+// attribute: "is not a terminated string".
 func (it *AttrIter) Fail(format string, args ...any) {
 	if it.err == nil {
 		it.err = fmt.Errorf("%w: attribute %d %s", ErrMalformed, it.Type(),

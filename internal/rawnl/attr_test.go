@@ -215,7 +215,7 @@ func TestRandomTreesReadBackAsWritten(t *testing.T) {
 }
 
 // nestedTypes plus its depth is the type of a nested attribute that writeTree writes. Smaller types
-// hold data.
+// contain data.
 const nestedTypes = 1000
 
 func writeTree(b *Batch, r *rand.Rand, depth uint16, leaves *[]PathStep) {

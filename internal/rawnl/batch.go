@@ -12,7 +12,7 @@ const (
 	frameLen  = 20            // both
 	beginLen  = frameLen + 8  // NFNL_MSG_BATCH_BEGIN with NFNL_BATCH_GENID
 	maxNest   = 16            // nf_tables nests six deep
-	maxBuffer = 1<<31 - 1<<16 // where the lengths of the kernel's int end
+	maxBuffer = 1<<31 - 1<<16 // the end of the range of the kernel's int lengths
 )
 
 // native is the byte order of netlink's own headers.
@@ -21,38 +21,38 @@ var native = binary.NativeEndian
 // Batch is an append-only buffer of messages. The zero value is ready for use. Reset empties it and
 // keeps the memory. A Batch must not be used by two goroutines at once.
 //
-// The buffer begins with room for the message that begins a transaction. So Commit sends the buffer
-// as it is, without a copy.
+// The buffer has room at its beginning for the message that begins a transaction. So Commit sends
+// the buffer without a copy.
 type Batch struct {
 	buf   []byte
 	msgs  []entry
-	open  [maxNest]Mark // the attributes that are open, outermost first
+	open  [maxNest]Mark // the open attributes, outermost first
 	depth int
 	err   error
-	// checked says that the kernel only judges the transaction, because its end is not sent.
+	// checked says that the kernel only checks the transaction, because its end is not sent.
 	checked bool
 }
 
-// entry is what the batch remembers about a message.
+// entry is the batch's record of a message.
 type entry struct {
-	at  int // where it begins in buf
+	at  int // offset of the message in buf
 	obj Object
 }
 
-// Reset makes the batch empty and keeps its memory. To give the memory back, drop the batch.
+// Reset empties the batch and keeps its memory. To release the memory, drop the batch.
 func (b *Batch) Reset() {
-	clear(b.msgs) // objects may hold on to something large
+	clear(b.msgs) // objects may refer to something large
 	*b = Batch{buf: b.buf[:0], msgs: b.msgs[:0]}
 }
 
-// Grow makes room for this many more messages and bytes, so that the batch need not be copied while
-// it grows. The numbers are estimates.
+// Grow makes room for this number of further messages and bytes, so that the growing batch need not
+// be copied. The numbers are estimates.
 func (b *Batch) Grow(messages, bytes int) {
 	b.msgs = slices.Grow(b.msgs, messages)
 	b.buf = slices.Grow(b.buf, bytes)
 }
 
-// Message ends the message before it, if any, and begins a new one. FlagRequest is added to flags.
+// Message ends the previous message, if any, and begins a new one. FlagRequest is added to flags.
 // The sequence number is filled in when the batch is sent.
 func (b *Batch) Message(subsys, msgType uint8, flags uint16, family uint8, resID uint16,
 	obj Object) {
@@ -67,10 +67,10 @@ func (b *Batch) Message(subsys, msgType uint8, flags uint16, family uint8, resID
 		resID)
 }
 
-// Command ends the message before it, if any, and begins a message of generic netlink with the
+// Command ends the previous message, if any, and begins a message of generic netlink with the
 // command and the version of its family (struct genlmsghdr). It is for connections of
-// [DialGeneric]. They fill in the number of the family, because each kernel numbers families
-// itself. FlagRequest is added to flags.
+// [DialGeneric]. These connections fill in the number of the family, because each kernel numbers
+// families itself. FlagRequest is added to flags.
 func (b *Batch) Command(cmd, version uint8, flags uint16, obj Object) {
 	b.Message(0, 0, flags, cmd, 0, obj)
 	b.buf[len(b.buf)-frameLen:][headerLen+1] = version
@@ -88,7 +88,7 @@ func putFrame(p []byte, typ, flags uint16, family uint8, resID uint16) {
 	binary.BigEndian.PutUint16(p[18:], resID)
 }
 
-// Mark names an attribute that was begun and is still open. It is valid until the batch is reset.
+// Mark names an open attribute. It is valid until the batch is reset.
 type Mark int
 
 // attr appends the header of an attribute with n bytes of data. It returns the place for the data
@@ -106,7 +106,7 @@ func (b *Batch) attr(typ uint16, n int) []byte {
 	return p[attrHeaderLen:]
 }
 
-// Attr appends an attribute that holds data.
+// Attr appends an attribute with data.
 func (b *Batch) Attr(typ uint16, data []byte) {
 	p := b.attr(typ, len(data))
 	clear(p[copy(p, data):])
@@ -128,7 +128,7 @@ func (b *Batch) U16(typ uint16, v uint16) {
 	native.PutUint16(p[2:], 0)
 }
 
-// U32 appends v in network byte order, as nf_tables wants its numbers.
+// U32 appends v in network byte order, the order of nf_tables.
 func (b *Batch) U32(typ uint16, v uint32) { binary.BigEndian.PutUint32(b.attr(typ, 4), v) }
 
 // U64 appends v in network byte order.
@@ -147,7 +147,7 @@ func (b *Batch) NativeU32(typ uint16, v uint32) { native.PutUint32(b.attr(typ, 4
 // NativeU64 appends v in the byte order of the machine.
 func (b *Batch) NativeU64(typ uint16, v uint64) { native.PutUint64(b.attr(typ, 8), v) }
 
-// Nest begins an attribute that holds attributes (NLA_F_NESTED is set). [Batch.End] closes it.
+// Nest begins an attribute that contains attributes (NLA_F_NESTED is set). [Batch.End] closes it.
 func (b *Batch) Nest(typ uint16) Mark {
 	m := Mark(len(b.buf))
 	b.attr(typ|AttrNested, 0)
@@ -161,7 +161,7 @@ func (b *Batch) Nest(typ uint16) Mark {
 	return m
 }
 
-// End closes the attribute m, which must be the one begun last.
+// End closes the attribute m, which must be the innermost open attribute.
 func (b *Batch) End(m Mark) {
 	if b.depth == 0 || b.open[b.depth-1] != m {
 		b.fail("attributes are not closed in the order in which they were begun")
@@ -179,7 +179,7 @@ func (b *Batch) End(m Mark) {
 	native.PutUint16(b.buf[m:], uint16(n))
 }
 
-// Raw appends whole attributes that are already encoded, and zeros up to a multiple of 4 bytes.
+// Raw appends encoded attributes, and zeros up to a multiple of 4 bytes.
 func (b *Batch) Raw(data []byte) {
 	p := b.extend(align(len(data)))
 	clear(p[copy(p, data):])
@@ -204,8 +204,8 @@ func (b *Batch) seal() error {
 	return b.err
 }
 
-// extend makes the last message n bytes longer and returns them. They hold garbage: the caller must
-// write every byte.
+// extend makes the last message n bytes longer and returns these bytes. They contain garbage: the
+// caller must write every byte.
 func (b *Batch) extend(n int) []byte {
 	if len(b.msgs) == 0 {
 		b.fail("data comes before any message")
@@ -234,7 +234,7 @@ func (b *Batch) fail(format string, args ...any) {
 func (b *Batch) Len() int { return len(b.msgs) }
 
 // Size returns the number of bytes that a Commit of the batch sends, begin and end messages
-// included. It is what [Conn.MaxBatch] limits.
+// included. [Conn.MaxBatch] limits it.
 func (b *Batch) Size() int {
 	if len(b.msgs) == 0 {
 		return 0
@@ -242,8 +242,8 @@ func (b *Batch) Size() int {
 	return len(b.buf) + frameLen
 }
 
-// Bytes returns the messages as they are, without the begin and end messages of a transaction. It
-// is valid until the batch is changed. The sequence numbers are zero until the batch has been sent.
+// Bytes returns the messages without the begin and end messages of a transaction. The result is
+// valid until the batch is changed. The sequence numbers are zero until the batch has been sent.
 func (b *Batch) Bytes() []byte {
 	if len(b.msgs) == 0 {
 		return nil
@@ -252,11 +252,11 @@ func (b *Batch) Bytes() []byte {
 	return b.buf[beginLen:]
 }
 
-// Err returns the first mistake made in writing the batch so far, an [ErrBadBatch]: an attribute
-// that is too long, was not closed, or is in no message.
+// Err returns the first mistake in the batch so far, an [ErrBadBatch]: an attribute that is too
+// long, was not closed, or is in no message.
 func (b *Batch) Err() error { return b.err }
 
-// endOf returns where message i ends in the buffer.
+// endOf returns the end of message i in the buffer.
 func (b *Batch) endOf(i int) int {
 	if i+1 < len(b.msgs) {
 		return b.msgs[i+1].at
@@ -268,7 +268,7 @@ func (b *Batch) endOf(i int) int {
 func (b *Batch) At(i int) []byte { return b.buf[b.msgs[i].at:b.endOf(i)] }
 
 // transaction returns the batch between its begin and end messages. genID 0 means any generation. A
-// transaction that is only checked has no end.
+// transaction that is only checked has no end message.
 func (b *Batch) transaction(genID, beginSeq, endSeq uint32) []byte {
 	begin := b.buf[:beginLen]
 	if genID == 0 {

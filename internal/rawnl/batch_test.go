@@ -184,11 +184,11 @@ func TestErrLeavesOpenAttributesAlone(t *testing.T) {
 	require.NoError(t, b.seal())
 }
 
-// elementKey is a fixed buffer, so that the benchmark measures appending alone.
+// elementKey is a fixed buffer, so that the benchmark measures only appending.
 var elementKey = make([]byte, 16)
 
 // appendElements writes n elements of a map from a concatenated key to an address and a port, in as
-// many messages as they need.
+// many messages as necessary.
 func appendElements(b *Batch, n int) {
 	const perMessage = 1000
 	var list Mark

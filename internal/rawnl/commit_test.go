@@ -8,11 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// strange are messages that answer nothing.
+// strange are messages that are no answer to a request.
 var strange = []any{answer(1<<31, syscall.EIO, "", 0), reply(0, 0, 0), []byte{}}
 
-// judgements are answers of the kernel to a commit of three messages, and the error that each
-// makes.
+// judgements are answers of the kernel to a commit of three messages, and the resulting errors.
 var judgements = []struct {
 	name   string
 	answer func(r messages) []any

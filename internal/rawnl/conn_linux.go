@@ -14,19 +14,18 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// errRestart is the kernel's error for a transaction that was made for another generation.
+// errRestart is the kernel's error for a transaction that was built for a different generation.
 const errRestart = unix.ERESTART
 
 // The sizes of buffers that the socket asks for. They are limits, not allocations: the kernel
-// allocates memory only for messages that are sent or queued. So the socket sets them once, as high
-// as may be useful, and not for each batch. The kernel doubles them (sock_setsockopt in
-// net/core/sock.c).
+// allocates memory only for messages that are sent or queued. So the socket sets the sizes only
+// once, as high as may be useful. The kernel doubles them (sock_setsockopt in net/core/sock.c).
 const (
 	sendBuffer    = math.MaxInt32 / 2
 	receiveBuffer = 8 << 20
 )
 
-// sendOverhead is how many bytes of the send buffer a message cannot use.
+// sendOverhead is the number of bytes of the send buffer that a message cannot use.
 //
 //	netlink_sendmsg: if (len > sk->sk_sndbuf - 32) return -EMSGSIZE;
 const sendOverhead = 32
@@ -52,7 +51,7 @@ const (
 )
 
 // openSocket opens a socket in a network namespace. A socket stays in the namespace in which it was
-// made.
+// created.
 func openSocket(protocol int, at netns.Namespace) (Socket, error) {
 	if at == "" {
 		return newSocket(protocol)
@@ -70,14 +69,14 @@ func openSocket(protocol int, at netns.Namespace) (Socket, error) {
 	return sock, err
 }
 
-// How often, and at what interval, open tries while another process loads the module.
+// The number and interval of open's attempts while another process loads the module.
 const (
 	loadTries = 5
 	loadWait  = 20 * time.Millisecond
 )
 
-// open calls dial, which opens a socket. The kernel loads nfnetlink if it must. While it loads the
-// module for another process, it refuses (netlink_create; seen with Linux 5.10), so open tries
+// open calls dial, which opens a socket. The kernel loads nfnetlink if necessary. While it loads
+// the module for another process, it refuses (netlink_create; seen with Linux 5.10), so open tries
 // again.
 func open[T any](dial func() (T, error)) (T, error) {
 	for range loadTries - 1 {
@@ -97,8 +96,8 @@ func toKernel(fd int) error {
 	return os.NewSyscallError("connect to the kernel", err)
 }
 
-// newSocket opens a socket in the network namespace of the calling thread. It asks for short errors
-// with text and for large buffers.
+// newSocket opens a socket in the network namespace of the calling thread. It requests short errors
+// with text, and large buffers.
 func newSocket(protocol int) (Socket, error) {
 	fd, err := open(func() (int, error) {
 		return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
@@ -168,7 +167,7 @@ func (s *kernelSocket) Send(p []byte) error {
 }
 
 // Receive receives many datagrams with one system call, because that halves the time for answers of
-// a hundred bytes. It receives a single one with recvfrom(2), which takes less.
+// a hundred bytes. It receives a single datagram with recvfrom(2), which is faster.
 func (s *kernelSocket) Receive(p []byte, sizes []int) (int, error) {
 	name, trap, at, length := "recvfrom", uintptr(unix.SYS_RECVFROM), unsafe.Pointer(&p[0]), len(p)
 	if len(sizes) > 1 {

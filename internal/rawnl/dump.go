@@ -16,27 +16,27 @@ import (
 // version. nf_tables also writes the generation into each message. Dump therefore treats a dump
 // that spans two generations as interrupted.
 //
-// Only fn can notice one kind of interruption. After a set grew or shrank much, the kernel rehashes
-// it in the background (lib/rhashtable.c). A dump in progress then finds some elements twice and
-// misses as many others, without a mark and without an error. fn should return ErrDumpInterrupted
-// when it meets an element again. The kernel does not rehash a set that was made with a size
-// (NFTA_SET_DESC_SIZE).
+// One kind of interruption can be noticed only by fn. After a set grew or shrank much, the kernel
+// rehashes it in the background (lib/rhashtable.c). A dump in progress then returns some elements
+// twice and misses as many other elements, without a mark and without an error. fn should return
+// ErrDumpInterrupted when it meets an element again. The kernel does not rehash a set that was
+// created with a size (NFTA_SET_DESC_SIZE).
 func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) error {
 	_, err := c.dump(ctx, req, false, fn)
 	return err
 }
 
-// DumpThrough is [Conn.Dump] that goes on to the end after an interruption. It reports whether
-// there was one. If so, fn may have seen an object twice or not at all, unless nothing could change
-// that object, and nothing was added or removed where it is stored.
+// DumpThrough is like [Conn.Dump], but continues to the end after an interruption. It reports
+// whether the dump was interrupted. If so, fn may have seen an object twice or not at all, unless
+// nothing could change that object, and nothing was added or removed where it is stored.
 func (c *Conn) DumpThrough(ctx context.Context, req *Batch, fn func(Message) error) (bool, error) {
 	return c.dump(ctx, req, true, fn)
 }
 
-// DumpOwn is [Conn.DumpThrough] for objects that do not change during the dump; the caller ensures
-// this by other means. The kernel says that a dump was interrupted after any transaction in the
-// network namespace, even one about other tables. Dumps of the elements of one set, and of the sets
-// and the rules of one table, count only objects in that table (nf_tables_dump_set,
+// DumpOwn is like [Conn.DumpThrough], for objects that do not change during the dump; the caller
+// ensures this by other means. The kernel reports an interruption after any transaction in the
+// network namespace, even if it changed only other tables. Dumps of the elements of one set, and of
+// the sets and the rules of one table, count only objects in that table (nf_tables_dump_set,
 // nf_tables_dump_sets, nf_tables_dump_rules), so a transaction about another table cannot make them
 // skip anything. Dumps of chains and of tables count the objects of all tables, so such a
 // transaction can.
@@ -45,7 +45,7 @@ func (c *Conn) DumpOwn(ctx context.Context, req *Batch, fn func(Message) error) 
 	return err
 }
 
-// dump does the work of Dump and DumpThrough: it goes on through interruptions, or not.
+// dump implements Dump and, with through, DumpThrough.
 //
 // If the kernel has no memory for a part of a dump, the dump stalls: the queue is empty, and the
 // kernel refuses the next dump with EBUSY (netlink_dump and __netlink_dump_start in
@@ -67,7 +67,7 @@ func (c *Conn) dump(ctx context.Context, req *Batch, through bool, fn func(Messa
 		return fmt.Errorf("%s: %w", req.msgs[0].obj.label(0), ErrDumpInterrupted)
 	}
 
-	var own error // is no error of the connection
+	var own error // not an error of the connection
 	reply := func(_ int, m Message) error {
 		moved := m.Subsys == SubsysNFTables && begun && m.ResID != gen
 		gen, begun = m.ResID, true
@@ -113,9 +113,9 @@ func (c *Conn) dump(ctx context.Context, req *Batch, through bool, fn func(Messa
 }
 
 const (
-	// dumpTries is how often a dump is sent if an earlier dump has stalled.
+	// dumpTries limits the attempts to send a dump if an earlier dump has stalled.
 	dumpTries = 3
-	// stalledDump stands for a stalled dump, whose number is not known any more. No dump has this
+	// stalledDump stands for a stalled dump whose number is no longer known. No dump has this
 	// number.
 	stalledDump = 1<<32 - 1
 )

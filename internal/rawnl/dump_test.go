@@ -12,8 +12,8 @@ import (
 // errEnough is the error of a reader that wants no more messages.
 var errEnough = errors.New("enough")
 
-// dumps are answers to a dump, and for Dump and for DumpThrough the number of replies that fn sees
-// and the error. DumpOwn is as DumpThrough.
+// dumps are answers to a dump. For Dump and for DumpThrough, each has the number of replies that fn
+// sees and the error. DumpOwn behaves like DumpThrough.
 var dumps = []struct {
 	name       string
 	answer     func(seq uint32) []any
@@ -57,7 +57,7 @@ var dumps = []struct {
 		0, ErrMalformed, 0, false, ErrMalformed},
 }
 
-// enough is the generation of a reply at which the reader of dumps gives up.
+// enough is the generation of the reply at which the reader of dumps gives up.
 const enough = 99
 
 func TestDumpsReadToTheEnd(t *testing.T) {
@@ -100,8 +100,8 @@ func TestDumpsReadToTheEnd(t *testing.T) {
 	}
 }
 
-// The kernel refuses another dump until an abandoned dump is read to its own end. An answer to an
-// earlier request, which is still in the queue, is not that end.
+// The kernel refuses another dump until an abandoned dump is read to its end. An answer to an
+// earlier request that is still in the queue is not that end.
 func TestADumpThatWasGivenUpEndsWhereItEnds(t *testing.T) {
 	t.Parallel()
 	c, kernel := dialFake(t, func(r messages) []any {

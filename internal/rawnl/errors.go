@@ -8,42 +8,43 @@ import (
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
 )
 
-// Errors that callers act on. They are found with [errors.Is].
+// Errors that callers act on. Use [errors.Is] to find them.
 var (
 	// ErrGenerationChanged: the kernel refused the transaction (ERESTART) because another program
-	// committed after the generation id for which it was made. Read again, compare again, try
-	// again.
+	// has committed since the generation for which the transaction was built. Read, compare and
+	// commit again.
 	ErrGenerationChanged = errors.New("the ruleset changed since it was read")
-	// ErrDumpInterrupted: the objects changed during the dump, so it shows neither the old state
-	// nor the new one.
+	// ErrDumpInterrupted: the objects changed during the dump, so the dump shows neither the old
+	// state nor the new one.
 	ErrDumpInterrupted = errors.New("the dump was interrupted by a change")
-	// ErrBatchTooLarge: the batch does not fit into one sendmsg. A [TooLargeError] holds the limit.
+	// ErrBatchTooLarge: the batch does not fit into one sendmsg. A [TooLargeError] contains the
+	// limit.
 	ErrBatchTooLarge = errors.New("the batch is too large for the socket's send buffer")
 	// ErrAnswersLost: answers of the kernel are missing, because the receive buffer overflowed or
-	// the kernel had no memory for them. After a Commit with this error and no refusals beside it,
-	// the caller must read back, because the kernel may have committed.
+	// the kernel had no memory for them. After a Commit with only this error and no refusals, the
+	// caller must read back, because the kernel may have committed.
 	ErrAnswersLost = errors.New("answers of the kernel are missing")
 	// ErrBadBatch: the batch was written incorrectly; nothing was sent.
 	ErrBadBatch = errors.New("malformed batch")
-	// ErrMalformed: bytes of the kernel do not parse.
+	// ErrMalformed: bytes from the kernel cannot be parsed.
 	ErrMalformed = errors.New("malformed netlink message")
 	// ErrOverflow: the kernel had more messages for a [Listener] than its queue had room for.
 	ErrOverflow error = errOverrun
 	// ErrClosed: the connection is closed.
 	ErrClosed = kernelerr.ErrClosed
-	// ErrNotSupported: there is no netlink on this operating system.
-	// It is an [errors.ErrUnsupported].
+	// ErrNotSupported: there is no netlink on this operating system. It is an
+	// [errors.ErrUnsupported].
 	ErrNotSupported = fmt.Errorf("there is no netlink on this operating system: %w",
 		errors.ErrUnsupported)
 )
 
-// Refusals by the kernel: of one message, or of several of a batch.
+// Refusals by the kernel: of one message, or of several messages of a batch.
 type (
 	OpError  = kernelerr.OpError
 	OpErrors = kernelerr.OpErrors
 )
 
-// Refusals returns the kernel's refusals in an error of a [Conn]. It returns none for other errors.
+// Refusals returns the kernel's refusals in an error of a [Conn], or nil for other errors.
 func Refusals(err error) OpErrors {
 	var all OpErrors
 	var one *OpError
@@ -57,7 +58,7 @@ func Refusals(err error) OpErrors {
 	return nil
 }
 
-// Except returns the error of a [Conn] without the refusals that have the errno; nil if nothing
+// Except returns the error of a [Conn] without the refusals that have the errno, or nil if nothing
 // else is left. It returns other errors unchanged.
 func Except(err error, errno syscall.Errno) error {
 	all, several := err.(OpErrors)
@@ -84,7 +85,7 @@ func transactionError(b *Batch, v verdict) *OpError {
 		what = fmt.Sprintf("transaction of %d messages", b.Len())
 	}
 	e := &OpError{Op: "commit", Object: what, Index: -1, Errno: v.errno, ExtAck: v.text}
-	if v.errno == errRestart { // only a wrong generation id makes the kernel say that
+	if v.errno == errRestart { // only a wrong generation id causes this errno
 		e.Meaning = ErrGenerationChanged
 	}
 	return e
@@ -104,7 +105,7 @@ func messageError(b *Batch, i int, v verdict) *OpError {
 	return e
 }
 
-// TooLargeError says how large a batch is and what the limit is. It is an [ErrBatchTooLarge].
+// TooLargeError contains the size of a batch and the limit. It is an [ErrBatchTooLarge].
 type TooLargeError struct {
 	Size, Limit int // bytes
 }

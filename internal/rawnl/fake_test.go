@@ -21,19 +21,19 @@ func dialFake(t testing.TB, answer func(r messages) []any) (*Conn, *rawnltest.Ke
 	return c, k
 }
 
-// limit sets the limits of the fake's socket; 0 means a MiB.
+// limit sets the limits of the fake socket; 0 means 1 MiB.
 func limit(c *Conn, k *rawnltest.Kernel, size, queue int) {
 	k.Size, k.Queue = size, queue
 	c.limit, c.queue = k.Limits()
 }
 
-// answer makes an NLMSG_ERROR for the request seq.
+// answer builds an NLMSG_ERROR for the request seq.
 func answer(seq uint32, errno syscall.Errno, text string, offset uint32) []byte {
 	m := rawnltest.Message{Seq: seq, Body: make([]byte, 5000)} // longer than a quoted part
 	return rawnltest.Error(m, errno, text, offset)
 }
 
-// reply makes a reply of nf_tables.
+// reply builds a reply of nf_tables.
 func reply(seq uint32, flags, generation uint16) []byte {
 	p := make([]byte, frameLen)
 	putFrame(p, uint16(SubsysNFTables)<<8|12, flags, 2, generation)
@@ -41,7 +41,7 @@ func reply(seq uint32, flags, generation uint16) []byte {
 	return p
 }
 
-// done makes the end of a dump.
+// done builds the end of a dump.
 func done(seq uint32, flags uint16, errno syscall.Errno) []byte {
 	return rawnltest.Done(seq, flags, errno)
 }
@@ -58,7 +58,7 @@ func numbered(n int) *Batch {
 	return &b
 }
 
-// ok returns what a call returned, which must not have failed: ok(call())(t).
+// ok returns the result of a call, which must not have failed: ok(call())(t).
 func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
 
 // errOf returns the error of a call.

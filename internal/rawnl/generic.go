@@ -12,7 +12,7 @@ import (
 const (
 	familyController  uint16 = 0x10 // GENL_ID_CTRL; other families have greater numbers
 	cmdGetFamily      uint8  = 3    // CTRL_CMD_GETFAMILY
-	versionController uint8  = 1    // the kernel ignores it
+	versionController uint8  = 1    // the kernel ignores the version
 
 	attrFamilyID   uint16 = 1 // CTRL_ATTR_FAMILY_ID
 	attrFamilyName uint16 = 2 // CTRL_ATTR_FAMILY_NAME
@@ -21,7 +21,7 @@ const (
 // DialGeneric opens a NETLINK_GENERIC socket in the namespace of cfg, for a family of generic
 // netlink, for example "IPVS". A kernel without the family asks modprobe for
 // "net-pf-16-proto-16-family-" followed by its name. If no module has this alias, DialGeneric asks
-// the kernel to load module, unless that is empty. If there is no such family even then, the error
+// the kernel to load module, unless module is empty. If the family still does not exist, the error
 // is an [OpError] with ENOENT.
 func DialGeneric(ctx context.Context, family, module string, cfg *Config) (*Conn, error) {
 	c, err := dial(protocolGeneric, cfg)

@@ -37,7 +37,7 @@ func TestKernelSaysThatAnswersOfGenericNetlinkWereLost(t *testing.T) {
 	sock := c.sock.(*kernelSocket)
 	ok(sock.buffer(64<<10, unix.SO_RCVBUF, unix.SO_RCVBUF))(t)
 	var b Batch
-	for range 1000 { // the connection believes that the queue has room for all the answers
+	for range 1000 { // the connection assumes that the queue has room for all answers
 		b.Command(255, 1, 0, Object{Verb: "ask", Name: "what is not a command"})
 	}
 	_, err := c.SendAll(t.Context(), &b, nil)

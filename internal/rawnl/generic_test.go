@@ -123,7 +123,7 @@ func TestAModuleIsAskedForOnce(t *testing.T) {
 	require.EqualError(t, c.LoadModule(ctx, "c"), "load the module c: context canceled")
 }
 
-// namer describes messages, and knows what ENOENT means.
+// namer describes messages, and gives ENOENT a meaning.
 type namer struct{}
 
 var errNoSuchThing = errors.New("no such thing")

@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
-// Messages and attributes of nf_tables, as include/uapi/linux/netfilter/nf_tables.h numbers them.
+// Messages and attributes of nf_tables (include/uapi/linux/netfilter/nf_tables.h).
 const (
 	familyIPv4 = unix.NFPROTO_IPV4
 
@@ -42,8 +42,8 @@ func appendSet(b *Batch) {
 	b.U32(unix.NFTA_SET_ID, setID)
 }
 
-// appendRange writes the numbers from begin to end as elements of the set s, over as many messages
-// as needed.
+// appendRange writes the numbers from begin to end as elements of the set s, in as many messages as
+// necessary.
 func appendRange(b *Batch, begin, end uint32) {
 	const elementSize = 16
 	perMessage := uint32((MaxAttr - attrHeaderLen) / elementSize)
@@ -65,8 +65,8 @@ func requestSet(b *Batch) {
 	b.Text(unix.NFTA_SET_ELEM_LIST_SET, "s")
 }
 
-// readNumbers adds the numbers in a message of a set dump to seen. A number seen twice means that
-// the kernel rehashed the set meanwhile, see [Conn.Dump].
+// readNumbers adds the numbers in a message of a set dump to seen. A repeated number means that the
+// kernel rehashed the set during the dump, see [Conn.Dump].
 func readNumbers(m Message, seen map[uint32]bool) error {
 	it := Attrs(m.Attrs)
 	for it.Next() {
@@ -146,8 +146,8 @@ func generation(t testing.TB, c *Conn) uint32 {
 	return g.ID
 }
 
-// commitNumbers makes the table and the set with n numbers in it, in transactions that are small
-// enough for a socket without privileges.
+// commitNumbers creates the table and the set with n numbers, in transactions that are small enough
+// for a socket without privileges.
 func commitNumbers(t testing.TB, c *Conn, n uint32) {
 	t.Helper()
 	const step = 20_000
@@ -194,7 +194,7 @@ func TestKernelRefusesAllForOneBadMessage(t *testing.T) {
 
 	var b Batch
 	appendNumbers(&b, 0, 100)
-	appendNumbers(&b, FlagExcl, 101, 1, 102) // 1 is there already
+	appendNumbers(&b, FlagExcl, 101, 1, 102) // 1 exists already
 	b.Message(SubsysNFTables, unix.NFT_MSG_DELCHAIN, 0, familyIPv4, 0,
 		Object{Verb: "delete", Kind: "chain", Name: "nowhere", Within: "table ip t"})
 	b.Text(unix.NFTA_CHAIN_TABLE, "t")
@@ -205,7 +205,7 @@ func TestKernelRefusesAllForOneBadMessage(t *testing.T) {
 	require.ErrorAs(t, err, &all)
 	require.Len(t, all, 2)
 	require.Equal(t, 1, all[0].Index)
-	if all[0].Offset != 0 { // Linux 5.10 does not say which element it is
+	if all[0].Offset != 0 { // Linux 5.10 does not report the element
 		require.EqualError(t, all[0], "add element 1 in set s of table ip t: file exists")
 		require.Equal(t, frameLen+8+8+4+16, all[0].Offset)
 	}
@@ -314,7 +314,7 @@ func TestDumpsCanBeGivenUp(t *testing.T) {
 }
 
 // If the kernel has no memory for a part of a dump, the dump stalls. The kernel continues it only
-// when the socket is read again, and refuses other dumps until it is over.
+// when the socket is read again, and refuses other dumps until the stalled dump is over.
 func TestADumpThatStalledIsNoObstacle(t *testing.T) {
 	t.Parallel()
 	const n = 20_000
@@ -392,7 +392,7 @@ func appendQuestions(b *Batch, begin, end uint32) {
 func TestLookupFindsElements(t *testing.T) {
 	t.Parallel()
 
-	// the last one is so small that answers are lost
+	// the last queue is so small that answers are lost
 	for _, queue := range []int{0, 256 << 10, 8 << 10} {
 		c := dialNew(t)
 		commitNumbers(t, c, 3000)

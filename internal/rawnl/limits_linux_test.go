@@ -19,7 +19,7 @@ func TestMoreErrorsThanTheQueueHolds(t *testing.T) {
 	sock := c.sock.(*kernelSocket)
 	sock.queue = ok(sock.buffer(64<<10, unix.SO_RCVBUF, unix.SO_RCVBUF))(t)
 	c.queue = sock.queue
-	n := sock.queue / 256 // an answer needs more room than that
+	n := sock.queue / 256 // an answer needs more than 256 bytes
 	commitNumbers(t, c, 1)
 	before := generation(t, c)
 
@@ -55,7 +55,7 @@ func requestNowhere(n int) *Batch {
 // inUserNamespace marks the test binary that runs as the root of an unprivileged user namespace.
 const inUserNamespace = "NFNL_IN_USER_NAMESPACE"
 
-// TestUserNamespace runs tests of the kernel again, without CAP_NET_ADMIN in the initial user
+// TestUserNamespace repeats tests of the kernel without CAP_NET_ADMIN in the initial user
 // namespace.
 func TestUserNamespace(t *testing.T) {
 	t.Parallel()

@@ -13,13 +13,13 @@ import (
 )
 
 // Listener receives messages of multicast groups. Close and SetDeadline may be called at any time,
-// Receive by one goroutine at a time.
+// Receive by only one goroutine at a time.
 type Listener struct {
 	conn   *netlink.Conn
 	raw    syscall.RawConn
 	closed atomic.Bool
 
-	// The read in progress. A closure for each would be an allocation for each.
+	// The read in progress. A closure for each read would be an allocation for each read.
 	read func(fd uintptr) bool
 	p    []byte
 	n    int
@@ -28,8 +28,8 @@ type Listener struct {
 
 // Listen opens a socket in the network namespace of the calling thread, for the messages of groups
 // (NFNLGRP_*, include/uapi/linux/netfilter/nfnetlink.h). buffer is the size of the queue in bytes.
-// The kernel doubles it. Without CAP_NET_ADMIN in the initial user namespace, it is
-// net.core.rmem_max at most.
+// The kernel doubles it. Without CAP_NET_ADMIN in the initial user namespace, the size is at most
+// net.core.rmem_max.
 func Listen(groups []uint32, buffer int) (*Listener, error) {
 	conn, err := open(func() (*netlink.Conn, error) {
 		return netlink.Dial(protocolNetfilter, nil)
@@ -59,8 +59,9 @@ func Listen(groups []uint32, buffer int) (*Listener, error) {
 	return l, nil
 }
 
-// Receive waits for a datagram and removes it from the queue. It returns [ErrOverflow] once after
-// the kernel could not queue messages, and [ErrClosed] when the listener is closed.
+// Receive waits for a datagram and removes it from the queue. After the kernel failed to queue
+// messages, Receive returns [ErrOverflow] once. When the listener is closed, it returns
+// [ErrClosed].
 func (l *Listener) Receive(p []byte) (int, error) {
 	l.p = p
 	err := l.raw.Read(l.read)
@@ -76,7 +77,7 @@ func (l *Listener) Receive(p []byte) (int, error) {
 	return l.n, nil
 }
 
-// SetFilter makes the kernel queue only the messages for which the program returns more than 0. It
+// SetFilter makes the kernel queue only messages for which the program returns more than 0. It
 // replaces an earlier program. Messages that are already queued stay.
 func (l *Listener) SetFilter(program []bpf.Instruction) error {
 	raw, err := bpf.Assemble(program)
@@ -89,7 +90,7 @@ func (l *Listener) SetFilter(program []bpf.Instruction) error {
 	return nil
 }
 
-// SetDeadline sets the deadline of Receive, also of one in progress, which then returns
+// SetDeadline sets the deadline of Receive, including a Receive in progress, which then returns
 // [os.ErrDeadlineExceeded]. The zero time means no deadline.
 func (l *Listener) SetDeadline(t time.Time) error { return l.conn.SetReadDeadline(t) }
 

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// Listener exists here for callers to compile. This operating system has no multicast groups of
+// Listener exists here so that callers compile. This operating system has no multicast groups of
 // netlink.
 type Listener struct{}
 

@@ -8,25 +8,25 @@ import (
 	"syscall"
 )
 
-// lookupWindow is how many entries one datagram asks for. A larger window saves nothing: a datagram
-// and its answers should fit into the processor's caches.
+// lookupWindow is the number of entries that one datagram asks for. A larger window saves nothing:
+// a datagram and its answers should fit into the processor's caches.
 const lookupWindow = 256
 
 // Lookup asks for entries of lists, such as elements of sets (NFT_MSG_GETSETELEM). Each message of
 // b ends with a nested attribute; each attribute inside it is an entry to ask for. Lookup calls fn
 // once for every entry, and keeps the order within a message. The arguments are the position of the
 // message in b, the position of the entry in the message, the kernel's reply, and whether there is
-// one. Without a reply, the entry or the list itself does not exist. The reply is valid until fn
-// returns. fn must not use the connection, and its error ends the work.
+// a reply. Without a reply, the entry or the list itself does not exist. The reply is valid until
+// fn returns. fn must not use the connection. If fn returns an error, Lookup stops.
 //
-// The kernel answers each entry with a datagram of its own and stops at the first entry that it
-// does not have (nf_tables_getsetelem in net/netfilter/nf_tables_api.c). Lookup then asks for the
-// entries after it. If the receive queue had no room for answers, Lookup asks for those entries
+// The kernel answers each entry with a separate datagram and stops at the first missing entry
+// (nf_tables_getsetelem in net/netfilter/nf_tables_api.c). Lookup then asks for the entries after
+// the missing one. If the receive queue had no room for answers, Lookup asks for those entries
 // again, fewer at a time.
 func (c *Conn) Lookup(ctx context.Context, b *Batch,
 	fn func(i, entry int, m Message, found bool) error) error {
 	return c.work(ctx, "look up", "lookup", b, func() (error, error) {
-		var lists []entryList // those with entries to ask for, in the order of their messages
+		var lists []entryList // lists with entries to ask for, in the order of their messages
 		for i := range b.msgs {
 			list, err := listOf(b, i)
 			if err != nil {
@@ -44,13 +44,14 @@ func (c *Conn) Lookup(ctx context.Context, b *Batch,
 // errAnswered ends an exchange in which the kernel has answered all entries.
 var errAnswered = errors.New("all entries are answered")
 
-// lookup asks for the entries of lists, in as many datagrams as that takes.
+// lookup asks for the entries of lists, in as many datagrams as necessary.
 func (c *Conn) lookup(ctx context.Context, b *Batch, lists []entryList,
 	fn func(i, entry int, m Message, found bool) error) (refused, err error) {
-	var told, open int // entries that fn was told of, and lists that are not answered in full
+	var told, open int // entries that were passed to fn, and lists without a complete answer
 	var lost bool      // some answers had no room in the receive queue
 
-	// tell tells fn of the next entry of a list. end says that the kernel answers no more of it.
+	// tell passes the next entry of a list to fn. end says that the kernel sends no more answers
+	// for the list.
 	tell := func(l *entryList, m Message, found, end bool) error {
 		entry := l.entry
 		l.next += entryLen(b.At(l.msg)[l.next:])
@@ -124,8 +125,9 @@ func answered(err error, open int) error {
 	return err
 }
 
-// fillPart makes a datagram that asks for at most window entries. It has at most as many bytes as
-// can be sent, unless one entry is larger. fillPart returns how many lists are in it.
+// fillPart builds a datagram that asks for at most window entries. The datagram does not exceed the
+// limit of a send, unless one entry is larger. fillPart returns the number of lists in the
+// datagram.
 func (c *Conn) fillPart(b *Batch, lists []entryList, window int) int {
 	part := &c.part
 	part.Reset()
@@ -153,7 +155,7 @@ func (c *Conn) fillPart(b *Batch, lists []entryList, window int) int {
 		native.PutUint16(part.buf[at:], uint16(len(part.buf)-at))
 	}
 
-	_ = part.seal() // its messages are those of b
+	_ = part.seal() // its messages come from b
 	return part.Len()
 }
 
@@ -161,10 +163,10 @@ func (c *Conn) fillPart(b *Batch, lists []entryList, window int) int {
 type entryList struct {
 	msg   int // position in the batch
 	head  int // length of the message without the entries
-	next  int // where the next entry to ask for begins in the message
-	until int // where the entries end that the kernel has yet to answer
-	end   int // where the last entry ends
-	entry int // the number of the next one
+	next  int // offset of the next entry to ask for in the message
+	until int // end of the entries that the kernel has yet to answer
+	end   int // end of the last entry
+	entry int // the number of the next entry
 }
 
 // listOf finds the list of message i: its last attribute.

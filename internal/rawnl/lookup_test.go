@@ -10,14 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// lister is a fake kernel that has the even numbers. It answers some numbers with an error.
+// lister is a fake kernel with the even numbers. It answers some numbers with an error.
 type lister struct {
-	room   int // datagrams that its queue holds
+	room   int // the number of datagrams that its queue holds
 	errnos map[uint32]syscall.Errno
 }
 
-// answer sends a datagram for each entry, and stops at the first entry of a message that it does
-// not have.
+// answer sends a datagram for each entry, and stops at the first missing entry of a message.
 func (l *lister) answer(request messages) (data []any) {
 	room := l.room
 	add := func(p []byte) bool {
@@ -59,7 +58,7 @@ func (l *lister) answer(request messages) (data []any) {
 	return data
 }
 
-// asking writes messages that each ask for several numbers.
+// asking writes messages, each of which asks for several numbers.
 func asking(lists ...[]uint32) *Batch {
 	var b Batch
 	for i, l := range lists {
@@ -126,7 +125,7 @@ func TestLookupTellsOfEveryEntry(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, room for %d", name, room), func(t *testing.T) {
 				t.Parallel()
 				c, kernel := dialFake(t, (&lister{room: room}).answer)
-				limit(c, kernel, 0, max(room, 2)*ackSize) // the guess may be too large
+				limit(c, kernel, 0, max(room, 2)*ackSize) // the estimate may be too large
 				b := asking(lists...)
 				before := hex.EncodeToString(b.Bytes())
 				fn, done := told(t, lists)
@@ -180,15 +179,15 @@ func TestLookupAsksForLess(t *testing.T) {
 	done()
 }
 
-// silent answers nothing.
+// silent sends no answers.
 func silent(messages) []any { return nil }
 
-// replying answers with what make makes.
+// replying sends the result of make as the answer.
 func replying(make func(seq uint32) any) func(messages) []any {
 	return func(r messages) []any { return []any{make(r[0].Seq)} }
 }
 
-// failingLookups are answers to a lookup, and its error.
+// failingLookups are answers to a lookup, and the error of the lookup.
 var failingLookups = map[string]struct {
 	answer func(messages) []any
 	b      *Batch
@@ -275,7 +274,7 @@ func TestLookupSkipsWhatIsNotItsOwn(t *testing.T) {
 	done()
 }
 
-// Whatever the kernel answers, a lookup ends and reports no entry twice.
+// A lookup ends and reports no entry twice, whatever the kernel answers.
 func FuzzLookup(f *testing.F) {
 	f.Add(append(reply(1, 0, 2), answer(2, syscall.ENOENT, "", 0)...), 10)
 	f.Add(answer(1, syscall.ENOBUFS, "no room", 8), 2000)

@@ -17,19 +17,19 @@ const (
 	SubsysNFTCompat       uint8 = 11 // NFNL_SUBSYS_NFT_COMPAT
 )
 
-// Flags of a message (NLM_F_*, include/uapi/linux/netlink.h). Some share a bit. Its meaning then
-// depends on whether the message asks, creates or deletes.
+// Flags of a message (NLM_F_*, include/uapi/linux/netlink.h). Some flags share a bit. The meaning
+// of the bit then depends on whether the message asks, creates or deletes.
 const (
 	FlagRequest uint16 = 0x001 // NLM_F_REQUEST; [Batch.Message] sets it on every message
 	FlagMulti   uint16 = 0x002 // NLM_F_MULTI: one of several replies
-	// NLM_F_ACK: answer also on success; [Conn] sets it where it needs it
+	// NLM_F_ACK: answer also on success; [Conn] sets it where necessary
 	FlagAck  uint16 = 0x004
 	FlagEcho uint16 = 0x008 // NLM_F_ECHO
 	FlagIntr uint16 = 0x010 // NLM_F_DUMP_INTR: the dump is inconsistent
 	FlagDump uint16 = 0x300 // NLM_F_DUMP; [Conn.Dump] sets it
 
 	FlagReplace uint16 = 0x100 // NLM_F_REPLACE, for messages that create
-	FlagExcl    uint16 = 0x200 // NLM_F_EXCL: fail if it exists
+	FlagExcl    uint16 = 0x200 // NLM_F_EXCL: fail if the object exists
 	FlagCreate  uint16 = 0x400 // NLM_F_CREATE
 	FlagAppend  uint16 = 0x800 // NLM_F_APPEND
 
@@ -54,11 +54,11 @@ const (
 	attrAckOffset uint16 = 2 // NLMSGERR_ATTR_OFFS
 )
 
-// Message is one message of the kernel: its headers taken apart, its attributes still in wire form
-// for [Attrs]. Inside the function given to [Conn.Dump], Attrs points into the receive buffer and
-// is valid until that function returns.
+// Message is one message of the kernel, with decoded headers and encoded attributes for [Attrs].
+// Inside the function given to [Conn.Dump], Attrs points into the receive buffer and is valid until
+// that function returns.
 //
-// Generic netlink has a header of the same length: there, Subsys and Type are the number of the
+// Generic netlink has a header of the same length. There, Subsys and Type are the number of the
 // family, and Family is the command.
 type Message struct {
 	Subsys uint8  // high byte of nlmsg_type: one of the Subsys constants
@@ -66,7 +66,7 @@ type Message struct {
 	Flags  uint16 // nlmsg_flags
 	Family uint8  // nfgen_family, NFPROTO_*
 	ResID  uint16 // res_id; nf_tables puts the low half of its generation id here
-	// Port is nlmsg_pid: the port of the socket that asked. In a message to a multicast group, it
+	// Port is nlmsg_pid: the port of the requesting socket. In a message to a multicast group, it
 	// is the port of the socket that made the change.
 	Port  uint32
 	Attrs []byte
@@ -120,8 +120,8 @@ func (p packet) message() (Message, error) {
 	}, nil
 }
 
-// Messages calls fn with the messages of a datagram that belong to subsystems, as the kernel sends
-// them to multicast groups. Their attributes point into data.
+// Messages calls fn with the messages of a datagram that belong to subsystems, in the form in which
+// the kernel sends them to multicast groups. Their attributes point into data.
 func Messages(data []byte, fn func(Message) error) error {
 	for len(data) > 0 {
 		p, rest, err := nextPacket(data)
@@ -144,9 +144,9 @@ func Messages(data []byte, fn func(Message) error) error {
 	return nil
 }
 
-// collect reads the answers to a datagram. The kernel answers the last message last: collect then
-// stops. It skips answers to other requests, and checks ctx before each system call. Without an
-// answer to the last message, answers are lost, unless the kernel refused a transaction.
+// collect reads the answers to a datagram. The kernel answers the last message last, and then
+// collect stops. It skips answers to other requests, and checks ctx before each system call. If the
+// answer to the last message is missing, answers are lost, unless the kernel refused a transaction.
 func (c *Conn) collect(ctx context.Context, r *request) error {
 	sizes := c.sizes[:1]
 	if r.many {
@@ -191,8 +191,8 @@ func (c *Conn) collect(ctx context.Context, r *request) error {
 	return nil
 }
 
-// answered hands over the answers in a datagram, except messages of netlink itself. It reports
-// whether the last message has its answer, and whether the kernel refused any.
+// answered passes on the answers in a datagram, except messages of netlink itself. It reports
+// whether the last message has its answer, and whether the kernel refused a message.
 func (r *request) answered(data []byte) (found, refused bool, err error) {
 	lowest, last := 0, r.end-r.begin-1
 	if r.whole {
@@ -232,10 +232,10 @@ func (r *request) answered(data []byte) (found, refused bool, err error) {
 
 // verdict is the content of an NLMSG_ERROR or NLMSG_DONE about a request.
 type verdict struct {
-	errno  syscall.Errno // 0: all went well
+	errno  syscall.Errno // 0: success
 	text   string        // NLMSGERR_ATTR_MSG
 	offset int           // NLMSGERR_ATTR_OFFS, 0 if not given
-	torn   bool          // NLM_F_DUMP_INTR: the dump that ends here was interrupted
+	torn   bool          // NLM_F_DUMP_INTR: the dump was interrupted before its end
 }
 
 // verdict parses p, which is an NLMSG_ERROR or NLMSG_DONE:
@@ -243,7 +243,7 @@ type verdict struct {
 //	struct nlmsgerr { int error; struct nlmsghdr msg; };
 //
 // The payload of msg follows, unless NLM_F_CAPPED is set, and then attributes. In NLMSG_DONE,
-// attributes follow the error at once, and the error may be missing.
+// attributes follow the error immediately, and the error may be missing.
 func (p packet) verdict() (verdict, error) {
 	torn := p.flags&FlagIntr != 0
 	if p.typ == msgDone && len(p.body) < 4 {
@@ -282,7 +282,7 @@ func (p packet) verdict() (verdict, error) {
 	return v, it.Err()
 }
 
-// quotedLen returns how many bytes of the request an error repeats.
+// quotedLen returns the number of bytes of the request that an error repeats.
 func (p packet) quotedLen() (int, error) {
 	if len(p.body) < 4+headerLen {
 		return 0, fmt.Errorf("%w: an error of %d bytes", ErrMalformed, len(p.body))

@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// newNetNS returns the name of a network namespace that lives until the test ends.
+// newNetNS returns the name of a network namespace that exists until the test ends.
 func newNetNS(t testing.TB) netns.Namespace {
 	t.Helper()
 	return nstest.New(t).NetNS()
 }
 
-// dialNew returns a connection in a network namespace of its own.
+// dialNew returns a connection in a new network namespace.
 func dialNew(t testing.TB) *Conn {
 	t.Helper()
 	return dialIn(t, newNetNS(t))

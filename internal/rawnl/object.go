@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// Object says what a message is about, for errors. Making an Object costs nothing if its strings
+// Object is the subject of a message, for errors. Building an Object costs nothing if its strings
 // exist: the text is composed only after the kernel has refused the message. The text of an error
 // reads
 //
@@ -22,14 +22,13 @@ type Object struct {
 	Part Describer
 }
 
-// Describer names a part of a message, for messages that carry many things: elements of a set above
-// all.
+// Describer names a part of a message, for messages with many parts, above all elements of a set.
 type Describer interface {
 	// DescribePart names the part of msg at offset, for example "element 10.0.0.1 . tcp . 80", or
-	// returns "" if it cannot tell. msg is a whole message with its headers. msg[offset:] begins
+	// returns "" if it finds no part. msg is a whole message with its headers. msg[offset:] begins
 	// with the attribute that the kernel complained about; [AttrPath] finds the attributes around
-	// it. The offset is 0 if the kernel gives none: Linux 5.10 gives none for the elements of a
-	// set, but 6.1 does.
+	// it. The offset is 0 if the kernel reports none: Linux 5.10 reports no offset for the elements
+	// of a set, but 6.1 does.
 	DescribePart(msg []byte, offset int) string
 }
 
@@ -47,7 +46,8 @@ type DescribeFunc func(msg []byte, offset int) string
 // DescribePart calls f.
 func (f DescribeFunc) DescribePart(msg []byte, offset int) string { return f(msg, offset) }
 
-// String returns the object without the verb, as an error names it when it blames no part of it.
+// String returns the object without the verb. Errors that blame no part of the object use this
+// text.
 func (o Object) String() string { return o.text("") }
 
 // text returns the object without its verb.
@@ -70,7 +70,7 @@ func (o Object) text(part string) string {
 	return s.String()
 }
 
-// label names the object of message i, even if the message was made without names.
+// label names the object of message i, even if the message was written without names.
 func (o Object) label(i int) string {
 	if s := strings.TrimSpace(o.Verb + " " + o.text("")); s != "" {
 		return s
@@ -78,8 +78,8 @@ func (o Object) label(i int) string {
 	return fmt.Sprintf("message %d", i)
 }
 
-// blame names the part of the object at offset of its message. Offset 0 means that the kernel named
-// none.
+// blame names the part of the object at offset of its message. Offset 0 means that the kernel
+// reported no offset.
 func (o Object) blame(msg []byte, offset int) string {
 	if o.Part == nil {
 		return o.text("")
@@ -97,7 +97,8 @@ type PathStep struct {
 }
 
 // AttrPath returns the attributes of the message msg (headers included) that enclose offset, the
-// outermost first; the last one begins at offset. It returns nil if no attribute begins there.
+// outermost first; the last attribute begins at offset. It returns nil if no attribute begins
+// there.
 func AttrPath(msg []byte, offset int) []PathStep {
 	if offset < frameLen || offset > len(msg)-attrHeaderLen {
 		return nil

@@ -13,22 +13,22 @@ import (
 	"github.com/kernlb/kernlb/internal/logkey"
 )
 
-// request is about a datagram of requests, and says what becomes of the answers.
+// request is a datagram of requests, with functions for the answers.
 type request struct {
 	b          *Batch
 	begin, end int    // the messages of b
-	first      uint32 // the sequence number of the first one
+	first      uint32 // the sequence number of the first message
 	flags      uint16 // more flags of the last message: FlagAck or FlagDump
 	many       bool   // answers are short, so many are received at once
 
-	// whole says that the messages are a transaction, for the generation genID unless that is 0.
-	// The number before first belongs to it, too.
+	// whole says that the messages are a transaction, for the generation genID unless genID is 0.
+	// The number before first also belongs to the request.
 	whole bool
 	genID uint32
 
-	// reply gets each reply, and ended each error, acknowledgement, or end of a dump. i is the
+	// reply gets each reply, and ended gets each error, acknowledgement, or end of a dump. i is the
 	// position of the request in b; -1 means the transaction as a whole. Replies are valid until
-	// reply returns. An error ends the exchange. Both may be nil.
+	// reply returns. An error ends the exchange. Both functions may be nil.
 	reply func(i int, m Message) error
 	ended func(i int, v verdict) error
 }
@@ -52,10 +52,10 @@ func (c *Conn) begin(ctx context.Context) error {
 	return err
 }
 
-// work calls do when it is its turn to use the connection. do gets the sealed messages of b
-// through. It returns the kernel's refusals, or the error of a caller's function, and the error
-// that ended the work, which begins with op in the result. An empty batch needs no work. what names
-// the work in the log.
+// work waits for its turn to use the connection, and then calls do. do sends the sealed messages of
+// b. It returns the kernel's refusals or the error of a caller's function, and separately the error
+// that ended the work. In the result, the latter error begins with op. An empty batch needs no
+// work. what names the work in the log.
 func (c *Conn) work(ctx context.Context, op, what string, b *Batch,
 	do func() (refused, err error)) error {
 	if b.Len() == 0 && b.err == nil {
@@ -95,10 +95,10 @@ func (c *Conn) work(ctx context.Context, op, what string, b *Batch,
 	return err
 }
 
-// end lets the next one use the connection.
+// end lets the next request use the connection.
 func (c *Conn) end() { c.turn <- struct{}{} }
 
-// proceed reports why the next system call should not be made.
+// proceed returns an error if no further system call should be made.
 func (c *Conn) proceed(ctx context.Context) error {
 	if c.closed.Load() {
 		return ErrClosed
@@ -107,7 +107,7 @@ func (c *Conn) proceed(ctx context.Context) error {
 }
 
 // settle reads the rest of an abandoned dump. The kernel refuses another dump until then. The next
-// request does this, and not the abandoned dump, so that its caller can go on at once.
+// request does this, so that the caller of the abandoned dump need not wait.
 func (c *Conn) settle(ctx context.Context) error {
 	for c.dumpSeq != 0 {
 		err := c.collect(ctx, &request{end: 1, first: c.dumpSeq})
@@ -122,14 +122,14 @@ func (c *Conn) settle(ctx context.Context) error {
 	return nil
 }
 
-// exchange sends a datagram and collects the answers. The kernel sends errors unasked. The
-// acknowledgement of the last message shows that it has worked on all of them. The last message has
-// more flags while it is sent. So a batch has the same bytes before and after, except for the
-// sequence numbers, and on a connection to generic netlink for the number of the family.
+// exchange sends a datagram and collects the answers. The kernel sends errors in any case. The
+// acknowledgement of the last message shows that the kernel has processed all messages. The last
+// message has more flags while it is sent. So a batch has the same bytes before and after, except
+// for the sequence numbers and, on a connection to generic netlink, the number of the family.
 func (c *Conn) exchange(ctx context.Context, r *request) error {
-	// No answer that is still in the queue can have one of the numbers. Notifications have 0.
+	// No answer that is still in the queue can have one of these numbers. Notifications have 0.
 	n, around := uint32(r.end-r.begin), uint32(0)
-	if r.whole { // the messages that begin and end it have numbers, too
+	if r.whole { // the messages that begin and end the transaction have numbers, too
 		around = 1
 	}
 	if c.seq > math.MaxUint32-n-2*around {
@@ -146,7 +146,7 @@ func (c *Conn) exchange(ctx context.Context, r *request) error {
 		return &TooLargeError{Size: len(wire), Limit: c.limit}
 	}
 
-	var last []byte // what begins with the last message
+	var last []byte // the bytes from the last message on
 	for i, m := range r.b.msgs[r.begin:r.end] {
 		last = r.b.buf[m.at:]
 		native.PutUint32(last[8:], r.first+uint32(i))
@@ -172,23 +172,24 @@ func (c *Conn) exchange(ctx context.Context, r *request) error {
 // Commit sends b as one nf_tables transaction: the kernel applies all of it, or nothing. An empty
 // batch is not sent. If genID is not 0, the kernel refuses the transaction with
 // [ErrGenerationChanged] unless genID is still the generation of the ruleset (Linux 4.16). After a
-// message has failed, the kernel still judges the others: the error is an [OpError] or, for
-// several, [OpErrors].
+// message has failed, the kernel still checks the remaining messages: the error is an [OpError] or,
+// for several messages, [OpErrors].
 //
-// Commit asks the kernel to acknowledge the last message, and this acknowledgement tells success.
+// Commit asks the kernel to acknowledge the last message, and this acknowledgement means success.
 // Acknowledgements of the begin and end messages are no use: they came with Linux 6.10
 // (bf2ac490d28c, "netfilter: nfnetlink: Handle ACK flags for batch messages"), and a failed
-// transaction has none for its end. The kernel reports the errors of a transaction when it is over,
-// in the order of the messages, and the acknowledgement last. An error of the commit itself comes
-// before all of them. So if the acknowledgement is the first answer, the commit succeeded.
+// transaction has no acknowledgement for its end. The kernel reports the errors of a transaction
+// when it is over, in the order of the messages, and the acknowledgement last. An error of the
+// commit itself comes before all other answers. So if the acknowledgement is the first answer, the
+// commit succeeded.
 func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
 	var errs OpErrors
 	ended := func(i int, v verdict) error {
 		// An error of the transaction carries the number of its begin message. If memory runs out
-		// while the kernel judges or commits, the error is ENOMEM and may carry the number of the
-		// first message instead; in the former case the kernel also forgets the errors that it has
-		// collected (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c: nlmsg_hdr(oskb) after
-		// skb_pull).
+		// while the kernel checks or commits, the error is ENOMEM and may carry the number of the
+		// first message instead. If memory runs out during the check, the kernel also forgets the
+		// errors that it has collected (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c:
+		// nlmsg_hdr(oskb) after skb_pull).
 		//
 		// ERESTART always concerns the whole transaction. It carries the number of the message that
 		// made the kernel load a module: the kernel then replays the batch and checks the
@@ -215,26 +216,27 @@ func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
 	})
 }
 
-// Check lets the kernel judge b as a transaction but never commits it. Check does not send the end
+// Check lets the kernel check b as a transaction but never commits it. Check does not send the end
 // message, so the kernel undoes its preparations (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c;
-// "nft --check" does so). It returns the same errors as [Conn.Commit]. Nothing stays except modules
-// that the kernel loaded to judge; the generation stays the same. Check does not find errors that
-// only the commit itself can cause.
+// "nft --check" works in the same way). It returns the same errors as [Conn.Commit]. Nothing stays
+// except modules that the kernel loaded for the check; the generation stays the same. Check does
+// not find errors that only the commit itself can cause.
 func (c *Conn) Check(ctx context.Context, b *Batch) error {
 	b.checked = true
 	defer func() { b.checked = false }()
 	return c.Commit(ctx, b, 0)
 }
 
-// SendAll sends the messages of b as independent requests: a failure does not stop the others. It
-// returns the number of messages that the kernel has worked on, and the failures as an [OpError] or
-// [OpErrors]. Their Index is the position of the message in b. Each send is as large as the send
-// buffer and the room for answers in the receive buffer allow. SendAll checks ctx between two
-// sends.
+// SendAll sends the messages of b as independent requests: a failure does not stop the remaining
+// requests. It returns the number of messages that the kernel has processed, and the failures as an
+// [OpError] or [OpErrors]. Their Index is the position of the message in b. Each send is as large
+// as the send buffer and the room for answers in the receive buffer allow. SendAll checks ctx
+// between two sends.
 //
 // SendAll calls reply with each reply and the position of its request in b. A reply is valid until
-// the function returns. The function must not use the connection, and its error ends the work.
-// Replies must be small, like replies about one object. A nil reply skips them.
+// the function returns. The function must not use the connection. If it returns an error, SendAll
+// stops. Replies must be small, like replies about one object. If reply is nil, replies are
+// skipped.
 func (c *Conn) SendAll(ctx context.Context, b *Batch, reply func(i int, m Message) error) (
 	done int, err error) {
 	op, what := "send", "requests"
@@ -277,8 +279,8 @@ func (c *Conn) SendAll(ctx context.Context, b *Batch, reply func(i int, m Messag
 	return done, err
 }
 
-// Query sends the one message of req and returns copies of the replies; there may be none. To ask
-// for all objects of a kind, use [Conn.Dump].
+// Query sends the one message of req and returns copies of the replies, if any. To ask for all
+// objects of a kind, use [Conn.Dump].
 func (c *Conn) Query(ctx context.Context, req *Batch) (replies []Message, err error) {
 	if err := req.single(); err != nil {
 		return nil, fmt.Errorf("query: %w", err)
@@ -309,14 +311,14 @@ func (b *Batch) single() error {
 type GenInfo struct {
 	ID uint32 // never 0
 	// ProcPID and ProcName are the thread id, in the initial pid namespace, and the name of the
-	// thread that asks. In a message to GroupNFTables, they describe the thread that committed.
+	// requesting thread. In a message to GroupNFTables, they describe the thread that committed.
 	ProcPID  uint32
 	ProcName string
-	Port     uint32 // of the socket that asked, or that committed
+	Port     uint32 // of the socket that requested the generation, or that committed
 }
 
-// NextGenID returns the generation that follows id: the one that a successful Commit makes. A
-// transaction that changes nothing, such as adding an element that exists, makes no new generation.
+// NextGenID returns the generation after id, which a successful Commit creates. A transaction that
+// changes nothing, such as adding an element that exists, creates no new generation.
 func NextGenID(id uint32) uint32 { return max(id+1, 1) }
 
 // Message and attributes of a generation (include/uapi/linux/netfilter/nf_tables.h).
@@ -342,8 +344,8 @@ func (c *Conn) GenID(ctx context.Context) (g GenInfo, err error) {
 }
 
 // Generation decodes the answer to a request for the generation, or the message to GroupNFTables
-// that follows all changes of a transaction and names the generation that it made. ok is false for
-// other messages.
+// that follows all changes of a transaction and contains its new generation. ok is false for other
+// messages.
 func (m Message) Generation() (g GenInfo, ok bool, err error) {
 	if m.Subsys != SubsysNFTables || m.Type != msgNewGen {
 		return GenInfo{}, false, nil

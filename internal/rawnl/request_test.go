@@ -56,7 +56,7 @@ func TestRequestsAreSplitToFit(t *testing.T) {
 	}
 }
 
-// refused returns the indices of the messages that err is about.
+// refused returns the indices of the refused messages in err.
 func refused(err error) (index []int) {
 	for _, e := range Refusals(err) {
 		index = append(index, e.Index)

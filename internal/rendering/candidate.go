@@ -9,8 +9,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Candidate makes the candidate of a backend. probe asks the kernel whether it supports the
-// backend, which is closed afterwards.
+// Candidate returns the candidate of a backend. probe asks the kernel whether it supports the
+// backend. Afterwards the backend is closed.
 func Candidate[B backends.Backend](name string, open func() (B, error),
 	probe func(B, context.Context) error) backends.Candidate {
 	return backends.Candidate{
@@ -34,7 +34,7 @@ func Candidate[B backends.Backend](name string, open func() (B, error),
 }
 
 // Changes returns changes that use every part of a ruleset that is not optional for a backend: both
-// families, each kind of frontend and verdict, masquerading, source ranges. sticky adds session
+// families, each kind of frontend and verdict, masquerading, and source ranges. sticky adds session
 // affinity. only limits the changes to one family, unless it is zero. The addresses are from the
 // ranges for documentation (RFC 5737, RFC 3849).
 func Changes(sticky bool, only servicemodel.Family) (*servicemodel.ChangeSet, error) {

@@ -8,21 +8,21 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Abilities are what a backend can express. Hints say in errors what is possible instead.
+// Abilities describe the features that a backend can express. Hints name alternatives in errors.
 type Abilities struct {
 	// Scheduler reports whether the backend has a scheduler other than the default.
 	Scheduler     func(servicemodel.Scheduler) bool
 	SchedulerHint string
 	// ForwardingHint is set if the backend has no direct routing and no tunnels.
 	ForwardingHint string
-	// Ranges allows frontends at ranges of ports, MasqueradeIPs given sources of masqueraded
-	// connections.
+	// Ranges allows frontends at ranges of ports. MasqueradeIPs allows configured sources of
+	// masqueraded connections.
 	Ranges, MasqueradeIPs bool
 	// AnyOrigins allows combinations of masqueraded origins that [servicemodel.Resolve] never
-	// makes. Answers allows to drop packets of services without endpoints, and all answers to
+	// returns. Answers allows dropping packets of services without endpoints, and all answers to
 	// clients that may not connect. Neighbours allows masqueraded neighbours.
 	AnyOrigins, Answers, Neighbours bool
-	// Frontend and Pool refuse more, unless they are nil.
+	// Frontend and Pool, if not nil, refuse further features.
 	Frontend func(*Refusals, *servicemodel.Frontend)
 	Pool     func(*Refusals, *servicemodel.Pool)
 }
@@ -34,7 +34,7 @@ type Refusals struct {
 	seen    map[backends.UnsupportedError]bool // a service may have many pools
 }
 
-// Refuse refuses a service because of a value of a field.
+// Refuse refuses a service because of the value of a field.
 func (r *Refusals) Refuse(of servicemodel.PortName, field, value, hint string) {
 	e := backends.UnsupportedError{Backend: r.backend, Service: of.Name,
 		Object: "service " + of.String(), Field: field, Value: value, Hint: hint}
@@ -133,7 +133,7 @@ func (r *Refusals) node(rules *servicemodel.Rules, can *Abilities) {
 	}
 }
 
-// KnownOrigins reports whether [servicemodel.Resolve] makes a combination of origins.
+// KnownOrigins reports whether [servicemodel.Resolve] returns a combination of origins.
 func KnownOrigins(o servicemodel.Origins) bool {
 	return o == 0 || o == servicemodel.FromAnywhere || o == servicemodel.FromHost ||
 		o == servicemodel.FromHost|servicemodel.FromOutside

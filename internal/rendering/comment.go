@@ -11,9 +11,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// MaxLen is the longest comment in bytes. The user data of an element or a rule has 256
-// (NFT_USERDATA_MAXLEN), and package nft writes a long comment as two attributes. The comment of a
-// name of up to 191 bytes, as [servicemodel.PortName] allows, fits.
+// MaxLen is the maximum length of a comment in bytes. The user data of an element or a rule has 256
+// bytes (NFT_USERDATA_MAXLEN), and package nft writes a long comment as two attributes. With a name
+// of up to 191 bytes, as [servicemodel.PortName] allows, the comment fits.
 const MaxLen = 256 - 2 - 1 - 2
 
 // kinds are the words for the kinds of frontends.
@@ -25,7 +25,7 @@ var kinds = [...]string{
 	servicemodel.HostIP:       "host IP",
 }
 
-// usualMasquerade returns the masquerading that a comment of this kind does not mention.
+// usualMasquerade returns the masquerading that comments of this kind do not mention.
 func usualMasquerade(k servicemodel.Kind) servicemodel.Origins {
 	if k == servicemodel.ClusterIP {
 		return servicemodel.FromHost | servicemodel.FromOutside
@@ -34,8 +34,8 @@ func usualMasquerade(k servicemodel.Kind) servicemodel.Origins {
 }
 
 // Comment returns the comment of a frontend. more are words that a backend adds: at most 23 bytes,
-// with a space before each. If the comment would be longer than [MaxLen], it uses short words:
-// "v=2/0 m=5 a=60/o+" stands for "internal=cluster external=reject masquerade=pods,outside
+// including a space before each word. If the comment would be longer than [MaxLen], it uses short
+// words: "v=2/0 m=5 a=60/o+" stands for "internal=cluster external=reject masquerade=pods,outside
 // affinity=60/24+service".
 func Comment(f *servicemodel.Frontend, more ...string) string {
 	var room [MaxLen + 64]byte
@@ -70,7 +70,7 @@ func appendComment(b []byte, f *servicemodel.Frontend, more []string, short bool
 	return b
 }
 
-// shorts are the short words for masqueraded origins, 8 for each policy.
+// shorts are the short words for masqueraded origins: 8 words for each policy.
 const shorts = "0123456789abcdefghijklmnopqrstuvwxyzABCD"
 
 // policies are the masquerade policies in the order of their short words.
@@ -97,8 +97,8 @@ func appendMasquerade(b []byte, f *servicemodel.Frontend, short bool) []byte {
 	return b
 }
 
-// appendAffinity appends what the affinity of a frontend has beside the time: "/24+service" for
-// clients of a prefix at the whole service, or "/o+" with the number in base 36.
+// appendAffinity appends the properties of the affinity of a frontend after the time: "/24+service"
+// for clients of a prefix at the whole service, or "/o+" with the number in base 36.
 func appendAffinity(b []byte, f *servicemodel.Frontend, short bool) []byte {
 	word, base := wholeService, 10
 	if short {
@@ -131,8 +131,8 @@ func appendVerdicts(b []byte, f *servicemodel.Frontend, short bool) []byte {
 }
 
 // ParseComment is the inverse of [Comment]. It returns the frontend with the given key that a
-// comment describes, without its sources. It gives a word outside this grammar to more, which
-// reports whether it is a word of the backend; a nil more knows none.
+// comment describes, without its sources. It passes a word outside this grammar to more, which
+// reports whether the word belongs to the backend. If more is nil, no such words are allowed.
 func ParseComment(s string, k servicemodel.FrontendKey, more func(word string) bool) (
 	*servicemodel.Frontend, error) {
 	name, rest, _ := strings.Cut(s, " ")

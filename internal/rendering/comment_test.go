@@ -128,7 +128,7 @@ func TestCommentsThatAreNotOurs(t *testing.T) {
 	}
 }
 
-// A comment that can be parsed is written and parsed again as the same frontend.
+// If a comment can be parsed, writing and parsing it again returns the same frontend.
 func FuzzParseComment(f *testing.F) {
 	f.Add("default/web:http cluster IP verdict=reject masquerade=none affinity=10800")
 	f.Add("a/b node port internal=cluster external=local masquerade=pods,host")

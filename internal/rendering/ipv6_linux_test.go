@@ -22,15 +22,15 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The node's address in TestWithoutIPv6, and that of its service.
+// The addresses of the node and the service in TestWithoutIPv6.
 const (
 	nodeIP    = "192.0.2.1"
 	serviceIP = "198.51.100.1"
 )
 
 // TestWithoutIPv6 runs on a kernel that was booted with ipv6.disable=1: each backend serves IPv4,
-// also for a service that has addresses of both families, and whether or not the node says that it
-// has one.
+// even for a service with addresses of both families, and whether or not the node declares that it
+// has only one family.
 func TestWithoutIPv6(t *testing.T) {
 	if _, err := os.Stat("/proc/sys/net/ipv6"); !errors.Is(err, fs.ErrNotExist) {
 		t.Skip("needs a kernel that was booted with ipv6.disable=1: make test-vm boots one")
@@ -65,7 +65,7 @@ func TestWithoutIPv6(t *testing.T) {
 	}
 }
 
-// serve gives a namespace an address, a route to everything, and a server that is the endpoint.
+// serve gives a namespace an address, a default route, and a server as the endpoint.
 func serve(t *testing.T, ns *netnstest.NS) {
 	t.Helper()
 	for _, command := range []string{"ip link set lo up", "ip address add " + nodeIP + "/32 dev lo",

@@ -13,13 +13,14 @@ const (
 	Digits   = "0123456789"
 )
 
-// IsName reports whether s has 1 to most characters, begins with one of first, and goes on with
-// characters of all. A regular expression would cost each process time at its start.
+// IsName reports whether s has 1 to most characters, begins with a character of first, and
+// otherwise has only characters of all. A regular expression would cost each process time at its
+// start.
 func IsName(s string, most int, first, all string) bool {
 	return s != "" && len(s) <= most && strings.Contains(first, s[:1]) && strings.Trim(s, all) == ""
 }
 
-// MostTableName is how many characters a name of a table may have.
+// MostTableName is the maximum length of a table name.
 const MostTableName = 63
 
 // othersTables are table names of other programs: kube-proxy, packages counters and livetrace, and
@@ -27,11 +28,11 @@ const MostTableName = 63
 var othersTables = []string{"kube-proxy", "kernlb-counters", "kernlb-trace", "filter", "nat",
 	"mangle", "raw", "security"}
 
-// IsTableName reports whether nft accepts a name without quotes. It does not know nft's long list
+// IsTableName reports whether nft accepts a table name without quotes. It ignores nft's long list
 // of reserved words: nft refuses a listing with a table called "drop".
 func IsTableName(s string) bool { return IsName(s, MostTableName, Letters, Letters+Digits+"_.-") }
 
-// CheckTable returns an error if the tables of a backend's instance may not have a name.
+// CheckTable returns an error if an instance of the backend may not use the table name.
 func CheckTable(backend, name string) error {
 	if slices.Contains(othersTables, name) {
 		return fmt.Errorf("%s: table name %q: tables of that name are another program's", backend,

@@ -9,8 +9,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// CommitInParts writes the parts of a change set with write, one after the other, because the whole
-// was too large for the socket. tooLarge is the error about the whole. The error is write's.
+// CommitInParts writes a change set with write in several parts, one after another, because the
+// whole was too large for the socket. tooLarge is the error for the whole. Other errors come from
+// write.
 func CommitInParts(ctx context.Context, c *servicemodel.ChangeSet, tooLarge error,
 	write func(context.Context, *servicemodel.ChangeSet) (backends.Stats, error)) (
 	all backends.Stats, err error) {

@@ -27,7 +27,8 @@ import (
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// candidates are those that write nf_tables, in a namespace; 0 means the calling thread's.
+// candidates are the candidates that write nf_tables, in a namespace; "" means the calling
+// thread's.
 func candidates(ns netns.Namespace) []backends.Candidate {
 	return []backends.Candidate{nftables.Candidate(&nftables.Config{NetNS: ns}),
 		iptables.Candidate(&iptables.Config{NetNS: ns})}
@@ -92,7 +93,7 @@ func TestWithoutPermission(t *testing.T) {
 	}, unix.CAP_NET_ADMIN))
 }
 
-// TestMissingModules takes modules away from the kernel of a virtual machine, one after the other.
+// TestMissingModules removes modules from the kernel of a virtual machine, one after another.
 func TestMissingModules(t *testing.T) {
 	if os.Getenv("KERNLB_VM") == "" {
 		t.Skip("takes modules away from the kernel: needs a virtual machine, see internal/test/vm")
@@ -102,9 +103,9 @@ func TestMissingModules(t *testing.T) {
 		backend int
 		want    string
 	}{
-		{"nf_tables", 0, "missing module nf_tables"}, // first, because it goes only if it is unused
+		{"nf_tables", 0, "missing module nf_tables"}, // first, while it is unused
 		{"nft_numgen", 0, "missing module nft_numgen"},
-		{"nft_fib_ipv6", 0, ""}, // services of IPv6 are refused, and the backend is not
+		{"nft_fib_ipv6", 0, ""}, // services of IPv6 are refused, but not the backend
 		{"nft_reject_ipv4", 0, ""},
 		{"nft_masq", 0, "missing module nft_masq"},
 		{"nft_chain_nat", 0, "missing module nft_chain_nat"},
@@ -115,7 +116,7 @@ func TestMissingModules(t *testing.T) {
 			hide(t, tt.module)
 			ns := nstest.New(t)
 			c := candidates(ns.NetNS())[tt.backend]
-			if tt.module == "nf_tables" { // then there is nothing that a backend could clean up
+			if tt.module == "nf_tables" { // then a backend has nothing to clean up
 				_, err := c.Open()
 				require.ErrorIs(t, err, kernelerr.ErrMissingModule)
 			}
@@ -132,11 +133,11 @@ func TestMissingModules(t *testing.T) {
 	}
 }
 
-// hide takes a module away until the test ends.
+// hide removes a module until the test ends.
 func hide(t *testing.T, module string) {
 	t.Helper()
 
-	// fails, too, if it is gone but what it used is not
+	// also fails if the module was removed but a module that it used was not
 	_ = exec.CommandContext(t.Context(), "modprobe", "-r", module).Run()
 	if _, err := os.Stat("/sys/module/" + module); err == nil {
 		t.Skip("the module " + module + " is in use or built in")

@@ -10,8 +10,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// setting is a field of node-wide rules that is written as a line for each value: its name, a space
-// and the value. A field without a value has no line. The line of a bool is its name alone.
+// setting is a field of the node-wide rules. Each of its values is written as a line: the name, a
+// space and the value. A field without a value has no line. The line of a bool is only the name.
 type setting struct {
 	name  string
 	field any // a pointer
@@ -60,7 +60,7 @@ func (s setting) lines() (l []string) {
 	return l
 }
 
-// parse sets the field, or adds to it, what the value of a line says.
+// parse sets the field to the value of a line, or adds the value to a list.
 func (s setting) parse(value string) error {
 	switch v := s.field.(type) {
 	case *uint32:
@@ -82,11 +82,11 @@ func (s setting) parse(value string) error {
 	return nil
 }
 
-// ErrLayout says that the objects in the kernel have another layout.
+// ErrLayout means that the objects in the kernel have a different layout.
 var ErrLayout = errors.New("it was made by another version of kernlb")
 
-// Settings returns the number of a layout and node-wide rules as lines. The zero Rules, of a table
-// that was never written, have no lines.
+// Settings returns the number of a layout and node-wide rules as lines. The zero Rules belong to a
+// table that was never written, and have no lines.
 func Settings(number int, r servicemodel.Rules) []string {
 	if r.MasqueradeMark == 0 {
 		return nil
@@ -98,8 +98,8 @@ func Settings(number int, r servicemodel.Rules) []string {
 	return l
 }
 
-// ParseSettings is the inverse of [Settings]. It fails if the layout differs. It also fails on a
-// line that it does not know, and names the line.
+// ParseSettings is the inverse of [Settings]. It fails if the layout differs, or if a line is
+// unknown. The error names the unknown line.
 func ParseSettings(number int, lines []string) (servicemodel.Rules, error) {
 	var r servicemodel.Rules
 	if len(lines) == 0 {

@@ -38,7 +38,7 @@ func TestAnotherLayoutIsNotRead(t *testing.T) {
 	require.Equal(t, r, got)
 }
 
-// Any text yields rules or an error. Parsed rules are written and parsed again as the same rules.
+// Any text yields rules or an error. Writing and parsing parsed rules again returns the same rules.
 func FuzzParseSettings(f *testing.F) {
 	for _, line := range []string{"masquerade-mark 0x4000", "pod-cidr 10.244.0.0/16",
 		"node-ports ::/0", "localhost-node-ports", ""} {

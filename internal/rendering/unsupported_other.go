@@ -17,8 +17,8 @@ func NotSupported(what string) error {
 	return fmt.Errorf("%s: not supported on this operating system: %w", what, errors.ErrUnsupported)
 }
 
-// Unsupported has the methods of a backend that need Linux. Each backend has it where its
-// connection to the kernel would be.
+// Unsupported has the methods of a backend that need Linux. On other systems, each backend embeds
+// it instead of its connection to the kernel.
 type Unsupported struct{}
 
 // Observe is not supported on this operating system.
