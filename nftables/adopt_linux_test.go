@@ -34,7 +34,7 @@ func (d *dumpCounter) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// dumpsOf returns how many dumps a new backend needs to observe the tables if it is given want.
+// dumpsOf returns the number of dumps with which a new backend observes the tables, given want.
 func dumpsOf(t *testing.T, ns *netnstest.NS, want *servicemodel.Table) (int,
 	*backends.Observation) {
 	t.Helper()
@@ -46,8 +46,8 @@ func dumpsOf(t *testing.T, ns *netnstest.NS, want *servicemodel.Table) (int,
 }
 
 // A reading that finds everything that is wanted dumps no set of services or endpoints. Neither
-// does a reading that finds other endpoints or fewer services. If the kernel has services that
-// nobody wants, the reading dumps the small sets that hold them.
+// does a reading that finds other endpoints or fewer services. If the kernel has unwanted services,
+// the reading dumps the small sets that contain them.
 func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -89,8 +89,8 @@ func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 	require.Equal(t, n, full, "the same sets, and endpoints are asked for")
 }
 
-// A full reading while endpoints grow asks for the weights that they have by then. So it dumps no
-// more than a reading when all have grown.
+// During a slow start, a full reading asks for the present weights. So it makes no more dumps than
+// a reading after the slow start.
 func TestAReadingDuringASlowStartAsksForPresentWeights(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -121,7 +121,7 @@ func TestAReadingDuringASlowStartAsksForPresentWeights(t *testing.T) {
 	require.Equal(t, grown, dumps(s))
 }
 
-// A sweep that ends after another writer's commit leaves the mark to that writer, and does not
+// If another writer commits during a sweep, the sweep leaves the mark to that writer, and does not
 // fail.
 func TestASweepLeavesTheMarkToWhoCommittedLast(t *testing.T) {
 	t.Parallel()
@@ -139,8 +139,8 @@ func TestASweepLeavesTheMarkToWhoCommittedLast(t *testing.T) {
 	require.False(t, other.pl.Version.Unswept)
 }
 
-// The sets for large pools come with the first of them. They go when the rules are rewritten and no
-// large pool is left.
+// The sets for large pools are added with the first large pool. They are removed when the rules are
+// rewritten and no large pool is left.
 func TestLargePoolsComeAndGo(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)

@@ -17,7 +17,7 @@ import (
 var stickyName = servicemodel.Name{Namespace: "default", Name: "sticky"}
 
 // affinityState is a service with affinity and n endpoints. The endpoint with the number replaced
-// is another one.
+// has a different address.
 func affinityState(n, replaced int) servicemodel.State {
 	svc := &servicemodel.Service{Name: stickyName, Ports: []servicemodel.ServicePort{
 		{Protocol: servicemodel.TCP, Port: 80}},
@@ -43,7 +43,7 @@ var affinityKinds = map[string]servicemodel.SessionAffinity{
 	"whole service": {ClientIP: true, Timeout: time.Hour, WholeService: true},
 }
 
-// affinityStateOf is affinityState with another kind of affinity.
+// affinityStateOf is like affinityState, with another kind of affinity.
 func affinityStateOf(kind string, n, replaced int) servicemodel.State {
 	s := affinityState(n, replaced)
 	svc := *s.Service(stickyName)
@@ -58,7 +58,7 @@ func rememberClients(tb testing.TB, b *backend, n, endpoints int) {
 	rememberClientsFor(tb, b, n, endpoints, func(int) time.Duration { return time.Hour })
 }
 
-// rememberClientsFor is rememberClients, each for a time of its own.
+// rememberClientsFor is like rememberClients, with a separate timeout for each client.
 func rememberClientsFor(tb testing.TB, b *backend, n, endpoints int,
 	timeout func(i int) time.Duration) {
 	tb.Helper()
@@ -82,7 +82,7 @@ func rememberClientsFor(tb testing.TB, b *backend, n, endpoints int,
 			e.Data = nft.AppendEndpoint(nil, ep)
 		}
 
-		// not the map that the client's hash selects: none of these clients connects
+		// not the map that the client's hash selects, because none of these clients connects
 		fp.OpsOf(form.AffinityMap(group, i%form.AffinityMaps)).Add.Add(e)
 	}
 
@@ -90,7 +90,7 @@ func rememberClientsFor(tb testing.TB, b *backend, n, endpoints int,
 	b.pl.Version = p.Next
 }
 
-// Measures the removal of an endpoint that a tenth of 60,000 remembered clients was given.
+// Measures the removal of an endpoint that was given to a tenth of 60,000 remembered clients.
 func BenchmarkEndpointLeavesClients(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
@@ -103,8 +103,8 @@ func BenchmarkEndpointLeavesClients(b *testing.B) {
 	}
 }
 
-// Measures how long commits wait while the clients of an endpoint that left are forgotten: of
-// 262,144 clients, which an hour or ten seconds ago connected last.
+// Measures the delay of commits while the clients of a removed endpoint are forgotten, among
+// 262,144 clients. Their last connection was an hour or ten seconds ago.
 func BenchmarkCommitsWhileClientsAreForgotten(b *testing.B) {
 	for kind := range affinityKinds {
 		for name, timeout := range map[string]func(int) time.Duration{

@@ -40,8 +40,8 @@ func endpointsOfClients(t *testing.T, b *backend) map[string]int {
 	return n
 }
 
-// A process ends before its sweep. The next process finds the state that it wants, learns of the
-// sweep by the mark of the version, and does it.
+// A process ends before its sweep. The next process finds the desired state, learns of the sweep
+// from the mark of the version, and does the sweep.
 func TestASweepThatWasInterruptedIsEnded(t *testing.T) {
 	t.Parallel()
 	s := newSweeping(t)
@@ -112,7 +112,7 @@ func TestEntriesMayExpireWhileTheyAreForgotten(t *testing.T) {
 		form.AffinityMap(form.GroupClients, 0), nil))
 }
 
-// Which entries a sweep deletes.
+// A sweep of some changes, and a sweep of unknown changes, delete these entries.
 func TestSweeps(t *testing.T) {
 	t.Parallel()
 	table := mustResolve(t, editedState().WithEndpoints(goldenService().Name,
@@ -166,7 +166,7 @@ func TestSweeps(t *testing.T) {
 		{clusterIP, "10.244.1.2:8080", false, false},
 		{clusterIP, "10.244.2.1:8080", false, false},
 		{loadBalancer, "10.244.1.1:8080", false, false},
-		{loadBalancer, "10.244.2.1:8080", false, true}, // for clients inside only, who have it back
+		{loadBalancer, "10.244.2.1:8080", false, true}, // lost inside only, and came back
 		{loadBalancer, "10.244.9.8:8080", true, true},
 		{loadBalancer, "10.244.9.9:8080", true, true}, // of the second commit
 		{nodePort, "10.244.1.1:8080", false, false},
@@ -190,7 +190,7 @@ func TestSweeps(t *testing.T) {
 	require.True(t, takes(all, entry("10.96.0.99:80", "10.244.9.9:8080")))
 }
 
-// When the clients of a commit are forgotten.
+// The clients of a commit count as forgotten after these readings.
 func TestWhenASweepHasEnded(t *testing.T) {
 	t.Parallel()
 	type reading struct {
@@ -234,7 +234,7 @@ func TestWhenASweepHasEnded(t *testing.T) {
 	require.True(t, f.Note(at(8), at(10), true))
 }
 
-// sweeping is a backend with affinity whose sweeps end instead of waiting.
+// sweeping is a backend with affinity whose sweeps return instead of waiting.
 type sweeping struct {
 	*backend
 	t     *testing.T
@@ -250,7 +250,7 @@ func newSweeping(t *testing.T) *sweeping {
 	return &sweeping{b, t, ns, mustResolve(t, affinityState(10, -1))}
 }
 
-// replace commits a state in which an endpoint is replaced, -1 for none.
+// replace commits a state in which one endpoint is replaced; -1 means no endpoint.
 func (s *sweeping) replace(replaced int) {
 	s.t.Helper()
 	next := mustResolve(s.t, affinityState(10, replaced)).Arrange(s.table)
@@ -258,8 +258,8 @@ func (s *sweeping) replace(replaced int) {
 	s.table = next
 }
 
-// settle calls Settle when the kernel is done with the packets of the time done, and returns
-// whether it is to be called again.
+// settle calls Settle as if the kernel were done with the packets of the time done. It returns
+// whether to call Settle again.
 func (s *sweeping) settle(done time.Time) (again bool) {
 	s.t.Helper()
 	for {
@@ -272,8 +272,8 @@ func (s *sweeping) settle(done time.Time) (again bool) {
 	}
 }
 
-// A sweep that waits for packets has its caller wait, and goes on with whatever was committed
-// meanwhile.
+// A sweep that waits for packets makes its caller wait, and then continues with the work of all
+// commits that happened during the wait.
 func TestCommitsGoOnBetweenTheStepsOfASweep(t *testing.T) {
 	t.Parallel()
 	s := newSweeping(t)
@@ -299,7 +299,7 @@ func TestCommitsGoOnBetweenTheStepsOfASweep(t *testing.T) {
 	require.False(t, s.settle(time.Time{}), "nothing is left to do")
 }
 
-// A sweep under way begins anew if a commit brings maps of another kind.
+// A sweep in progress starts over if a commit adds maps of another kind.
 func TestASweepBeginsAnewWithOtherMaps(t *testing.T) {
 	t.Parallel()
 	s := newSweeping(t)
@@ -327,7 +327,7 @@ func TestASweepBeginsAnewWithOtherMaps(t *testing.T) {
 	require.Zero(t, endpointsOfClients(t, s.backend)["10.244.0.4"])
 }
 
-// The entries that a packet brings back after their deletion are found.
+// If a packet restores entries after their deletion, the sweep finds these entries.
 func TestASweepFindsWhatComesBack(t *testing.T) {
 	t.Parallel()
 	s := newSweeping(t)
@@ -352,8 +352,8 @@ func TestASweepFindsWhatComesBack(t *testing.T) {
 	require.False(t, s.settle(time.Now()))
 }
 
-// A commit that writes the rules anew resets their counters. The sweep then reads again, because
-// nothing tells whether a packet has brought an entry back.
+// A commit that rewrites the rules resets their counters. The sweep then reads again, because
+// nothing tells whether a packet has restored an entry.
 func TestASweepReadsAgainAfterItsCountersWereReset(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -390,7 +390,7 @@ func TestASweepReadsAgainAfterItsCountersWereReset(t *testing.T) {
 	remember()
 	commit(state(1))
 	require.True(t, s.settle(time.Now()))
-	remember() // as a packet under way does
+	remember() // like a packet in flight
 	commit(state(1, "another"))
 	for s.settle(time.Now()) {
 	}
@@ -415,8 +415,9 @@ func TestASweepGoesOnAfterAReading(t *testing.T) {
 	require.NotNil(t, s.sweep.Of[0].ByKey[plan.AllOthers], "nothing tells what it left")
 }
 
-// Commits that leave clients come without end: before each reading, one whose packets the reading
-// does not wait for. Each commit's work ends on its own, so little is left to do at any time.
+// Commits that leave clients come without end: before each reading comes a commit whose packets the
+// reading does not wait for. The work of each commit ends separately, so little work is left at any
+// time.
 func TestASweepEndsForEachCommitBesideOthers(t *testing.T) {
 	t.Parallel()
 	s := newSweeping(t)

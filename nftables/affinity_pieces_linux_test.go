@@ -18,10 +18,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// touched counts what passes between a backend and the kernel.
+// touched counts the messages and elements between a backend and the kernel.
 type touched struct {
 	requests, read, deleted, refused int
-	late                             time.Duration // how late deletions reach the kernel
+	late                             time.Duration // the delay before deletions reach the kernel
 }
 
 func (c *touched) count(tap *rawnltest.Tap) {
@@ -54,7 +54,7 @@ func (c *touched) count(tap *rawnltest.Tap) {
 	}
 }
 
-// forgetting is a backend of which an endpoint has just left a tenth of n clients.
+// forgetting is a backend after the removal of an endpoint that a tenth of n clients was given.
 func forgetting(t *testing.T, kind string, n int, timeout func(int) time.Duration) (*backend,
 	*touched) {
 	t.Helper()
@@ -70,9 +70,8 @@ func forgetting(t *testing.T, kind string, n int, timeout func(int) time.Duratio
 	return b, c
 }
 
-// A piece of a sweep touches the entries of one map at most, however many clients there are and in
-// whatever way they are remembered, and few messages. The number of pieces depends on the number of
-// maps alone.
+// A piece of a sweep touches the entries of at most one map and few messages, for any number of
+// clients and any kind of affinity. The number of pieces depends only on the number of maps.
 func TestASweepWorksInPieces(t *testing.T) {
 	t.Parallel()
 	for kind := range affinityKinds {
@@ -103,7 +102,7 @@ func TestASweepWorksInPieces(t *testing.T) {
 	}
 }
 
-// Work that is not allowed a piece does none, except the first look at what is left.
+// Without permission for a piece, a sweep only lists the remaining work.
 func TestACommitDoesNoPieceOfASweep(t *testing.T) {
 	t.Parallel()
 	b, c := forgetting(t, "clients", 1000, func(int) time.Duration { return time.Hour })
@@ -116,7 +115,7 @@ func TestACommitDoesNoPieceOfASweep(t *testing.T) {
 	require.Zero(t, *c)
 }
 
-// Entries that expire between their reading and their deletion make hardly any transaction fail.
+// Entries that expire between their reading and their deletion hardly ever make a transaction fail.
 func TestEntriesThatExpireFailNoTransaction(t *testing.T) {
 	t.Parallel()
 	for kind := range affinityKinds {

@@ -10,8 +10,8 @@ import (
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 )
 
-// OpenWith opens a backend with other connections to the kernel. If full is set, its sets are full
-// as soon as they hold one element more than at first.
+// OpenWith opens a backend with other connections to the kernel. With full, a set is full as soon
+// as it has one more element than at first.
 func OpenWith(c rawnl.Config, cfg *Config, full bool) (backends.Backend, error) {
 	b, err := openBackend(cfg)
 	if err != nil {
@@ -65,7 +65,7 @@ func TestEachCallGoesWrong(t *testing.T) {
 
 func TestKernelClockJumps(t *testing.T) { dataplanetest.ClockJumps(t, machine().Backend) }
 
-// The rulesets of older programs were recorded with nft list ruleset. A file's name is the
+// The rulesets of older programs were recorded with nft list ruleset. The name of a file is the
 // program's commit.
 func TestObstacles(t *testing.T) {
 	t.Parallel()

@@ -15,8 +15,8 @@ import (
 )
 
 // A cleanup loses no packet of a service that another program serves, too. Here, the network beyond
-// the node answers for the addresses of services. Another program translates addresses, so that the
-// replies to the last translated packets still find their way.
+// the node answers for the addresses of services. The other program also translates addresses, so
+// that the replies to the last translated packets find their way.
 func TestACleanupLosesNoPacket(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
@@ -41,7 +41,7 @@ func TestACleanupLosesNoPacket(t *testing.T) {
 	defer cancel()
 	probe := netnstest.Probe{From: c.Pods[0], Proto: servicemodel.UDP, To: to}
 	const clients = 8
-	var served sync.RWMutex // no packet is under way when the service comes
+	var served sync.RWMutex // no packet is in flight when the service is added
 	by := make(chan map[string]int, clients)
 	for range clients {
 		go func() {

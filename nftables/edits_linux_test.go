@@ -36,7 +36,7 @@ func editedState() servicemodel.State {
 // handEdit is a command of nft.
 type handEdit struct{ name, nft string }
 
-// handEdits are what an administrator can do to a table.
+// handEdits are edits that an administrator can make to a table.
 var handEdits = []handEdit{
 	{"the ruleset is flushed", "flush ruleset"},
 	{"the table is flushed", "flush table ip kernlb"},
@@ -77,9 +77,9 @@ var handEdits = []handEdit{
 	{"an epoch is added", "add set ip kernlb version-00000007 { type mark; size 128; }"},
 }
 
-// A program that applies again, a new one, and one that runs all notice what was edited by hand,
-// whether by the numbers of elements or only by a reading, and mend it: the ruleset is the same as
-// before.
+// A program that applies again, a new program, and a running program all notice edits by hand,
+// either by the numbers of elements or only by a reading. They repair the edit: the ruleset is the
+// same as before.
 func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 	t.Parallel()
 	program := nftPrograms(t)[0]
@@ -137,8 +137,8 @@ func listing(t *testing.T, ns *netnstest.NS, program string) string {
 	return before + after
 }
 
-// editByHand runs a command of nft. HANDLE(chain) in it stands for the chain's first rule, and
-// VERSION for the set of the epoch.
+// editByHand runs a command of nft. In the command, HANDLE(chain) stands for the handle of the
+// chain's first rule, and VERSION for the set of the epoch.
 func editByHand(t *testing.T, ns *netnstest.NS, program, edit string) {
 	t.Helper()
 	if _, rest, ok := strings.Cut(edit, "HANDLE("); ok {
@@ -170,9 +170,9 @@ func firstHandle(t *testing.T, listing string) string {
 	return ""
 }
 
-// Checks for edits are rationed while another program commits without end: the edit is found when
-// the ration allows a check. A kernel that does not tell how many elements a set has only shows
-// edits of rules, chains and sets.
+// Checks for edits are rate-limited while another program commits without end: the edit is found
+// when the limit allows a check. A kernel that does not report the number of elements of a set only
+// shows edits of rules, chains and sets.
 func TestLooksAreRationed(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -180,7 +180,7 @@ func TestLooksAreRationed(t *testing.T) {
 	e, oe := dataplane.New(b, nil), dataplane.New(other, nil)
 	s := editedState()
 	ok(e.Apply(t.Context(), s))(t)
-	b.looks = wait.Budget{} // a budget that allows none
+	b.looks = wait.Budget{} // a budget that allows no check
 	ok(oe.Apply(t.Context(), s))(t)
 	require.Equal(t, backends.Touched, integrity(t, b))
 
@@ -208,7 +208,7 @@ func editSet(t *testing.T, b *backend, name string) error {
 	return addTo(t, b, name, nft.Elem{Key: nft.AppendFrontend(nil, k)})
 }
 
-// Another program's tables with the name of the instance stay, until the user sets TakeOver.
+// Another program's tables with the name of the instance stay until the user sets TakeOver.
 func TestATableOfOthersIsNotTakenOver(t *testing.T) {
 	t.Parallel()
 	ns, _ := newNS(t)
@@ -235,7 +235,7 @@ func TestATableOfOthersIsNotTakenOver(t *testing.T) {
 		require.ErrorContains(t, err, "table ip6 firewalld is not ours", name)
 	}
 
-	ok(e.Cleanup(t.Context()))(t) // there is nothing of the instance
+	ok(e.Cleanup(t.Context()))(t) // the instance has no tables to delete
 	require.Equal(t, before, runNft(t, ns, program, "", "list", "ruleset"))
 
 	e = dataplane.New(newBackend(t, ns, &Config{Table: "firewalld", TakeOver: true}), nil)
@@ -244,7 +244,7 @@ func TestATableOfOthersIsNotTakenOver(t *testing.T) {
 	ok(dataplane.New(b, nil).Apply(t.Context(), s))(t) // now it is the instance's
 }
 
-// A neighbour that commits all the time, and has many chains, does not prevent others from
+// A neighbour that commits all the time, and has many chains, does not prevent other programs from
 // publishing ports at loopback addresses, nor from cleaning up.
 func TestPublishedAtLoopbackBesideANeighbour(t *testing.T) {
 	t.Parallel()

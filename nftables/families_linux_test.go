@@ -17,7 +17,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// dualState is a state with a dual-stack service, on a node that serves the family only, or both.
+// dualState is a state with a dual-stack service, on a node that serves one family or both.
 func dualState(only servicemodel.Family, endpoint string) servicemodel.State {
 	svc := goldenService(func(s *servicemodel.Service) {
 		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
@@ -29,7 +29,7 @@ func dualState(only servicemodel.Family, endpoint string) servicemodel.State {
 		goldenEndpoints("10.244.1."+endpoint, "fd00:10:244::"+endpoint))
 }
 
-// requireTables requires that the instance has the tables of the families, and no others.
+// requireTables requires that the instance has the tables of exactly these families.
 func requireTables(t *testing.T, b *backend, want ...*nft.Family) {
 	t.Helper()
 	var have []*nft.Family
@@ -45,8 +45,8 @@ func requireTables(t *testing.T, b *backend, want ...*nft.Family) {
 	require.Equal(t, want, have)
 }
 
-// An instance has tables of the families that it serves. When these change, the version goes on,
-// and other writers notice.
+// An instance has tables of the families that it serves. When these families change, the version
+// continues, and other writers notice.
 func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -65,7 +65,7 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 		{servicemodel.IPv4, four, nft.IPv4},
 		{servicemodel.IPv6, six, nft.IPv6}, {servicemodel.IPv4, four, nft.IPv4},
 	} {
-		// by turns: each writer finds what the other one left
+		// alternate, so that each writer finds the other writer's changes
 		writer, reader := e, second
 		if i%2 == 1 {
 			writer, reader = other, b
@@ -96,8 +96,8 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 	requireTables(t, b)
 }
 
-// Two writers that make an instance at the same time, each in another family, both leave a version.
-// The next apply makes the tables anew, with one.
+// Two writers that create an instance at the same time, each in a different family, both leave a
+// version. The next apply replaces the tables, with one version.
 func TestTwoVersionsAreNone(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -117,7 +117,8 @@ func TestTwoVersionsAreNone(t *testing.T) {
 	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
 }
 
-// An instance whose services have addresses of one family has one table, whatever the node serves.
+// An instance whose services have addresses of one family has one table, whatever families the node
+// serves.
 func TestServicesOfOneFamilyNeedOneTable(t *testing.T) {
 	t.Parallel()
 	for i, f := range nft.Families {
@@ -133,8 +134,8 @@ func TestServicesOfOneFamilyNeedOneTable(t *testing.T) {
 	}
 }
 
-// A kernel that lacked something is asked again after a while, because the module may have come. A
-// kernel that lacked nothing is not asked again.
+// A kernel that lacked a feature is asked again after a while, because the module may have been
+// loaded. A kernel that lacked nothing is not asked again.
 func TestAKernelThatLackedSomethingIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	b, tap := tapped(t, nstest.New(t))

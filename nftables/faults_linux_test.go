@@ -14,8 +14,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Every error of the kernel or of the connection is returned, whatever was wanted and whatever the
-// tables hold.
+// Every error of the kernel or of the connection is returned, for any desired state and any
+// contents of the tables.
 func TestNoErrorIsSwallowed(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -82,7 +82,7 @@ func TestNoErrorOfASweepIsSwallowed(t *testing.T) {
 	})
 }
 
-// Only a check that finds nothing counts against the ration of checks.
+// Only checks that find nothing count against the rate limit.
 func TestOnlyLooksThatFindNothingAreRationed(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
@@ -108,7 +108,7 @@ func TestOnlyLooksThatFindNothingAreRationed(t *testing.T) {
 	}
 }
 
-// A sweep that finds the tables gone makes the backend unobserved.
+// A sweep that finds the tables deleted makes the backend unobserved.
 func TestASweepOfTablesThatAreGone(t *testing.T) {
 	t.Parallel()
 	b := newSweeping(t)
@@ -135,8 +135,8 @@ func TestCountersOfOthersAreNotRead(t *testing.T) {
 	require.Equal(t, uint64(7), n)
 }
 
-// After a cleanup, of something or nothing, the backend is unobserved and the kernel has none of
-// its objects.
+// After a cleanup, even one that found no tables, the backend is unobserved and the kernel has none
+// of its objects.
 func TestNothingIsKnownAfterACleanup(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)

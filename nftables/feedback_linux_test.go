@@ -24,7 +24,8 @@ func (w *arena) fed(by servicemodel.Scheduler, shares ...uint16) *dataplane.Resu
 }
 
 // The kernel follows shares that are fed back. A move of a unit costs one element in each family,
-// and one more if it is an endpoint's first. A program that starts goes on from the kernel's.
+// and another element if the unit is an endpoint's first. A new program continues with the shares
+// in the kernel.
 func TestSharesAreFedBack(t *testing.T) {
 	t.Parallel()
 	const seed, n = 21, 1200
@@ -57,7 +58,7 @@ func TestSharesAreFedBack(t *testing.T) {
 		require.LessOrEqual(t, moved.Stats.Messages, 10)
 		require.Equal(t, []int{29, 20, 10, 5}, w.pool(arenaIP6).UnitCounts())
 
-		// What is fed back is no difference to another process, which does not know it.
+		// Shares that were fed back are no difference to another process, which does not know them.
 		same := w.fed(by, 0, 0, 0, 0)
 		require.Zero(t, same.Stats.Messages)
 		w.engine = dataplane.New(w.backend, nil)
@@ -74,7 +75,7 @@ func TestSharesAreFedBack(t *testing.T) {
 			len(w.pool(arenaIP).Units))
 	}
 
-	// To other schedulers and back, no packet is lost.
+	// Switching to other schedulers and back loses no packet.
 	for _, by := range []servicemodel.Scheduler{"random", "lc", "mh", "wlc", "rr", "lc", "sh",
 		"lc"} {
 		w.fed(by, 30, 20, 10, 4)

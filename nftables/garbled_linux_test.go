@@ -19,7 +19,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// tapped returns a backend, and the tap that sees all its requests to the kernel.
+// tapped returns a backend, and a tap that sees all its requests to the kernel.
 func tapped(t *testing.T, ns *netnstest.NS) (*backend, *rawnltest.Tap) {
 	t.Helper()
 	b := newBackend(t, ns, nil)
@@ -73,8 +73,8 @@ func TestGarbledAnswersEndNoSweep(t *testing.T) {
 	})
 }
 
-// doubled makes the second element of a message the same as the first, like a dump of a map that
-// the kernel moves to another hash table.
+// doubled makes the second element of a message equal to the first, like a dump of a map that the
+// kernel moves to another hash table.
 func doubled(m rawnltest.Message) bool {
 	const header, elements = 4, 3 // nfgenmsg; NFTA_SET_ELEM_LIST_ELEMENTS
 	if m.Type&0xff != uint16(nft.MsgNewSetElem) {
@@ -95,7 +95,7 @@ func doubled(m rawnltest.Message) bool {
 	return false
 }
 
-// An affinity map is read again, a few times, if the kernel was moving it.
+// An affinity map is read again, a few times, if the kernel was moving the map.
 func TestAffinityMapsThatMoveAreReadAgain(t *testing.T) {
 	t.Parallel()
 	ns, writer := newNS(t)

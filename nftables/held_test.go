@@ -12,8 +12,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// unitsState has two services of both families: one with a frontend of each kind, whose outside
-// clients have endpoints of their own, and a plain one.
+// unitsState has two services of both families: a plain service, and a service with a frontend of
+// each kind, whose outside clients have different endpoints.
 func unitsState() servicemodel.State {
 	both := func(s *servicemodel.Service, four, six string) {
 		s.ClusterIPs = []netip.Addr{netip.MustParseAddr(four), netip.MustParseAddr(six)}

@@ -18,8 +18,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// instance is one of several that share a node. Each has a service with a cluster IP and an
-// external address of its own.
+// instance is one of several instances that share a node. Each has a service with its own cluster
+// IP and external address.
 type instance struct {
 	name    string
 	number  int
@@ -55,7 +55,7 @@ func (i *instance) state(endpoint netip.Addr) servicemodel.State {
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}})
 }
 
-// kubeProxys is what kube-proxy's iptables mode writes for a service with a cluster IP and an
+// kubeProxys is the output of kube-proxy's iptables mode for a service with a cluster IP and an
 // external IP, with kube-proxy's default mark.
 const kubeProxys = `*nat
 :KUBE-SERVICES - [0:0]
@@ -84,10 +84,10 @@ COMMIT
 COMMIT
 `
 
-// Instances with settings of their own, of this backend and of another, share a node with
-// kube-proxy. The packets of each instance are treated as its own settings say, in whatever order
-// the instances came. An instance that goes removes nothing of the others, and nobody masquerades
-// its packets any more.
+// Instances with different settings, of this backend and of another, share a node with kube-proxy.
+// The packets of each instance are treated according to its settings, whatever the order in which
+// the instances were added. An instance that is removed deletes nothing of the other instances, and
+// no program masquerades its packets any more.
 func TestInstancesSideBySide(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"iptables-nft-restore", "nft"} {
@@ -134,7 +134,7 @@ func TestInstancesSideBySide(t *testing.T) {
 	}
 }
 
-// instances opens four: two with the default mark, and two with marks of their own.
+// instances opens four instances: two with the default mark, and two with separate marks.
 func instances(t *testing.T, ns *netnstest.NS) []*instance {
 	t.Helper()
 	flush := func(table string) []string {
@@ -156,7 +156,7 @@ func instances(t *testing.T, ns *netnstest.NS) []*instance {
 	return l
 }
 
-// requireFates requires what requireFate does of each instance.
+// requireFates calls requireFate for each instance.
 func requireFates(t *testing.T, c *netnstest.Cluster, l []*instance) {
 	t.Helper()
 	for _, i := range l {
@@ -165,7 +165,7 @@ func requireFates(t *testing.T, c *netnstest.Cluster, l []*instance) {
 }
 
 // requireFate requires that a pod and a client outside reach the service of an instance, and are
-// masqueraded as its settings say.
+// masqueraded according to its settings.
 func (i *instance) requireFate(t *testing.T, c *netnstest.Cluster) {
 	t.Helper()
 	for _, from := range []struct {

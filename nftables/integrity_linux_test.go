@@ -18,15 +18,15 @@ import (
 	"github.com/kernlb/kernlb/nftables/internal/form"
 )
 
-// look checks the tables, whatever the budget for checks says.
+// look checks the tables, regardless of the budget for checks.
 func look(t *testing.T, b *backend) backends.Integrity {
 	t.Helper()
 	b.looks = wait.NewBudget(8, 20)
 	return ok(b.look(t.Context()))(t)
 }
 
-// tellsCounts reports whether the kernel tells how many elements a set has, as Linux 6.16 and newer
-// do.
+// tellsCounts reports whether the kernel reports the number of elements of a set, as Linux 6.16 and
+// newer do.
 func tellsCounts(t *testing.T, b *backend) bool {
 	t.Helper()
 	count := ok(b.kernel.reader.About(nft.IPv4, defaultTable).Count(t.Context(),
@@ -34,8 +34,8 @@ func tellsCounts(t *testing.T, b *backend) bool {
 	return count >= 0
 }
 
-// After each commit, the known numbers of elements are those of the kernel. A check finds nothing,
-// whether the tables were adopted or written.
+// After each commit, the known numbers of elements match the kernel's numbers. A check finds
+// nothing, whether the tables were adopted or written.
 func TestALookAfterACommitFindsNothing(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -60,7 +60,7 @@ func TestALookAfterACommitFindsNothing(t *testing.T) {
 
 	before := b.kernel.gen
 	require.NoError(t, editSet(t, b, "service-drop"))
-	b.looks = wait.NewBudget(8, 20) // on a busy machine, the last look took long
+	b.looks = wait.NewBudget(8, 20) // on a busy machine, the last check took long
 	i := integrity(t, b)
 	if told {
 		require.Equal(t, backends.Broken, i)
@@ -68,7 +68,7 @@ func TestALookAfterACommitFindsNothing(t *testing.T) {
 	}
 }
 
-// A check compares the settings, also one on which no rule of the family depends.
+// A check compares all settings, even a setting that no rule of the family uses.
 func TestALookFindsReplacedSettings(t *testing.T) {
 	t.Parallel()
 	program := nftPrograms(t)[0]
@@ -113,8 +113,8 @@ func TestFailuresAreNoConflicts(t *testing.T) {
 	require.NotErrorIs(t, err, kernelerr.ErrConflict)
 }
 
-// If the instance does not exist, a neighbour's commit changes nothing. A program that makes the
-// instance changes it.
+// If the instance does not exist, a neighbour's commit does not change its integrity. A program
+// that creates the instance does.
 func TestIntegrityOfNothing(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -126,7 +126,7 @@ func TestIntegrityOfNothing(t *testing.T) {
 	require.Equal(t, backends.Broken, integrity(t, b))
 }
 
-// Chains of other tables are not read, because there may be thousands.
+// Chains of other tables are not read, because there may be thousands of chains.
 func TestChainsOfOthersAreNotRead(t *testing.T) {
 	t.Parallel()
 	ns, writer := newNS(t)

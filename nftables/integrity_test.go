@@ -31,7 +31,7 @@ func TestWhatALookSaysOfATable(t *testing.T) {
 		{func(sk *form.Skeleton) { sk.Stale = true }, backends.Broken},
 		{func(sk *form.Skeleton) { sk.Shape.Uses = 0 }, backends.Broken},
 		{func(sk *form.Skeleton) { sk.Counts[form.SetHairpins] = 2 }, backends.Broken},
-		// the kernel did not tell the number
+		// the kernel did not report the number
 		{func(sk *form.Skeleton) { delete(sk.Counts, form.SetHairpins) }, backends.Touched},
 		{func(sk *form.Skeleton) {
 			delete(sk.Counts,

@@ -20,7 +20,7 @@ func TestWhatPartsHoldKeepsItsMeaning(t *testing.T) {
 	law.Parts(t, law.Test{Sequences: 24, Workers: 4, New: newLawful})
 }
 
-// newLawful returns a function that makes machines of one network namespace. In half of them, all
+// newLawful returns a function that creates machines of one network namespace. In half of them, all
 // sets are full from the beginning.
 func newLawful(t *testing.T) func(*testing.T, *rand.Rand) *law.Machine {
 	k, tables := law.NewKernel(t), [2]string{"kernlb", "second"}

@@ -68,7 +68,7 @@ func (l *localhost) sysctl() string {
 	return ok(l.Node.NS.Sysctl(routeLocalnet))(l.t)
 }
 
-// requireAnswers requires that the loopback addresses answer the host and nobody else.
+// requireAnswers requires that the loopback addresses answer the host and no other client.
 func (l *localhost) requireAnswers() {
 	l.t.Helper()
 	for _, to := range []string{"127.0.0.1:30080", "127.0.0.2:80"} {
@@ -80,7 +80,8 @@ func (l *localhost) requireAnswers() {
 	}
 }
 
-// newNeighbourly makes a network whose first pod sends packets for loopback addresses to the node.
+// newNeighbourly creates a network whose first pod sends packets for loopback addresses to the
+// node.
 func newNeighbourly(t *testing.T) *netnstest.Cluster {
 	t.Helper()
 	c := netnstest.Start(t, netnstest.Options{})
@@ -109,7 +110,7 @@ func TestPublishedAtLoopback(t *testing.T) {
 	l.apply(l.state(c.Pods[1]))
 	l.requireAnswers()
 
-	// A program that listens only at loopback addresses is still not open to others.
+	// Other hosts still cannot reach a program that listens only at loopback addresses.
 	ok(c.Node.NS.Serve("local", servicemodel.TCP, netip.MustParseAddrPort("127.0.0.2:9090")))(t)
 	require.Equal(t, "local", l.dial(c.Node, "127.0.0.2:9090").Server)
 	require.Equal(t, netnstest.Dropped, l.dial(c.Pods[0], "127.0.0.2:9090").Kind)
@@ -124,7 +125,7 @@ func TestPublishedAtLoopback(t *testing.T) {
 	ok(dataplane.NewParts(newLocalhost(t, c, "").backend, nil).Apply(t.Context(), "pod-x",
 		servicemodel.State{}))(t)
 
-	// The tables are made anew, and keep the earlier value of the sysctl.
+	// The tables are replaced, and keep the earlier value of the sysctl.
 	nstest.Run(t, c.Node.NS, "nft delete set ip kernlb owner-hairpins")
 	require.NotEmpty(t, again.apply(l.state(c.Pods[1])).Drift)
 	ok(newLocalhost(t, c, "").engine.Cleanup(t.Context()))(t)
@@ -138,8 +139,8 @@ func TestPublishedAtLoopback(t *testing.T) {
 	l.requireAnswers()
 }
 
-// The sysctl returns to its earlier value, whatever ends the need for it, unless another program
-// relies on it.
+// The sysctl returns to its earlier value when it is no longer needed, for any reason, unless
+// another program relies on it.
 func TestRouteLocalnetIsRestored(t *testing.T) {
 	t.Parallel()
 	c := newNeighbourly(t)
@@ -214,8 +215,9 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 var onlyLocalhost = servicemodel.State{}.WithNode(servicemodel.Node{LocalhostNodePorts: true,
 	ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}})
 
-// Instances of nftables and iptables recognize the guards of one another. The last one that goes
-// turns the sysctl off. A chain with the name of a guard and without its rule is none.
+// Instances of nftables and iptables recognize each other's guards. The last instance that is
+// removed turns the sysctl off. A chain with the name of a guard but without its rule does not
+// count as a guard.
 func TestBackendsShareRouteLocalnet(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)

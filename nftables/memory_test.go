@@ -20,8 +20,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// memory is a kernel in memory, which plans write to. Like the kernel, it refuses to add an object
-// that exists, and to delete one that does not.
+// memory is a kernel in memory, to which plans are written. Like the kernel, it refuses to add an
+// object that exists, and to delete an object that does not exist.
 type memory struct {
 	t      testing.TB
 	tables [2]*read.Reading
@@ -81,7 +81,7 @@ func (m *memoryTable) raw() *read.Reading {
 	return m.tables[m.i]
 }
 
-// must ends the test if the kernel would refuse a message. It is quicker than the functions of
+// must ends the test if the kernel would refuse a message. It is faster than the functions of
 // require, which matters for thousands of elements.
 func (m *memoryTable) must(ok bool, format string, args ...any) {
 	m.t.Helper()
@@ -201,7 +201,8 @@ func (b *memoryBackend) observe() *backends.Observation {
 	return b.remember(s, ok(s.Merge(nil))(b.memory.t))
 }
 
-// memoryVersion returns the version of tables, or none if there are several, or if it is not whole.
+// memoryVersion returns the version of tables, or no version if there are several or if it is
+// damaged.
 func memoryVersion(tables ...*read.Reading) (v form.Version) {
 	found := 0
 	for _, raw := range tables {
@@ -237,7 +238,7 @@ func (b *memoryBackend) commit(c *servicemodel.ChangeSet) *plan.Plan {
 	return p
 }
 
-// apply writes a state to memory, as a change from held.
+// apply writes a state to memory, as a change of held.
 func (b *memoryBackend) apply(held *servicemodel.Table, s servicemodel.State) (
 	*servicemodel.Table, *plan.Plan) {
 	want := ok(servicemodel.Resolve(nil, s))(b.memory.t)
@@ -276,8 +277,8 @@ func randomConfig() randstate.Config {
 	return c
 }
 
-// A sequence of plans leaves what one plan from nothing would have written, except sets of numbers
-// of slots that are no longer in use. A reading finds exactly that.
+// A sequence of plans has the same result as one plan for empty tables, except for sets of classes
+// that are no longer in use. A reading finds exactly this result.
 func TestPlansLeaveWhatTheyWouldWriteFromNothing(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -312,8 +313,8 @@ func TestPlansLeaveWhatTheyWouldWriteFromNothing(t *testing.T) {
 	}
 }
 
-// A set that begins with many elements has room for twice as many at least, because the kernel
-// fills a hash table of the right size faster than one that grows. Smaller sets, and sets of
+// A set that begins with many elements has room for at least twice as many, because the kernel
+// fills a hash table of the right size faster than a growing table. Smaller sets, and sets of
 // ranges, which are trees, grow. The version and maps of remembered clients have fixed sizes.
 func TestLargeSetsHaveRoomFromTheStart(t *testing.T) {
 	t.Parallel()
@@ -334,8 +335,8 @@ func TestLargeSetsHaveRoomFromTheStart(t *testing.T) {
 	require.Greater(t, large, 3)
 }
 
-// requireHolds requires that a table was read as it is, apart from fields that the kernel does not
-// hold, and returns the table as it was read.
+// requireHolds requires that a reading returns the written table, except fields that the kernel
+// does not hold, and returns the table from the reading.
 func requireHolds(t *testing.T, got, want *servicemodel.Table) *servicemodel.Table {
 	t.Helper()
 	c := servicemodel.Diff(got, want)
@@ -363,7 +364,7 @@ func requireCounts(t *testing.T, b *memoryBackend, step int) {
 	}
 }
 
-// requireSameElements requires that two kernels have the same elements, apart from the version.
+// requireSameElements requires that two kernels have the same elements, except the version.
 func requireSameElements(t *testing.T, want, got *memory) {
 	t.Helper()
 	for i := range nft.Families {

@@ -15,7 +15,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// hashing is a service whose scheduler hashes clients, as it changes.
+// hashing is a changing service whose scheduler hashes clients.
 type hashing struct {
 	service   sm.Service
 	endpoints []sm.Endpoint
@@ -25,7 +25,7 @@ type hashing struct {
 
 var hashingPort = sm.PortName{Name: sm.Name{Namespace: "default", Name: "web"}, Protocol: sm.TCP}
 
-// newHashing makes a service with n endpoints of random weights, a half of them on this node.
+// newHashing returns a service with n endpoints of random weights, half of them on this node.
 func newHashing(r *rand.Rand, s sm.Scheduler, prefer string, n int, greatest uint) *hashing {
 	h := &hashing{service: sm.Service{Name: hashingPort.Name, Scheduler: s, Prefer: prefer,
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
@@ -56,12 +56,13 @@ func (h *hashing) resolve(t *testing.T) *sm.Pool {
 	table = table.At(func() time.Time { return h.now }, h.table)
 	h.table = table
 	p := table.Pool(sm.PoolID{Service: hashingPort, Family: sm.IPv4})
-	_, err = sm.NewTable(sm.Contents{Pools: []*sm.Pool{p}}) // judges the units
+	_, err = sm.NewTable(sm.Contents{Pools: []*sm.Pool{p}}) // checks the units
 	require.NoError(t, err)
 	return p
 }
 
-// change changes one endpoint, and returns how. With a slow start, it also lets endpoints grow.
+// change changes one endpoint, and returns the kind of change. With a slow start, it also lets
+// endpoints grow.
 func (h *hashing) change(r *rand.Rand) string {
 	if h.service.SlowStart > 0 && r.IntN(3) > 0 {
 		h.now = h.now.Add(time.Duration(500+r.IntN(4000)) * time.Millisecond)
@@ -94,7 +95,7 @@ func (h *hashing) change(r *rand.Rand) string {
 
 type moves struct{ moved, least, iptables float64 }
 
-// choices are the endpoints of clients, and how many clients each has.
+// choices returns the endpoint of each client, and the number of clients of each endpoint.
 func choices(p *sm.Pool, choose func(netip.AddrPort) int, clients int) ([]netip.AddrPort,
 	map[netip.AddrPort]float64) {
 	l, shares, a := make([]netip.AddrPort, clients), map[netip.AddrPort]float64{},
@@ -114,8 +115,8 @@ func choices(p *sm.Pool, choose func(netip.AddrPort) int, clients int) ([]netip.
 	return l, shares
 }
 
-// moved returns the share of the clients that move between pools, and the least share that weights
-// allow.
+// moved returns the share of the clients that move between pools, and the minimum share that the
+// weights require.
 func moved(chooser func(*sm.Pool) func(netip.AddrPort) int, a, b *sm.Pool) (moved, least float64) {
 	const clients = 4000
 	was, had := choices(a, chooser(a), clients)
@@ -149,10 +150,10 @@ func TestWhichPoolsHaveAChooser(t *testing.T) {
 	}
 }
 
-// One change of a random pool moves few more clients than it must: for sh on nftables at most twice
-// as many, and at most as many as on iptables, on average over many changes. The same holds for
-// each step of a slow start. Each sequence begins with a pool that was resolved from nothing. The
-// pools of mh keep the size of their tables.
+// One change of a random pool moves few more clients than necessary: sh on nftables moves on
+// average at most twice as many clients as necessary, and at most as many as on iptables. The same
+// holds for each step of a slow start. Each sequence begins with a pool that was resolved without a
+// predecessor. The pools of mh keep the size of their tables.
 func TestOneChangeMovesFewClients(t *testing.T) {
 	t.Parallel()
 	const seed, pools, steps, slow = 31, 15, 8, 20 * time.Second
@@ -202,7 +203,7 @@ func TestOneChangeMovesFewClients(t *testing.T) {
 				}
 
 				if tc.prefer != "" && tc.slowStart > 0 && what == "joins" {
-					// The others make room for the whole weight at once.
+					// The other endpoints make room for the whole weight at once.
 					require.Less(t, m.moved/n, .04, what)
 					continue
 				}

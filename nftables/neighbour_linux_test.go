@@ -26,7 +26,8 @@ func manyServices(n int) servicemodel.State {
 	return s
 }
 
-// tenEndpoints are the endpoints of service i of manyServices. The first one is at 10.first.
+// tenEndpoints are the endpoints of service i of manyServices. The address of the first endpoint
+// begins with 10.first.
 func tenEndpoints(i, first int) []servicemodel.Endpoint {
 	var l []servicemodel.Endpoint
 	for j := range 10 {
@@ -41,8 +42,8 @@ func tenEndpoints(i, first int) []servicemodel.Endpoint {
 	return l
 }
 
-// A neighbour commits all the time. Still every apply succeeds, in a program that runs and in a new
-// program for each change, and the running program does not read the kernel again and again.
+// A neighbour commits all the time. Every apply still succeeds, both in a running program and in a
+// new program for each change, and the running program does not read the kernel again and again.
 func TestNeighbourThatCommitsWithoutEnd(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
-// nftPrograms are the nft programs that check our tables: the installed one, and those that
-// KERNLB_NFT names, separated by colons.
+// nftPrograms are the nft programs that check our tables: the installed program, and the programs
+// in KERNLB_NFT, separated by colons.
 func nftPrograms(t *testing.T) []string {
 	var l []string
 	if p, err := exec.LookPath("nft"); err == nil {
@@ -39,7 +39,7 @@ func runNft(t *testing.T, ns *netnstest.NS, program, stdin string, args ...strin
 	return nstest.Exec(t, ns, stdin, append([]string{program}, args...)...)
 }
 
-// newNS makes an empty namespace and a backend in it.
+// newNS creates an empty namespace and a backend in it.
 func newNS(t testing.TB) (*netnstest.NS, *backend) {
 	t.Helper()
 	ns := nstest.New(t)
@@ -86,7 +86,7 @@ func addTo(t *testing.T, b *backend, set string, e nft.Elem) error {
 	})
 }
 
-// dial gives a backend another connection for everything except half of its questions.
+// dial gives a backend a different connection for everything except half of its questions.
 func dial(t *testing.T, b *backend, c *rawnl.Config) {
 	t.Helper()
 	conn := ok(rawnl.Dial(c))(t)

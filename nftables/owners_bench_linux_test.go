@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// BenchmarkPart opens a backend beside 5,100 frontends of others, publishes three ports of a pod or
-// removes them, and closes the backend. This is the work of a process apart from its start.
+// BenchmarkPart opens a backend next to 5,100 frontends of other owners, publishes or removes three
+// ports of a pod, and closes the backend. This is the work of a process except its start.
 // examples/publish has a benchmark of the whole process.
 func BenchmarkPart(b *testing.B) {
 	ns, backend := newNS(b)

@@ -35,7 +35,7 @@ func sharedState() map[string]servicemodel.State {
 		"third": with("third", "10.96.0.30", 80, "10.244.1.2")}
 }
 
-// applyParts applies each part like a program of its own that starts and ends.
+// applyParts applies each part like a separate program that starts and ends.
 func applyParts(t *testing.T, ns *netnstest.NS, states map[string]servicemodel.State,
 	owners ...string) (messages int) {
 	t.Helper()
@@ -63,7 +63,7 @@ func requireShared(t *testing.T, ns *netnstest.NS, states map[string]servicemode
 	require.Equal(t, "", servicemodel.Diff(o.Table, all.Arrange(o.Table)).String())
 }
 
-// An owner's next apply of its part mends edits by hand. Owners that do not apply lose nothing.
+// An owner's next apply of its part repairs edits by hand. Owners that do not apply lose nothing.
 func TestPartsAreRepaired(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("nft")
@@ -104,15 +104,16 @@ func TestPartsAreRepaired(t *testing.T) {
 	}
 }
 
-// asOtherLayout makes the table resemble one of another version.
+// asOtherLayout makes the table resemble a table of another version.
 func asOtherLayout(t *testing.T, ns *netnstest.NS) {
 	t.Helper()
 	runNft(t, ns, nftPrograms(t)[0], `flush set ip kernlb settings
 add element ip kernlb settings { 0x00000001 comment "layout 1000" }`, "-f", "-")
 }
 
-// Each owner can be removed from an instance that another version made. The last one removes the
-// instance. Until then no owner can be added, because the objects of the others would be lost.
+// Each owner can be removed from an instance that another version created. The last owner removes
+// the instance. Until then no owner can be added, because the objects of the other owners would be
+// lost.
 func TestPartsOfAnotherLayoutAreRemoved(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -156,7 +157,7 @@ func TestPartsOfAnotherLayoutAreRemoved(t *testing.T) {
 	requireShared(t, ns, map[string]servicemodel.State{"third": states["third"]}, 0)
 }
 
-// The layout before this one, as it was recorded, can be read this far.
+// The recorded previous layout can be read to this extent.
 func TestPartsOfTheLayoutBeforeAreRemoved(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -172,7 +173,7 @@ func TestPartsOfTheLayoutBeforeAreRemoved(t *testing.T) {
 	require.Empty(t, runNft(t, ns, program, "", "list", "ruleset"))
 }
 
-// If no other owner holds anything, an instance of another version is replaced.
+// If no other owner has objects, an instance of another version is replaced.
 func TestTheOnlyOwnerReplacesAnotherLayout(t *testing.T) {
 	t.Parallel()
 	for _, holder := range []string{"nobody", "itself"} {
@@ -193,8 +194,8 @@ func TestTheOnlyOwnerReplacesAnotherLayout(t *testing.T) {
 	}
 }
 
-// If the frontends of another version cannot be told apart, or no version guards them, nothing is
-// touched. A program that removes its part gets an error.
+// If the frontends of another version cannot be distinguished, or no version guards them, nothing
+// is changed. A program that removes its part gets an error.
 func TestAnotherLayoutThatCannotBeReadStays(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]string{
@@ -217,7 +218,7 @@ func TestAnotherLayoutThatCannotBeReadStays(t *testing.T) {
 }
 
 // An engine that applies a whole state to an instance of parts removes the parts and leaves the
-// index empty. The next part makes the index anew for all owners.
+// index empty. The next part rebuilds the index for all owners.
 func TestAnEngineBesideParts(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -278,8 +279,8 @@ func TestACommitOfNothingKeepsTheIndex(t *testing.T) {
 	require.NotEqual(t, backends.Broken, integrity(t, b))
 }
 
-// route_localnet stays on until the last owner is removed from an instance, of whatever layout. If
-// the tables cannot be deleted, their guard stays, and so does the sysctl.
+// route_localnet stays on until the last owner is removed from an instance, whatever its layout. If
+// the tables cannot be deleted, their guard stays, and the sysctl stays on.
 func TestTheLastPartNeedsRouteLocalnet(t *testing.T) {
 	t.Parallel()
 	const sysctl = "net/ipv4/conf/all/route_localnet"

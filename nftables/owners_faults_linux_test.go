@@ -34,7 +34,7 @@ func TestAPartThatMeetsStrayElements(t *testing.T) {
 	requireIndex(t, ns, []string{"default", "other", "third"})
 }
 
-// If a set is full, the tables are made anew, with the objects of all owners.
+// If a set is full, the tables are replaced, with the objects of all owners.
 func TestAPartThatFindsASetFull(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -46,7 +46,7 @@ func TestAPartThatFindsASetFull(t *testing.T) {
 	requireIndex(t, ns, []string{"default", "other", "third"})
 }
 
-// A part that is too large for one transaction is committed in several.
+// A part that is too large for one transaction is committed in several transactions.
 func TestALargePartComesInParts(t *testing.T) {
 	t.Parallel()
 	ns, _ := newNS(t)
@@ -54,7 +54,7 @@ func TestALargePartComesInParts(t *testing.T) {
 	applyParts(t, ns, states, "default", "other", "third")
 	b := limited(t, ns, 50_000)
 	large := inOwner("large", manyServices(300)).WithNode(goldenNode())
-	for svc := range large.Services() { // other addresses than those of the other owners
+	for svc := range large.Services() { // other addresses than the addresses of the other owners
 		a := svc.ClusterIPs[0].As4()
 		svc.ClusterIPs[0] = netip.AddrFrom4([4]byte{a[0], 97, a[2], a[3]})
 		large = large.WithService(svc)
@@ -96,7 +96,7 @@ func TestTheIndexSurvivesText(t *testing.T) {
 		ns, _ := newNS(t)
 		states := sharedState()
 		name := servicemodel.Name{Namespace: "default", Name: "web"}
-		svc := states["default"].Service(name) // nft cannot load either of these from text
+		svc := states["default"].Service(name) // nft cannot load either of these features from text
 		svc.SessionAffinity, svc.LoadBalancerSourceRanges = servicemodel.SessionAffinity{}, nil
 		states["default"] = states["default"].WithService(svc)
 		applyParts(t, ns, states, "default", "other", "third")
@@ -104,7 +104,7 @@ func TestTheIndexSurvivesText(t *testing.T) {
 		require.Contains(t, list, `"2 owners"`)
 		runNft(t, ns, program, "flush ruleset\n"+list, "-f", "-")
 		p := dataplane.NewParts(newBackend(t, ns, nil), nil)
-		r := ok(p.Remove(t.Context(), "other"))(t) // and loaded rules have no hashes
+		r := ok(p.Remove(t.Context(), "other"))(t) // loaded rules also have no hashes
 		require.NotContains(t, fmt.Sprint(r.Drift), "owners")
 		delete(states, "other")
 		requireShared(t, ns, states, 0)
@@ -112,7 +112,7 @@ func TestTheIndexSurvivesText(t *testing.T) {
 	}
 }
 
-// A UDP node port must know the other frontends with its number.
+// A UDP node port must know the other frontends with its port number.
 func TestAPartSeesFrontendsWithItsNodePort(t *testing.T) {
 	t.Parallel()
 	ns, _ := newNS(t)
@@ -137,7 +137,7 @@ func TestAPartSeesFrontendsWithItsNodePort(t *testing.T) {
 		Protocol: servicemodel.UDP, Port: 53}))
 }
 
-// The last part goes, although the tables have lost their version.
+// The last part can be removed, although the tables have lost their version.
 func TestTheLastPartGoesFromTablesWithoutAVersion(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("nft")

@@ -31,8 +31,8 @@ func inOwner(owner string, s servicemodel.State) servicemodel.State {
 	return moved
 }
 
-// requireIndex requires that the next reading of parts needs the index only, and that the index and
-// the numbers of users are equal to those that a reading of everything makes.
+// requireIndex requires that the next reading of parts needs only the index, and that the index and
+// the numbers of users equal the results of a reading of everything.
 func requireIndex(t *testing.T, ns *netnstest.NS, owners []string) {
 	t.Helper()
 	b := newBackend(t, ns, nil)
@@ -63,8 +63,8 @@ func requireIndex(t *testing.T, ns *netnstest.NS, owners []string) {
 	}
 }
 
-// Parts come, change and go. The kernel then holds the parts that the model has, and readings by
-// index find them.
+// Parts are added, changed and removed. Afterwards the kernel has the same parts as the model, and
+// readings by index find them.
 func TestPartsAreWhatTheModelSays(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(6) {
@@ -99,12 +99,12 @@ func TestPartsAreWhatTheModelSays(t *testing.T) {
 				c := servicemodel.Diff(held.Table, model.Arrange(held.Table))
 				c.Rules = nil // rules that no program has written differ
 
-				// the kernel is the authority on the owners of hairpins
+				// the index in the kernel is the authority on the owners of hairpins
 				for _, a := range c.Hairpins {
 					require.True(t, a.Added, "%v, step %d", a, step)
 				}
 
-				// on one node, an endpoint is a hairpin of all its owners or of none
+				// on one node, an endpoint is a hairpin of all its owners or of no owner
 				c.Hairpins = slices.DeleteFunc(c.Hairpins, func(a servicemodel.AddrChange) bool {
 					return !slices.ContainsFunc(owners, func(o string) bool {
 						return model.Part(o).HasHairpin(a.Addr)
@@ -143,8 +143,7 @@ func TestNoErrorAboutPartsIsSwallowed(t *testing.T) {
 	rawnltest.GarbleEach(t, "owners", tap, func() error { return owners(t.Context()) })
 }
 
-// The objects of owners are damaged if they are not what the index says, or if a single set has
-// drifted.
+// The objects of owners are damaged if they differ from the index, or if a single set has drift.
 func TestWhichPartsAreDamaged(t *testing.T) {
 	t.Parallel()
 	table := ok(servicemodel.Resolve(nil, unitsState()))(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// limited opens a backend that can send a number of bytes at once.
+// limited opens a backend that can send only this number of bytes at once.
 func limited(t *testing.T, ns *netnstest.NS, bytes int) *backend {
 	t.Helper()
 	b := ok(openWith(rawnl.Config{NetNS: ns.NetNS(), Limit: bytes}))(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A sample of the scenarios pass at the lowest and at the highest priorities.
+// A sample of the scenarios passes at the lowest and at the highest priorities.
 func TestPrioritiesAtTheirLimits(t *testing.T) {
 	t.Parallel()
 	var some []scenario.Scenario
@@ -38,7 +38,7 @@ func TestPrioritiesAtTheirLimits(t *testing.T) {
 	}
 }
 
-// at is the backend at other priorities.
+// at returns the backend with other priorities.
 func at(p nftables.Priorities) dataplanetest.Backend {
 	under := underTest
 	under.Open = func(ns netns.Namespace) (backends.Backend, error) {
@@ -47,7 +47,7 @@ func at(p nftables.Priorities) dataplanetest.Backend {
 	return under
 }
 
-// What a configuration cannot ask for is an error that names the field.
+// Configurations that cannot be satisfied are errors that name the field.
 func TestPlacesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for field, cfg := range map[string]*nftables.Config{
@@ -125,7 +125,8 @@ func TestChainsOfTheUser(t *testing.T) {
 	require.Equal(t, c.Pods[2].Name, ask().Server)
 	require.Equal(t, own, ask().Source.Addr())
 
-	// Without the chains in the configuration they do not belong, and go with the table.
+	// If the chains are not in the configuration, they do not belong, and are deleted with the
+	// table.
 	b := ok(nftables.New(&nftables.Config{NetNS: ns.NetNS()}))(t)
 	t.Cleanup(func() { b.Close() })
 	r := apply(dataplane.New(b, nil), 2)

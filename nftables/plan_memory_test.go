@@ -23,13 +23,13 @@ func forgotten(h *held, s servicemodel.State) (*memoryBackend, []string) {
 	return b, l
 }
 
-// If clients may have an endpoint that left, the version says that they must be forgotten. It does
-// not if the table was made anew, or if no frontend remembers clients any more.
+// If clients may have a removed endpoint, the version says that they must be forgotten. It does not
+// say so if the table was replaced, or if no frontend remembers clients any more.
 func TestWhoseClientsAreForgotten(t *testing.T) {
 	t.Parallel()
 	name := goldenService().Name
 
-	// outside clients have other endpoints, too
+	// outside clients have different endpoints
 	plain := goldenService(func(s *servicemodel.Service) {
 		s.Name.Name, s.Ports[0].NodePort = "plain", 30081
 		s.ClusterIPs = []netip.Addr{netip.MustParseAddr("10.96.0.30")}
@@ -80,8 +80,8 @@ func TestWhoseClientsAreForgotten(t *testing.T) {
 	require.False(t, b.pl.Version.Unswept)
 }
 
-// Before pools are balanced in another way, a transaction of its own brings the rules for it. A
-// broken table needs none: it is made anew, and no packet relies on its rules.
+// Before pools are balanced in another way, a separate transaction adds the rules. A broken table
+// needs no such transaction: it is replaced, and no packet relies on its rules.
 func TestRulesComeBeforePoolsThatNeedThem(t *testing.T) {
 	t.Parallel()
 	name := goldenService().Name

@@ -48,7 +48,7 @@ func goldenEndpoints(addrs ...string) []servicemodel.Endpoint {
 	return l
 }
 
-// goldenStep is a state, and the name of the plan that leads to it.
+// goldenStep is a state, and the name of the plan for it.
 type goldenStep struct {
 	name  string
 	state servicemodel.State
@@ -91,10 +91,10 @@ func goldenSteps() []goldenStep {
 }
 
 // published is a state of services at one address, with an endpoint that keeps the packet's port.
-// Each has a port, or a range of ports.
+// Each service has a port, or a range of ports.
 func published(ports ...uint16) servicemodel.State { return publishedAt(0, ports...) }
 
-// publishedAt is published with a port of the endpoint.
+// publishedAt is like published, with a port of the endpoint.
 func publishedAt(port uint16, ports ...uint16) servicemodel.State {
 	s := servicemodel.State{}.WithNode(goldenNode())
 	for i := 0; i < len(ports); i += 2 {
@@ -111,7 +111,7 @@ func publishedAt(port uint16, ports ...uint16) servicemodel.State {
 	return s
 }
 
-// A sequence of states, and the plans that lead from each to the next, in nft's language.
+// A sequence of states, and the plans from each state to the next, in nft's language.
 func TestPlansAreGolden(t *testing.T) {
 	t.Parallel()
 	pl := plan.NewPlanner(defaultTable, firstEpoch)
@@ -139,7 +139,8 @@ func TestPlansAreGolden(t *testing.T) {
 	}
 }
 
-// Changes of services with schedulers. Of a table of Maglev, the text has only the first entries.
+// Changes of services with schedulers. The text contains only the first entries of a table of
+// Maglev.
 func TestPlansWithSchedulersAreGolden(t *testing.T) {
 	t.Parallel()
 	with := func(by servicemodel.Scheduler, addrs ...string) servicemodel.State {

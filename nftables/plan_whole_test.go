@@ -16,8 +16,8 @@ import (
 )
 
 // wholeState is a service with many endpoints and addresses. Every eighth endpoint has the address
-// of the one before it. heavy is the weight of the first endpoint, and replaced is another one than
-// at first.
+// of the previous one. heavy is the weight of the first endpoint. The endpoint with the number
+// replaced has a different address.
 func wholeState(whole bool, n, addresses, heavy, replaced int) servicemodel.State {
 	svc := &servicemodel.Service{Name: stickyServiceName,
 		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
@@ -50,8 +50,8 @@ func wholeState(whole bool, n, addresses, heavy, replaced int) servicemodel.Stat
 
 var stickyServiceName = servicemodel.Name{Namespace: "default", Name: "whole"}
 
-// One endpoint of a whole service, or a weight, costs at most three times what it costs without the
-// affinity, however many endpoints and addresses the service has.
+// A change of one endpoint of a whole service, or of its weight, costs at most three times as much
+// as without the affinity, for any number of endpoints and addresses.
 func TestAnEndpointOfAWholeServiceCostsLittle(t *testing.T) {
 	for _, n := range []int{1000, 10_000} {
 		for _, addresses := range []int{1, 12} {
@@ -94,7 +94,7 @@ func TestAnEndpointOfAWholeServiceCostsLittle(t *testing.T) {
 	}
 }
 
-// The elements by address are right after any change of endpoints that share addresses.
+// The elements by address are right after any change of endpoints with shared addresses.
 func TestElementsByAddressFollowTheEndpoints(t *testing.T) {
 	t.Parallel()
 	w := form.NewWriter()

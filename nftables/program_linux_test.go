@@ -34,13 +34,13 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 				ok(b.send(t.Context(), p))(t)
 				got := runNft(t, ns, program, "", "list", "ruleset")
 
-				// The same plan as text makes the same ruleset.
+				// The same plan as text creates the same ruleset.
 				ns2, _ := newNS(t)
 				runNft(t, ns2, program, p.String(), "-f", "-")
 				require.Equal(t, got, runNft(t, ns2, program, "", "list", "ruleset"),
 					"written by us, and loaded from our text")
 
-				// The listing loads again, and gives the same listing.
+				// Loading the listing again results in the same listing.
 				ns3, _ := newNS(t)
 				runNft(t, ns3, program, got, "-f", "-")
 				require.Equal(t, got, runNft(t, ns3, program, "", "list", "ruleset"),
@@ -58,8 +58,8 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 	}
 }
 
-// loadsRanges reports whether an nft can load a rule with source ranges. nft before 1.1 reverses
-// the one byte of a protocol, and newer kernels refuse that (nft_byteorder.c).
+// loadsRanges reports whether an nft program can load a rule with source ranges. nft before 1.1
+// reverses the one byte of a protocol, and newer kernels refuse that (nft_byteorder.c).
 func loadsRanges(t *testing.T, program string) bool {
 	t.Helper()
 	ns, _ := newNS(t)
@@ -73,8 +73,8 @@ func loadsRanges(t *testing.T, program string) bool {
 	}) == nil
 }
 
-// dumpRules returns the expressions of all rules as the kernel holds them, in hexadecimal, without
-// the numbers of anonymous sets.
+// dumpRules returns the expressions of all rules in the kernel, in hexadecimal, without the numbers
+// of anonymous sets.
 func dumpRules(t *testing.T, b *backend, f *nft.Family) []string {
 	t.Helper()
 	var l []string

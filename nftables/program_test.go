@@ -26,7 +26,7 @@ var programCases = []struct {
 	name  string
 	rules servicemodel.Rules
 	shape form.Shape
-	newer bool // nft 1.0.6 cannot load this one from text
+	newer bool // nft 1.0.6 cannot load the program from text
 }{
 	{name: "no services", rules: servicemodel.Rules{MasqueradeMark: 0x4000}},
 	{name: "everything but affinity", rules: servicemodel.Rules{
@@ -105,8 +105,8 @@ func programPlan(s *form.Shape, r servicemodel.Rules) *plan.Plan {
 	return p
 }
 
-// The kernel checks each new element of a map against each rule that asks the map. A load takes
-// longer with each of these rules.
+// The kernel checks each new element of a map against each rule that uses the map. Each of these
+// rules makes a load slower.
 func TestFewRulesAskAMap(t *testing.T) {
 	t.Parallel()
 	asked := regexp.MustCompile(` map @(\S+)`)
@@ -124,9 +124,9 @@ func TestFewRulesAskAMap(t *testing.T) {
 		for name, n := range rules {
 			most := form.AllClasses + 1
 			if strings.Contains(name, form.WayNames[form.ByHash]) {
-				most *= form.Attempts // of hashes, each has a seed of its own
+				most *= form.Attempts // each hash has its own seed
 			}
-			if name == form.SetRangePorts { // one element for a range, whatever its endpoints are
+			if name == form.SetRangePorts { // one element for a range, for any number of endpoints
 				most = 2*form.AllClasses + form.AffinityMaps + 8
 			}
 			require.LessOrEqual(t, n, most, name)

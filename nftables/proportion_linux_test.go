@@ -13,8 +13,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A part is applied, replaced and removed at the same cost beside many parts, by a new backend each
-// time, as by a plugin of CNI.
+// Next to many other parts, a part is applied, replaced and removed at the same cost. Each time a
+// new backend does this, as for a CNI plugin.
 func TestAPartCostsTheSameBesideManyOthers(t *testing.T) {
 	var sent []backends.Stats
 	proportion.Calls(t, proportion.Cost{}, func(n int) func() {

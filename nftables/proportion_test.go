@@ -11,14 +11,14 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// committer is a planner, and what its kernel would hold.
+// committer is a planner, and the expected contents of its kernel.
 type committer struct {
 	plan.Planner
 	table *servicemodel.Table
 	sweep *plan.Sweep
 }
 
-// step plans a change set, and notes that it was committed.
+// step plans a change set, and records it as committed.
 func (h *committer) step(c *servicemodel.ChangeSet) backends.Stats {
 	p := h.Plan(c)
 	stats := p.Stats()
@@ -49,8 +49,8 @@ func lawOf(t *testing.T, cfg *Config) *proportion.Law {
 	t.Helper()
 	table, at := ok(cfg.table())(t), ok(cfg.hooks())(t)
 
-	// The elements of an endpoint are one after the other, as many as its weight. So those of later
-	// endpoints move.
+	// The elements of an endpoint are consecutive, and their number is its weight. So the elements
+	// of later endpoints move.
 	moves := proportion.Cost{Elements: 4, Messages: 1, Sent: 200, Objects: 1, Bytes: 1200}
 	return &proportion.Law{
 		Exceptions: []proportion.Exception{
@@ -94,7 +94,7 @@ func lawOf(t *testing.T, cfg *Config) *proportion.Law {
 	}
 }
 
-// A program asks for the choice of each client.
+// The cost of each client's choice does not depend on the size of the pool.
 func TestAChoiceCostsTheSameInLargePools(t *testing.T) {
 	for _, by := range []servicemodel.Scheduler{servicemodel.SourceHash, servicemodel.Maglev} {
 		t.Run(string(by), func(t *testing.T) {

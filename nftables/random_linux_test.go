@@ -13,8 +13,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// After a sequence of changes, a new process reads exactly what was applied, and the kernel holds
-// what that process would have written.
+// After a sequence of changes, a new process reads exactly the applied state, and the kernel has
+// the same contents as if that process had written the state.
 func TestKernelHoldsWhatWasApplied(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(24) {
@@ -45,7 +45,7 @@ func TestKernelHoldsWhatWasApplied(t *testing.T) {
 	}
 }
 
-// A full set changes nothing about what is read. So stored changes can be applied, and nothing
+// A full set does not change the result of a reading. So stored changes can be applied, and nothing
 // counts as repaired.
 func TestFullSetsAreRead(t *testing.T) {
 	t.Parallel()
@@ -72,7 +72,7 @@ func TestFullSetsAreRead(t *testing.T) {
 	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
 }
 
-// requireAdopts reads the kernel with a new backend and requires that it holds the table, and that
+// requireAdopts reads the kernel with a new backend and requires that it has the table, and that
 // applying the state changes nothing.
 func requireAdopts(t *testing.T, b *backend, s servicemodel.State, want *servicemodel.Table) {
 	t.Helper()
@@ -86,7 +86,7 @@ func requireAdopts(t *testing.T, b *backend, s servicemodel.State, want *service
 	require.Zero(t, r.Stats.Messages)
 }
 
-// After a set was full, the tables are made anew, larger, in one transaction.
+// After a set was full, larger tables replace the tables, in one transaction.
 func TestFullSetsAreMadeLarger(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)

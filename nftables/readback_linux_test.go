@@ -39,7 +39,7 @@ func dumpAll(ctx context.Context, b *backend) (*backends.Observation, error) {
 	return merge(b, s, nil)
 }
 
-// merge makes an observation of what was read.
+// merge builds an observation from readings.
 func merge(b *backend, s *read.Snapshot, want *servicemodel.Table) (*backends.Observation, error) {
 	t, err := s.Merge(want)
 	if err != nil {
@@ -68,7 +68,7 @@ func dumpSets(ctx context.Context, b *backend, raw *read.Reading) error {
 	return nil
 }
 
-// askAll observes like on a kernel that does not tell how many elements sets have.
+// askAll observes as on a kernel that does not report the numbers of elements of sets.
 func askAll(ctx context.Context, b *backend, want *servicemodel.Table) (*backends.Observation,
 	error) {
 	s, err := b.kernel.reader.Tables(ctx, b.pl.Table, b.crowded)
@@ -154,10 +154,10 @@ func (b *blow) strike() {
 	switch b.r.IntN(7) {
 	case 0: // an element is deleted
 		b.delete(b.elem)
-	case 1: // an element gets another key
+	case 1: // an element gets a different key
 		other.Key[b.r.IntN(len(other.Key))] ^= 1
 		b.add(b.set, other)
-	case 2: // an element gets other data, or another comment
+	case 2: // an element gets different data, or a different comment
 		b.delete(b.elem)
 		b.change(&other)
 		b.add(b.set, other)
@@ -169,7 +169,7 @@ func (b *blow) strike() {
 			all = append(all, *b.elems[k])
 		}
 		b.delete(all...)
-	case 6: // a frontend gets another one's comment
+	case 6: // a frontend gets the comment of another frontend
 		x := b.any()
 		if bytes.Equal(x.Key, b.elem.Key) || len(x.UserData) == 0 {
 			return
@@ -219,8 +219,8 @@ func (b *blow) move() {
 	b.add(like[b.r.IntN(len(like))], b.elem)
 }
 
-// requireSame requires that two observations are equal, and that their backends know the same about
-// the kernel.
+// requireSame requires that two observations are equal, and that their backends have the same
+// knowledge of the kernel.
 func requireSame(t *testing.T, want, got *backends.Observation, wb, gb *backend, how string) {
 	t.Helper()
 	require.Equal(t, want.Drift, got.Drift, how)
@@ -234,8 +234,8 @@ func requireSame(t *testing.T, want, got *backends.Observation, wb, gb *backend,
 	}
 }
 
-// Whatever was done to the elements, a reading that asks for the wanted elements agrees with a dump
-// of everything, whatever is wanted. The next apply mends everything.
+// After any edits of elements, and for any wanted table, a reading that asks for the wanted
+// elements agrees with a dump of everything. The next apply repairs everything.
 func TestReadingsAgree(t *testing.T) {
 	t.Parallel()
 	seeds := uint64(40)
@@ -278,7 +278,7 @@ func TestReadingsAgree(t *testing.T) {
 	}
 }
 
-// requireAgreement compares readings that want s, states near it, other states, and nothing.
+// requireAgreement compares readings that want s, states close to s, other states, and nothing.
 func requireAgreement(t *testing.T, open func() *backend, g *randstate.Source,
 	s servicemodel.State) {
 	t.Helper()
@@ -304,11 +304,11 @@ func requireAgreement(t *testing.T, open func() *backend, g *randstate.Source,
 	}
 }
 
-// A map that is too large for a dump may have endpoints that belong to nothing. A reading that
-// knows the wanted table names such an endpoint only in the slot after the wanted ones. For others
-// it says that there are more. A reading without a wanted table names each of them, and the next
-// commit removes them. If the kernel does not tell how many elements the map has, it stays open
-// whether there are more.
+// A map that is too large for a dump may have endpoints that belong to no service. A reading that
+// knows the wanted table names such an endpoint only in the slot after the wanted slots. For
+// further slots it reports only that there are more elements. A reading without a wanted table
+// names each of these endpoints, and the next commit removes them. If the kernel does not report
+// the number of elements of the map, the reading cannot tell whether there are more.
 func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -368,8 +368,8 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	require.Empty(t, servicemodel.Diff(o.Table, more).Pools)
 }
 
-// A set is read again if the kernel moved it during the dump. Such a dump has some elements twice,
-// or a wrong number of them.
+// A set is read again if the kernel moved the set during the dump. Such a dump has some elements
+// twice, or a wrong number of elements.
 func TestDumpsAreCounted(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
@@ -400,8 +400,8 @@ func TestDumpsAreCounted(t *testing.T) {
 	require.Zero(t, n, "an empty set is not dumped")
 }
 
-// An element that resembles a frontend is drift if it has a key that no frontend can have, or leads
-// to a chain of another purpose.
+// An element that resembles a frontend is drift if no frontend can have its key, or if it refers to
+// a chain for another purpose.
 func TestImpossibleFrontendsAreDrift(t *testing.T) {
 	t.Parallel()
 	some := netip.MustParseAddr("10.96.0.77")
@@ -440,8 +440,8 @@ func TestImpossibleFrontendsAreDrift(t *testing.T) {
 	}
 }
 
-// Two frontends of a service share its endpoints. If the kernel has other endpoints for one of
-// them, that frontend is not whole.
+// Two frontends of a service share its endpoints. If the kernel has different endpoints for one of
+// them, that frontend is damaged.
 func TestFrontendsThatDisagreeAreDrift(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)

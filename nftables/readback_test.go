@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Every fault of a table is named, and whether only making it anew helps.
+// The drift names every fault of a table. Some faults require replacing the table.
 func TestSkeletonsAreCompared(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
@@ -71,7 +71,7 @@ func TestSkeletonsAreCompared(t *testing.T) {
 	}
 }
 
-// Anonymous sets have no meaning. Maps that rules fill are not counted.
+// Anonymous sets have no meaning. Maps that are filled by rules are not counted.
 func TestSkeletonsMayDifferInWhatMeansNothing(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
@@ -86,7 +86,7 @@ func TestSkeletonsMayDifferInWhatMeansNothing(t *testing.T) {
 	require.Contains(t, raw.Counts, form.SetHairpins)
 }
 
-// A table without valid settings is made anew, and the drift names the fault.
+// A table without valid settings is replaced, and the drift names the fault.
 func TestTablesWithoutSettingsAreMadeAnew(t *testing.T) {
 	t.Parallel()
 	for text, spoil := range map[string]func(m map[string]*nft.Elem){
@@ -113,8 +113,8 @@ func TestTablesWithoutSettingsAreMadeAnew(t *testing.T) {
 	}
 }
 
-// If the two tables were made for different settings, the IPv6 table is made anew, and none of its
-// contents count.
+// If the two tables were made for different settings, the IPv6 table is replaced, and its contents
+// are ignored.
 func TestTablesOfDifferentSettingsAreNotMixed(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
@@ -141,7 +141,7 @@ func TestTablesOfDifferentSettingsAreNotMixed(t *testing.T) {
 	requireHolds(t, next.Table, h.table.Arrange(next.Table))
 }
 
-// If the tables lack the version, or one of their sets was full, both are made anew.
+// If the tables lack the version, or one of their sets was full, both are replaced.
 func TestBothTablesAreMadeAnew(t *testing.T) {
 	t.Parallel()
 	for text, spoil := range map[string]func(h *held, b *memoryBackend){
@@ -156,7 +156,7 @@ func TestBothTablesAreMadeAnew(t *testing.T) {
 		o := b.observe()
 		require.Equal(t, []string{text}, o.Drift)
 
-		// what a full set holds is right
+		// the contents of a full set are right
 		require.Equal(t, text == "a set is full", o.Table.Len() > 0)
 		_, p := b.apply(o.Table, unitsState())
 		require.True(t, p.Tables[0].Renew && p.Tables[1].Renew)
@@ -177,8 +177,8 @@ func TestBothTablesAreMadeAnew(t *testing.T) {
 	require.Empty(t, b.observe().Drift, "nothing needs no version")
 }
 
-// Whatever is done to one element: each element belongs to a whole frontend or is drift, and only
-// related frontends are not whole. The next commit mends it.
+// After any change to one element, each element belongs to a whole frontend or is drift, and only
+// related frontends are incomplete. The next commit repairs the damage.
 func TestEveryElementHasItsPlaceOrIsDrift(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
@@ -205,7 +205,7 @@ func TestEveryElementHasItsPlaceOrIsDrift(t *testing.T) {
 				m := &memory{t: t, tables: [2]*read.Reading{h.copyOf(0), h.copyOf(1)}}
 				edit(m.tables[i].Elems[set], key)
 				lost := requirePlaces(t, m, h, name+": "+set)
-				if name == "deleted" { // if two contradict each other, either may be the right one
+				if name == "deleted" { // if two contradict each other, either may be right
 					require.LessOrEqual(t, lost, 1, set)
 				}
 			}
@@ -213,8 +213,8 @@ func TestEveryElementHasItsPlaceOrIsDrift(t *testing.T) {
 	}
 }
 
-// requirePlaces requires that every element has its place or is drift, and that a commit mends all.
-// It returns how many frontends were not whole.
+// requirePlaces requires that every element has its place or is drift, and that a commit repairs
+// everything. It returns the number of incomplete frontends.
 func requirePlaces(t *testing.T, m *memory, h *held, what string) int {
 	t.Helper()
 	b := newMemoryBackend(m)

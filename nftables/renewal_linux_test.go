@@ -21,8 +21,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// renewing is an instance with remembered clients and with rules of the user. Some of these have
-// anonymous sets or an anonymous chain, and one has counted packets.
+// renewing is an instance with remembered clients and with rules of the user. Some of these rules
+// have anonymous sets or an anonymous chain, and one has counted packets.
 type renewing struct {
 	t  *testing.T
 	ns *netnstest.NS
@@ -55,13 +55,13 @@ func (r *renewing) nft(script string) {
 	runNft(r.t, r.ns, nftPrograms(r.t)[0], script, "-f", "-")
 }
 
-// open opens the instance anew, as after a restart.
+// open opens the instance again, as after a restart.
 func (r *renewing) open() {
 	r.backend = newBackend(r.t, r.ns, &renewingConfig)
 	r.engine = dataplane.New(r.backend, nil)
 }
 
-// apply applies the state, and requires that the user's rules and the clients are there.
+// apply applies the state, and requires that the user's rules and the clients still exist.
 func (r *renewing) apply() *dataplane.Result {
 	r.t.Helper()
 	res := ok(r.engine.Apply(r.t.Context(), r.state))(r.t)
@@ -86,8 +86,8 @@ func (r *renewing) apply() *dataplane.Result {
 	return res
 }
 
-// Whatever damages the sets and chains of a table, or makes it another layout's, the user's rules
-// and remembered clients stay.
+// If the sets and chains of a table are damaged in any way, or belong to another layout, the user's
+// rules and remembered clients stay.
 func TestTheUsersRulesOutliveRenewals(t *testing.T) {
 	t.Parallel()
 	damage := map[string]string{
@@ -128,7 +128,8 @@ func TestTheUsersRulesOutliveRenewals(t *testing.T) {
 	}
 }
 
-// If the kernel does not wake a dormant table, the commit fails, and the next one wakes it.
+// If the kernel does not wake a dormant table, the commit fails, and the next commit wakes the
+// table.
 func TestTheErrorOfAWakingIsReturned(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -156,7 +157,7 @@ func TestTheErrorOfAWakingIsReturned(t *testing.T) {
 	require.Empty(t, ok(b.Observe(t.Context(), nil))(t).Drift)
 }
 
-// All sets are full from the beginning, so that whatever grows must be replaced. The user's rules
+// All sets are full from the beginning, so every set that grows must be replaced. The user's rules
 // and remembered clients stay.
 func TestTheUsersRulesOutliveFullSets(t *testing.T) {
 	t.Parallel()

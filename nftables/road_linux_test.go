@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/road"
 )
 
-// TestRoad replaces an endpoint and starts anew. The census counts the functions that run.
+// TestRoad replaces an endpoint and starts a new engine. The census counts the functions that run.
 func TestRoad(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)

@@ -27,7 +27,7 @@ func benchState(services, few int, s servicemodel.Scheduler) servicemodel.State 
 	return state
 }
 
-// benchEndpoints are the endpoints from one number to another of the i-th service.
+// benchEndpoints are the endpoints with the numbers from from to to-1 of the i-th service.
 func benchEndpoints(i, from, to int) (l []servicemodel.Endpoint) {
 	for k := from; k < to; k++ {
 		l = append(l, goldenEndpoints(netip.AddrFrom4([4]byte{10, 244 + byte(i>>12),
@@ -42,7 +42,7 @@ func benchEngine(b *testing.B) *dataplane.Engine {
 	return dataplane.New(backend, nil)
 }
 
-// A full sync of 10,000 services, some of which have a scheduler.
+// Measures a full sync of 10,000 services, some of which have a scheduler.
 func BenchmarkSyncWithSchedulers(b *testing.B) {
 	for _, few := range []int{0, 100} {
 		for _, s := range []servicemodel.Scheduler{"mh", "sh", "rr"} {
@@ -62,8 +62,8 @@ func BenchmarkSyncWithSchedulers(b *testing.B) {
 	}
 }
 
-// Changes of a service beside 100 of its kind: an endpoint is replaced; one more and one less, as
-// one change.
+// Measures changes of a service next to 100 services of its kind: an endpoint is replaced; an
+// endpoint is added and another removed, in one change.
 func BenchmarkChangeWithScheduler(b *testing.B) {
 	for _, s := range []servicemodel.Scheduler{"", "rr", "sh", "mh"} {
 		e, state := benchEngine(b), benchState(1000, 100, s)
@@ -86,8 +86,8 @@ func BenchmarkChangeWithScheduler(b *testing.B) {
 	}
 }
 
-// An update of the shares of ten endpoints, or of one weight of the default scheduler, among 1,000
-// services.
+// Measures an update of the shares of ten endpoints, or of one weight of the default scheduler,
+// among 1,000 services.
 func BenchmarkFeedback(b *testing.B) {
 	base := benchState(1000, 1, servicemodel.LeastConn)
 	name := servicemodel.Name{Namespace: "default", Name: "web-0"}

@@ -31,7 +31,7 @@ func mustChoose(t *testing.T, p *servicemodel.Pool, client netip.AddrPort) int {
 	return choose(client)
 }
 
-// Each slot has the same chance, also where a level lacks most of its slots. By chi-squared, chance
+// Each slot has the same chance, even where a level lacks most of its slots. By chi-squared, chance
 // exceeds the bound once in a million.
 func TestHashesAreFair(t *testing.T) {
 	t.Parallel()
@@ -59,7 +59,7 @@ func TestHashesAreFair(t *testing.T) {
 	}
 }
 
-// The kernel sends each endpoint its share of the packets of many clients, also where a level lacks
+// The kernel sends each endpoint its share of the packets of many clients, even where a level lacks
 // most of its units. By chi-squared, chance exceeds the bound once in a million.
 func TestPacketsAreSharedFairly(t *testing.T) {
 	t.Parallel()
@@ -94,12 +94,12 @@ type arena struct {
 	table   *servicemodel.Table
 	given   chan netip.AddrPort // the endpoint that received the last packet
 	port    uint16
-	// prefer is that of the service. Every other endpoint is on this node. Those in failed are not
-	// ready.
+	// prefer is the Prefer of the service. Every other endpoint is on this node. The endpoints in
+	// failed are not ready.
 	prefer string
 	failed map[int]bool
 	shares []uint16 // of the endpoints, see servicemodel.Endpoint.Share
-	// received counts the packets at endpoints, and past those that were not translated.
+	// received counts the packets at endpoints, and past counts packets that were not translated.
 	received, past atomic.Int64
 }
 
@@ -115,7 +115,7 @@ func arenaEndpoint6(i int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("fd00:244::%x", i+1))
 }
 
-// newArena makes an arena with a server at each of n endpoints of each family.
+// newArena creates an arena with a server at each of n endpoints of each family.
 func newArena(t *testing.T, n int) *arena {
 	t.Helper()
 	ns, b := newNS(t)
@@ -161,7 +161,7 @@ func newArena(t *testing.T, n int) *arena {
 					w.received.Add(1)
 					select {
 					case w.given <- at:
-					default: // in a flood nobody asks
+					default: // in a flood nobody waits for this
 					}
 				}
 			}()
@@ -174,7 +174,7 @@ func newArena(t *testing.T, n int) *arena {
 }
 
 // apply applies a service with a scheduler, and endpoints of these weights. An endpoint of weight 0
-// is none.
+// is left out.
 func (w *arena) apply(s servicemodel.Scheduler, weights ...uint16) *dataplane.Result {
 	w.t.Helper()
 	svc := &servicemodel.Service{Name: arenaName, Scheduler: s, Prefer: w.prefer,
@@ -206,7 +206,7 @@ func (w *arena) apply(s servicemodel.Scheduler, weights ...uint16) *dataplane.Re
 }
 
 // send sends a datagram from a client, and returns the endpoint that it reaches. A client port of 0
-// is one that no other packet has, because conntrack remembers flows.
+// stands for a port that no other packet has, because conntrack remembers flows.
 func (w *arena) send(client netip.AddrPort) (ep netip.AddrPort) {
 	w.t.Helper()
 	if client.Port() == 0 {
@@ -256,7 +256,7 @@ func (w *arena) pool(client netip.Addr) *servicemodel.Pool {
 		Protocol: servicemodel.UDP}, Family: servicemodel.FamilyOf(client)})
 }
 
-// The kernel gives each client the endpoint that its hash says, whatever was before.
+// The kernel gives each client the endpoint of its hash, regardless of earlier states.
 func TestHashesChooseWhatTheySay(t *testing.T) {
 	t.Parallel()
 	w := newArena(t, 12)
@@ -283,8 +283,8 @@ func TestHashesChooseWhatTheySay(t *testing.T) {
 	}
 }
 
-// The same holds for near endpoints while some of them fail, leave and recover. Few packets reach
-// another endpoint than before, except those that must.
+// The same holds for near endpoints while some of them fail, are removed and recover. Few packets
+// reach a different endpoint than before, except packets that must move.
 func TestNearHashesChooseWhatTheySay(t *testing.T) {
 	t.Parallel()
 	w := newArena(t, 12)
@@ -295,7 +295,7 @@ func TestNearHashesChooseWhatTheySay(t *testing.T) {
 		for _, tc := range []struct {
 			left   []int
 			failed map[int]bool
-			least  float64 // the part of the clients that must move, as the levels have shares
+			least  float64 // the share of the clients that must move, by the levels' shares
 		}{
 			{nil, nil, 0},
 			{nil, map[int]bool{2: true}, 1. / 6},
@@ -328,7 +328,7 @@ func TestNearHashesChooseWhatTheySay(t *testing.T) {
 	}
 }
 
-// In turn, each endpoint gets its share of each round exactly.
+// In turn, each endpoint gets exactly its share of each round.
 func TestTurnsAreExact(t *testing.T) {
 	t.Parallel()
 	w := newArena(t, 3)
@@ -347,8 +347,8 @@ func TestTurnsAreExact(t *testing.T) {
 	}
 }
 
-// Clients move only if they must: sh moves none needlessly if an endpoint comes, and mh few if one
-// comes or goes.
+// Clients move only if they must: sh moves no client needlessly if an endpoint is added, and mh
+// moves few clients if an endpoint is added or removed.
 func TestFewClientsMove(t *testing.T) {
 	t.Parallel()
 	const n = 2000
@@ -365,9 +365,9 @@ func TestFewClientsMove(t *testing.T) {
 
 	for _, tc := range []struct {
 		s        servicemodel.Scheduler
-		from     int // endpoints; the last one of one more comes or goes
+		from     int // the number of endpoints; one more is added or removed
 		needless float64
-	}{{"sh", 3, 0}, {"sh", 8, 0}, {"mh", 9, 0.06 * n}} { // 9 are in a class of their own
+	}{{"sh", 3, 0}, {"sh", 8, 0}, {"mh", 9, 0.06 * n}} { // 9 are in a different class
 		fewer, more := pool(tc.s, tc.from), pool(tc.s, tc.from+1)
 		moved, needless := 0, 0
 		for _, c := range all {
@@ -384,8 +384,8 @@ func TestFewClientsMove(t *testing.T) {
 	}
 }
 
-// No packet is refused or lost, and none goes past the service, while the scheduler and the
-// endpoints change, even if no service had a scheduler before.
+// No packet is refused or lost, and no packet passes the service untranslated, while the scheduler
+// and the endpoints change, even if no service had a scheduler before.
 func TestNoPacketFallsBetweenSchedulers(t *testing.T) {
 	t.Parallel()
 	const seed = 3
@@ -413,7 +413,7 @@ func TestNoPacketFallsBetweenSchedulers(t *testing.T) {
 	}
 }
 
-// The cost of a change includes the transaction that brings the rules.
+// The cost of a change includes the transaction that adds the rules.
 func TestRulesOfASchedulerCount(t *testing.T) {
 	t.Parallel()
 	ns, _ := newNS(t)
@@ -424,7 +424,7 @@ func TestRulesOfASchedulerCount(t *testing.T) {
 	batches, messages := 0, 0
 	tap.Request = func(r []rawnltest.Message) {
 		if len(r) > 1 {
-			batches, messages = batches+1, messages+len(r)-2 // without its begin and end
+			batches, messages = batches+1, messages+len(r)-2 // without the begin and end messages
 		}
 	}
 
@@ -434,8 +434,8 @@ func TestRulesOfASchedulerCount(t *testing.T) {
 	require.Equal(t, messages, r.Stats.Messages)
 }
 
-// flood sends packets of new flows for a time, so few at once that no server's buffer is full. It
-// returns how many it sent.
+// flood sends packets of new flows for a time, slowly enough that no server's buffer is full. It
+// returns the number of packets.
 func (w *arena) flood(d time.Duration) (sent int64) {
 	err := w.ns.Do(func() error {
 		to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(arenaIP, 80))
@@ -474,8 +474,8 @@ func consecutive(n int) (l []int32) {
 	return l
 }
 
-// Shares adds up, follows weights as far as the schedulers do, and says where a hash is a little
-// unfair.
+// Shares adds up to 1, follows weights as far as the schedulers do, and shows where a hash is
+// slightly unfair.
 func TestShares(t *testing.T) {
 	t.Parallel()
 	for by, epsilon := range map[servicemodel.Scheduler]float64{"": 1e-9, "random": 1e-9,

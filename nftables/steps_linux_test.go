@@ -15,8 +15,8 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// sending calls before ahead of each transaction, with its number from 1 on. An error keeps the
-// transaction from the kernel.
+// sending calls before with the number of each transaction, from 1 on, before the transaction is
+// sent. If before returns an error, the transaction is not sent.
 type sending struct {
 	rawnl.Socket
 	n      int
@@ -35,7 +35,7 @@ func (s *sending) Send(p []byte) error {
 	return s.Socket.Send(p)
 }
 
-// inSmallSteps makes a backend need many steps, and calls before ahead of each.
+// inSmallSteps makes a backend need many steps, and calls before ahead of each step.
 func inSmallSteps(t *testing.T, b *backend, ns *netnstest.NS, before func(n int) error) *sending {
 	t.Helper()
 	s := &sending{before: before}
@@ -48,7 +48,8 @@ func inSmallSteps(t *testing.T, b *backend, ns *netnstest.NS, before func(n int)
 	return s
 }
 
-// The tables of a large new instance come in steps, and packets meet them after the last one.
+// The tables of a large new instance are created in steps, and packets meet them after the last
+// step.
 func TestALargeInstanceComesInSteps(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -78,19 +79,19 @@ func TestALargeInstanceComesInSteps(t *testing.T) {
 	require.Equal(t, backends.Intact, integrity(t, b))
 	requireAdopts(t, other, manyServices(500), mustResolve(t, manyServices(500)))
 
-	// What is there already is changed at once.
+	// Existing tables are changed at once.
 	s.n = 0
 	ok(e.Apply(t.Context(), manyServices(510)))(t)
 	require.Equal(t, 1, s.n)
 }
 
-// Whatever happens between two steps, the tables come to be as wanted.
+// Whatever happens between two steps, the tables end up as wanted.
 func TestStepsThatAreInterrupted(t *testing.T) {
 	t.Parallel()
 	const at = 4
 	want := manyServices(500)
 	for name, tt := range map[string]struct {
-		// happen is what happens before step at, and again whether also before each later one.
+		// happen is called before step at and, with again, also before each later step.
 		happen func(t *testing.T, other *backend, cancel func()) error
 		again  bool
 		fails  bool // the first apply fails

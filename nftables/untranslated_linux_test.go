@@ -12,9 +12,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A packet that finds no endpoint in the chains of type nat, because a commit came meanwhile, is
-// neither refused nor passed on without translation. Its client sends again. The test empties the
-// maps of endpoints in place of the commit.
+// If a packet finds no endpoint in the chains of type nat because of a commit, it is neither
+// refused nor passed on without translation. Its client sends again. The test empties the maps of
+// endpoints instead of committing.
 func TestAPacketWithoutEndpointIsSentAgain(t *testing.T) {
 	t.Parallel()
 	c := newNeighbourly(t)

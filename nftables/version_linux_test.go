@@ -95,7 +95,7 @@ func TestWhoOnlyAddsDeletesNothing(t *testing.T) {
 	}
 }
 
-// A version that is not whole is read again. If another program commits meanwhile, it is a
+// A damaged version is read again. If another program commits during the readings, the result is a
 // conflict.
 func TestVersionsThatAreReadWhileOthersCommit(t *testing.T) {
 	t.Parallel()
@@ -129,8 +129,8 @@ func TestVersionsThatAreReadWhileOthersCommit(t *testing.T) {
 	require.Equal(t, b.pl.Version, v)
 }
 
-// Two writers read an instance that has lost its version, and both commit. The second one gets a
-// conflict, and no writer loses what the other wrote.
+// Two writers read an instance that has lost its version, and both commit. The second writer gets a
+// conflict, and no writer loses the other writer's changes.
 func TestTwoWritersWithoutAVersion(t *testing.T) {
 	t.Parallel()
 	program := nftPrograms(t)[0]

@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Only the last transaction of an epoch deletes something of the version.
+// Only the last transaction of an epoch deletes a set of the version.
 func TestEpochsEnd(t *testing.T) {
 	t.Parallel()
 	m := &memory{t: t}

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// randomStates returns n states, most of which differ little from the one before.
+// randomStates returns n states, most of which differ little from the previous state.
 func randomStates(seed uint64, n int) []servicemodel.State {
 	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true,
 		Ranges: true, Edit: randstate.ForRanges,
