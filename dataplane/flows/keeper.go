@@ -345,7 +345,7 @@ func (k *Keeper) find(key servicemodel.FrontendKey, n servicemodel.PortName) *se
 	return s
 }
 
-// policy returns the policy of a service, also if the last change removed the service.
+// policy returns the policy of a service, even if the last change removed the service.
 func (k *Keeper) policy(n servicemodel.Name) servicemodel.ConnectionPolicy {
 	svc, _ := k.state.Peek(n)
 	if svc == nil {
@@ -357,8 +357,8 @@ func (k *Keeper) policy(n servicemodel.Name) servicemodel.ConnectionPolicy {
 	return svc.Connections
 }
 
-// Draining returns how many endpoints get no new flows and keep the flows that they have, for some
-// time or as long as they serve, see [servicemodel.ConnectionPolicy].
+// Draining returns the number of endpoints that get no new flows but keep their existing flows, for
+// some time or as long as they serve, see [servicemodel.ConnectionPolicy].
 func (k *Keeper) Draining() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()

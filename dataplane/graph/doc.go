@@ -1,17 +1,16 @@
-// Package graph draws the meaning of services on a node, and the way of packets through netfilter.
-// Call [Services] or [Hooks], and then [Graph.Mermaid], [Graph.DOT] or [Graph.SVG]. An SVG needs no
+// Package graph draws the services of a node, and the path of packets through netfilter. Call
+// [Services] or [Hooks], and then [Graph.Mermaid], [Graph.DOT] or [Graph.SVG]. An SVG needs no
 // other file. The package is pure: the same input always gives the same text.
 //
 //	table, err := servicemodel.Resolve(nil, state) // or engine.Status().Held
 //	…
 //	fmt.Print(graph.Services(table, nil).Mermaid())
 //
-// [Services] draws a table: service ports, their frontends, the pools that these balance over, and
+// [Services] draws a table: service ports, their frontends, the pools of the frontends, and
 // endpoints with their shares. [Hooks] draws the base chains of nf_tables that package
 // dataplane/hooks reads, in the order in which a packet passes them.
 //
 // A drawing is a few columns of boxes, with arrows from left to right. [Graph.SVG] computes the
-// positions: each service port has a row, and an endpoint is in the row of the first service port
-// that has it. Names of services and chains come from other programs, and are escaped in all three
-// formats.
+// positions: each service port has a row, and an endpoint is in the row of its first service port.
+// Names of services and chains come from other programs, and are escaped in all three formats.
 package graph

@@ -1,7 +1,7 @@
 package graph
 
-// Graph is boxes in columns, with arrows between them. [Services] and [Hooks] make graphs, and the
-// methods write them.
+// Graph is a drawing of boxes in columns, with arrows between them. [Services] and [Hooks] build
+// graphs, and the methods write them.
 type Graph struct {
 	title  string
 	groups []*group // by column and row
@@ -44,7 +44,7 @@ type box struct {
 	entries int // the number of arrows from other columns
 
 	x, y, width, height int // in the SVG
-	entry               int // where arrows from other columns begin to be straight
+	entry               int // where arrows from other columns become straight
 }
 
 // edge is an arrow with a text.

@@ -9,16 +9,16 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// conntrackPriority is the priority at which conntrack looks flows up: NF_IP_PRI_CONNTRACK
+// conntrackPriority is the priority at which conntrack looks up flows: NF_IP_PRI_CONNTRACK
 // (include/uapi/linux/netfilter_ipv4.h).
 const conntrackPriority = -200
 
 // maxDrops is the number of dropping rules drawn per chain.
 const maxDrops = 3
 
-// Hooks draws the way of a family's packets through chains that package dataplane/hooks has read.
-// Chains for which ours returns true are drawn as kernlb's. The others are drawn as chains of other
-// programs, with their rules that drop packets. A nil ours means that none is kernlb's.
+// Hooks draws the path of a family's packets through chains that package dataplane/hooks has read.
+// Chains for which ours returns true are drawn as kernlb's. All other chains are drawn as chains of
+// other programs, with their rules that drop packets. A nil ours returns false for every chain.
 func Hooks(chains []hooks.Chain, f servicemodel.Family, ours func(*hooks.Chain) bool) *Graph {
 	h := hookDrawing{Graph: &Graph{title: "The way of " + f.String() + " packets", ways: true},
 		at: map[hooks.Hook][]*hooks.Chain{}, ours: ours}

@@ -9,8 +9,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// maxPorts is the number of service ports up to which each is drawn. maxNames is the number of
-// names in a box that stands for many.
+// maxPorts is the maximum number of service ports that are drawn one by one. maxNames is the
+// maximum number of names in a box that stands for many service ports.
 const maxPorts, maxNames = 30, 3
 
 // chunks splits a list wherever a key changes.
@@ -26,7 +26,7 @@ func chunks[K comparable](all []*servicemodel.Frontend,
 	return out
 }
 
-// end is what frontends with a verdict lead to.
+// end is the target of all frontends with a verdict.
 type end struct {
 	kinds     map[servicemodel.Kind]int // the number of frontends
 	ports     []servicemodel.PortName
@@ -34,8 +34,8 @@ type end struct {
 	endpoints map[netip.AddrPort]bool
 }
 
-// namespace draws the row of a namespace: its service ports, their frontends by kind, what these
-// lead to, and endpoints, all as numbers.
+// namespace draws the row of a namespace: the numbers of its service ports, of their frontends by
+// kind, of their targets, and of endpoints.
 func (s *services) namespace(row int, all []*servicemodel.Frontend) {
 	kinds, ends := map[servicemodel.Kind]int{}, map[servicemodel.Verdict]*end{}
 	for _, f := range all {
@@ -82,7 +82,7 @@ func (e *end) add(t *servicemodel.Table, f *servicemodel.Frontend, v servicemode
 	}
 }
 
-// end draws what frontends lead to.
+// end draws the target of frontends.
 func (s *services) end(v servicemodel.Verdict, e *end) *box {
 	if v.Balances() {
 		b := s.add(s.columns[2], plain, many(len(e.pools), "pool"), poolTexts[v])

@@ -13,11 +13,11 @@ import (
 // maxEndpoints is the number of endpoints drawn per pool.
 const maxEndpoints = 12
 
-// Services draws the frontends of a table for which keep returns true, with everything that they
-// lead to. A nil keep draws all. The box of a frontend that rejects or drops has the cause
-// ([servicemodel.Table.Cause]). The drawing of a large pool has only the first twelve endpoints,
-// and the number of the others. If there are more than 30 service ports, each namespace is one row
-// of numbers, which names up to three of the service ports that reject or drop.
+// Services draws the frontends of a table for which keep returns true, with their pools and
+// endpoints. A nil keep draws all frontends. The box of a frontend that rejects or drops names the
+// cause ([servicemodel.Table.Cause]). Of a large pool, only the first twelve endpoints are drawn,
+// and the number of further endpoints. With more than 30 service ports, each namespace is one row
+// of numbers, which names up to three service ports that reject or drop.
 func Services(t *servicemodel.Table, keep func(*servicemodel.Frontend) bool) *Graph {
 	s := services{Graph: &Graph{title: "Services"}, t: t,
 		ports: map[servicemodel.PortName]*box{}, pools: map[servicemodel.PoolID]*box{},
@@ -97,7 +97,7 @@ func (s *services) row(n int) {
 	}
 }
 
-// poolTexts and endTexts say what verdicts mean.
+// poolTexts and endTexts describe verdicts.
 var (
 	poolTexts = map[servicemodel.Verdict]string{servicemodel.BalanceCluster: "all endpoints",
 		servicemodel.BalanceLocal: "endpoints on this node"}
@@ -138,7 +138,7 @@ func (s *services) pool(p *servicemodel.Pool) *box {
 	s.pools[p.ID] = b
 	shares := p.Shares()
 	text := percent
-	if shares == nil { // only the scheduler knows
+	if shares == nil { // the scheduler decides
 		shares, text = make([]float64, len(p.Slots)), func(float64) string { return "" }
 	}
 	order := make([]int, len(p.Slots))

@@ -21,7 +21,7 @@ const (
 	tip        = 16 // from the text of an arrow to its end
 )
 
-// svgStyle has the colours for light and dark.
+// svgStyle has the colours for light and dark mode.
 const svgStyle = `text{font:12px ui-monospace,"DejaVu Sans Mono",Menlo,monospace;fill:#1c2024}
 .head,.on{fill:#5b6570}.on{font-size:11px}
 rect{fill:#f4f6f8;stroke:#8a94a0}path{fill:none;stroke:#8a94a0}marker path{fill:#8a94a0}
@@ -32,7 +32,7 @@ rect{fill:#1d2226;stroke:#69747f}path{stroke:#69747f}marker path{fill:#69747f}
 .refuses rect{stroke:#ff8a80}.aside rect{fill:none;stroke:#333b43}.back{fill:#14171a}}`
 
 // SVG returns the graph as a picture without scripts, fonts or other files. It is light or dark, as
-// the reader's browser prefers.
+// the viewer's browser prefers.
 func (g *Graph) SVG() string {
 	width, height := g.place()
 	var b strings.Builder
@@ -81,8 +81,8 @@ func (x *box) svg(b *strings.Builder) {
 	b.WriteString("</g>\n")
 }
 
-// ends returns the arrows, from top to bottom, after it gave each its own end. So arrows that come
-// to a box never meet, and their texts have room.
+// ends gives each arrow its own end, and returns the arrows from top to bottom. So arrows to the
+// same box never meet, and their texts have room.
 func (g *Graph) ends() []edge {
 	edges := slices.SortedStableFunc(slices.Values(g.edges), func(a, b edge) int {
 		return cmp.Compare(a.from.y, b.from.y)
@@ -98,8 +98,8 @@ func (g *Graph) ends() []edge {
 }
 
 // path returns the line of an arrow: down within a group, else to the right. Arrows to a column
-// cross each other only to the left of all texts. From there they go straight, and leave out their
-// text.
+// cross each other only to the left of all texts. From there they are straight, with a gap for
+// their text.
 func (g *Graph) path(e edge) string {
 	x1, y1 := e.from.x+e.from.width, e.from.y+e.from.height/2
 	if e.from.x == e.to.x {
@@ -206,8 +206,8 @@ func (n *group) height() int {
 	return max(h, 0)
 }
 
-// straight returns, for each column, the width of the space before it in which arrows go straight.
-// It holds their texts.
+// straight returns, for each column, the width of the space before it in which arrows are straight
+// and have their texts.
 func (g *Graph) straight(columns int) []int {
 	widths := slices.Repeat([]int{8}, columns)
 	for _, e := range g.edges {

@@ -1,7 +1,6 @@
 // Package health answers health checks about the services on this node. Paths, codes, headers and
-// bodies are the same as kube-proxy 1.36 has. The package only answers; it changes nothing.
-// [NewProxy] makes the health of the whole engine, and [NewNodePorts] the health of single
-// services:
+// bodies are those of kube-proxy 1.36. The package only answers; it changes nothing. [NewProxy]
+// reports the health of the whole engine, and [NewNodePorts] the health of single services:
 //
 //	proxy := health.NewProxy(engine, nil)
 //	ports := health.NewNodePorts(&health.NodePortsConfig{Healthy: proxy.Healthy})
@@ -9,9 +8,9 @@
 //	defer ports.Follow(engine, func(err error) { … })()
 //	http.ListenAndServe("0.0.0.0:10256", proxy.Handler())
 //
-// [Proxy] serves /healthz and /livez: whether wanted states reach the kernel in time.
+// [Proxy] serves /healthz and /livez, which say whether wanted states reach the kernel in time.
 //
-// [NodePorts] answers external load balancers at the health check node ports of services whose
-// external traffic policy is Local: whether this node has endpoints of the service. The ports
+// [NodePorts] serves the health check node ports of services whose external traffic policy is
+// Local. It tells external load balancers whether this node has endpoints of the service. The ports
 // answer in the families in which the service exists, with separate counts.
 package health

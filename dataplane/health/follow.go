@@ -8,10 +8,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Follow calls [NodePorts.Sync] with what the kernel holds, now and whenever an engine changes it:
+// Follow calls [NodePorts.Sync] with the kernel's table, now and whenever an engine changes it:
 // after [dataplane.Applied], [dataplane.Switched] and [dataplane.CleanedUp]. failed gets the errors
 // of Sync, one call after the other, while the engine waits; nil ignores them. Calling stop ends
-// this, and leaves the ports as they are. An engine that is nil changes nothing.
+// this, and leaves the ports as they are. With a nil engine Follow does nothing.
 func (p *NodePorts) Follow(e *dataplane.Engine, failed func(error)) (stop func()) {
 	if e == nil {
 		return func() {}
@@ -43,7 +43,7 @@ func (p *NodePorts) Follow(e *dataplane.Engine, failed func(error)) (stop func()
 	return stop
 }
 
-// held returns the table that the kernel holds after an event, if the event changes it.
+// held returns the kernel's table after an event, and whether the event may have changed it.
 func held(ev dataplane.Event) (t *servicemodel.Table, changed bool) {
 	switch ev := ev.(type) {
 	case dataplane.Applied:

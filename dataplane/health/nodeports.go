@@ -21,14 +21,14 @@ import (
 
 // NodePortsConfig tunes [NodePorts]. A nil *NodePortsConfig is the zero NodePortsConfig.
 type NodePortsConfig struct {
-	// Healthy says whether the proxy itself is healthy, see [Proxy.Healthy]. If it is not, every
-	// port answers 503. Nil means always healthy.
+	// Healthy says whether the proxy itself is healthy, see [Proxy.Healthy]. If not, every port
+	// answers 503. Nil means always healthy.
 	Healthy func() bool
 	// Listen opens a TCP listener; network is "tcp4" or "tcp6". Nil means the method of
 	// net.ListenConfig. To serve another network namespace, Listen must open the listener there.
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
-	// Addresses returns the node's own addresses. It is called only if node ports answer at some
-	// addresses and not at all ([servicemodel.Rules.NodePorts]). Nil means net.InterfaceAddrs.
+	// Addresses returns the node's own addresses. It is called only if node ports are restricted to
+	// some addresses ([servicemodel.Rules.NodePorts]). Nil means net.InterfaceAddrs.
 	Addresses func() ([]netip.Addr, error)
 	// RetryAfter is the time between automatic retries of ports that could not be opened, for
 	// example because a kube-proxy that is being replaced still holds them. 0 means
@@ -39,24 +39,24 @@ type NodePortsConfig struct {
 // defaultRetryAfter is the default of NodePortsConfig.RetryAfter.
 const defaultRetryAfter = 500 * time.Millisecond
 
-// NodePorts is the server of health check node ports. Make it with [NewNodePorts], and close it.
+// NodePorts is the server of health check node ports. Create it with [NewNodePorts], and close it.
 // Several goroutines may call its methods.
 //
-// All ports together keep at most 1024 connections open: a further one closes the oldest. A
-// connection that is idle for a minute is closed as well.
+// All ports together keep at most 1024 connections open: a new connection beyond that closes the
+// oldest. A connection that is idle for a minute is closed, too.
 type NodePorts struct {
 	cfg     NodePortsConfig
 	mu      sync.Mutex
 	closed  bool
 	want    map[listenOn]int // number of endpoints to report at each listener
 	servers map[listenOn]*portServer
-	retry   *time.Timer // opens what is missing; nil at first
+	retry   *time.Timer // opens missing ports; nil at first
 	serving sync.WaitGroup
 	conns   *serve.Limit // of all ports
 }
 
-// maxConns is the maximum number of connections of all ports. One answer is a packet or two, so a
-// health checker needs more than one connection only if it never closes them.
+// maxConns is the maximum number of connections of all ports. An answer is one or two packets, so
+// only a health checker that never closes its connections needs more than one.
 const maxConns = 1024
 
 // listenOn is the address of one server, and its service.
@@ -98,7 +98,7 @@ func (e *ListenError) Error() string {
 // Unwrap returns the cause.
 func (e *ListenError) Unwrap() error { return e.Err }
 
-// NewNodePorts returns a server without any port yet.
+// NewNodePorts returns a server without open ports.
 func NewNodePorts(cfg *NodePortsConfig) *NodePorts {
 	p := &NodePorts{cfg: *cmp.Or(cfg, &NodePortsConfig{}), servers: map[listenOn]*portServer{},
 		conns: serve.NewLimit(maxConns)}
@@ -122,9 +122,9 @@ func NewNodePorts(cfg *NodePortsConfig) *NodePorts {
 // stay are not interrupted. If node ports answer at all addresses, a port listens on the
 // unspecified address.
 //
-// Sync opens all ports that it can. The error joins a *[ListenError] for each other port. NodePorts
-// retries these ([NodePortsConfig.RetryAfter]) until they are open, another Sync drops them, or
-// Close.
+// Sync opens all ports that it can. The error joins a *[ListenError] for each port that it cannot
+// open. NodePorts retries these ports ([NodePortsConfig.RetryAfter]) until they are open, another
+// Sync drops them, or Close is called.
 func (p *NodePorts) Sync(ctx context.Context, t *servicemodel.Table) error {
 	want, err := p.wanted(t)
 	if err != nil {
@@ -146,7 +146,7 @@ func (p *NodePorts) Sync(ctx context.Context, t *servicemodel.Table) error {
 	return p.open(ctx)
 }
 
-// open opens the missing ports, and schedules a retry for those that it cannot open. The caller
+// open opens the missing ports, and schedules a retry for ports that it cannot open. The caller
 // must hold the lock.
 func (p *NodePorts) open(ctx context.Context) error {
 	var errs []error

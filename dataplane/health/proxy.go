@@ -15,22 +15,22 @@ import (
 
 // ProxyConfig tunes a [Proxy]. A nil *ProxyConfig is the zero ProxyConfig.
 type ProxyConfig struct {
-	// Timeout is how long a state may wait for the kernel until the proxy counts as unhealthy. Zero
-	// means 60 s, twice kube-proxy's default syncPeriod.
+	// Timeout is the time that a state may wait for the kernel before the proxy counts as
+	// unhealthy. Zero means 60 s, twice kube-proxy's default syncPeriod.
 	Timeout time.Duration
 	// RequireState makes the proxy unhealthy until the kernel holds a first state; /livez ignores
-	// it. By default, as in kube-proxy, a proxy that was asked for nothing is healthy.
+	// it. By default, as in kube-proxy, a proxy without a requested state is healthy.
 	RequireState bool
-	// Eligible says whether this node welcomes new connections from outside. If it does not,
-	// /healthz answers 503; /livez ignores it. In kube-proxy a node is eligible if its Node object
-	// is known, is not being deleted, and has no taint ToBeDeletedByClusterAutoscaler. Nil means
-	// always.
+	// Eligible says whether this node should get new connections from outside. If not, /healthz
+	// answers 503; /livez ignores it. In kube-proxy a node is eligible if its Node object is known,
+	// is not being deleted, and has no taint ToBeDeletedByClusterAutoscaler. Nil means always
+	// eligible.
 	Eligible func() bool
 	// Problems returns problems of the program's input that the engine does not see, such as a
 	// broken manifest, one line each. The answers list them. Nil means no problems.
 	Problems func() []string
-	// Silent returns the endpoints that are out because they do not answer clients, like
-	// [silence.Follower.Ejected]. The answers list them. Nil means none.
+	// Silent returns the endpoints that were ejected because they do not answer clients, like
+	// [silence.Follower.Ejected]. The answers list them. Nil means no endpoints.
 	Silent func() []silence.Change
 	// Node checks the node for the services that the kernel holds, like [node.Checker.Report], for
 	// the JSON of /healthz. It does not change the code of the answer. Nil means no checks.
@@ -39,7 +39,7 @@ type ProxyConfig struct {
 	Families []servicemodel.Family
 }
 
-// Proxy says whether the wanted states of an engine reach the kernel in time. Make it with
+// Proxy says whether the wanted states of an engine reach the kernel in time. Create it with
 // [NewProxy]. Several goroutines may call its methods.
 type Proxy struct {
 	engine  *dataplane.Engine
@@ -48,8 +48,8 @@ type Proxy struct {
 	serving ServingCache
 }
 
-// NewProxy returns the health of a proxy that runs the engine. A nil engine counts as one that does
-// nothing.
+// NewProxy returns the health of a proxy that runs the engine. A nil engine counts as an idle
+// engine.
 func NewProxy(e *dataplane.Engine, cfg *ProxyConfig) *Proxy {
 	p := &Proxy{engine: cmp.Or(e, new(dataplane.Engine)), cfg: *cmp.Or(cfg, &ProxyConfig{}),
 		started: time.Now()}
@@ -69,8 +69,8 @@ func NewProxy(e *dataplane.Engine, cfg *ProxyConfig) *Proxy {
 	return p
 }
 
-// Healthy reports whether no state has been waiting for the kernel for longer than
-// [ProxyConfig.Timeout], and with [ProxyConfig.RequireState] whether the kernel holds a state.
+// Healthy reports false if a state has waited for the kernel longer than [ProxyConfig.Timeout] or,
+// with [ProxyConfig.RequireState], if the kernel holds no state yet.
 func (p *Proxy) Healthy() bool {
 	healthy, _ := p.health(time.Now())
 	return healthy && p.ready()
@@ -81,7 +81,8 @@ func (p *Proxy) ready() bool {
 	return !p.cfg.RequireState || !p.engine.Status().Succeeded.IsZero()
 }
 
-// health also returns when the kernel was last up to date; at first, when p was made.
+// health also returns the time at which the kernel was last up to date; before the first apply,
+// that is the time at which p was created.
 func (p *Proxy) health(now time.Time) (healthy bool, updated time.Time) {
 	s := p.engine.Status()
 	if updated = s.Succeeded; updated.IsZero() {
@@ -92,8 +93,8 @@ func (p *Proxy) health(now time.Time) (healthy bool, updated time.Time) {
 
 // Handler serves GET /healthz and /livez as kube-proxy does: 200 or 503, with the same JSON. An
 // engine writes both families at once, so both have the same health. If services are refused, or
-// the program has problems, the JSON lists them, and the code stays 200: everything else is served.
-// The JSON of /healthz also has [Serving], and the findings of [ProxyConfig.Node].
+// the program has problems, the JSON lists them. The code stays 200, because everything else is
+// served. The JSON of /healthz also has [Serving], and the findings of [ProxyConfig.Node].
 func (p *Proxy) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
@@ -108,7 +109,8 @@ func (p *Proxy) Handler() http.Handler {
 }
 
 // proxyHealth and familyHealth are the answer of kube-proxy 1.36
-// (pkg/proxy/healthcheck/proxy_health.go), followed by the problems that a healthy proxy has.
+// (pkg/proxy/healthcheck/proxy_health.go), followed by problems that do not make the proxy
+// unhealthy.
 type proxyHealth struct {
 	LastUpdated  time.Time               `json:"lastUpdated"`
 	CurrentTime  time.Time               `json:"currentTime"`
@@ -128,12 +130,11 @@ type familyHealth struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// nodeLimit is how long the checks of the node may take, because a prober may wait for a second
-// only.
+// nodeLimit limits the time of the checks of the node, because a prober may wait only a second.
 const nodeLimit = 500 * time.Millisecond
 
-// answer writes whether the proxy is healthy and, if eligible is not nil, ready and the node
-// eligible.
+// answer writes the health of the proxy. If eligible is not nil, the proxy must also be ready, and
+// the node eligible.
 func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, eligible *bool) {
 	now := time.Now()
 	healthy, updated := p.health(now)
@@ -165,5 +166,5 @@ func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, eligible *boo
 	}
 	body, _ := json.Marshal(h) // this struct always encodes
 	writeHead(w, ok)
-	_, _ = w.Write(body) // the client is gone, so the error is of no use
+	_, _ = w.Write(body) // the client is gone, so the error does not matter
 }

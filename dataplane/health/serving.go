@@ -8,35 +8,35 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Serving counts the wanted services by what their clients meet at this node. It is about what the
-// kernel holds, and does not say whether endpoints answer.
+// Serving counts the wanted services by the outcome for their clients at this node. It describes
+// the kernel's table, and does not say whether endpoints answer.
 type Serving struct {
-	// Services is the number of wanted services. Each is in one of the next five numbers.
+	// Services is the number of wanted services. Each service is in one of the next five numbers.
 	Services int `json:"services"`
-	// Serve counts those that are balanced at each of their addresses.
+	// Serve counts the services that are balanced at each of their addresses.
 	Serve int `json:"serve"`
-	// Local counts those whose traffic policy is Local and that have no endpoint on this node. Load
-	// balancers outside use other nodes for them.
+	// Local counts the services whose traffic policy is Local and that have no endpoint on this
+	// node. External load balancers use other nodes for them.
 	Local int `json:"local,omitzero"`
-	// Reject counts those that have an address without endpoints, where connections are rejected,
-	// or dropped if [servicemodel.Node.NoEndpoints] says so.
+	// Reject counts the services that have an address without endpoints. Connections to it are
+	// rejected, or dropped if [servicemodel.Node.NoEndpoints] says so.
 	Reject int `json:"reject,omitzero"`
-	// Nowhere counts those that have no address at which this node answers, as before they are
-	// applied.
+	// Nowhere counts the services without an address at which this node answers, for example
+	// because they are not applied yet.
 	Nowhere int `json:"nowhere,omitzero"`
-	// Refused counts those that were left out as a whole ([dataplane.Refusal]).
+	// Refused counts the services that were left out as a whole ([dataplane.Refusal]).
 	Refused int `json:"refused,omitzero"`
 
-	// Kept counts the refused ones that are served by an earlier definition.
+	// Kept counts the refused services that are served by an earlier definition.
 	Kept int `json:"kept,omitzero"`
-	// Conflicts is the number of addresses and ports that services lost to others, and Warnings the
-	// number of warnings.
+	// Conflicts is the number of addresses and ports that services lost to other services, and
+	// Warnings the number of warnings.
 	Conflicts int `json:"conflicts,omitzero"`
 	Warnings  int `json:"warnings,omitzero"`
 	// Lost has the first [MaxRejected] of these conflicts.
 	Lost []servicemodel.Conflict `json:"lost,omitempty"`
-	// Rejected has the causes for the first [MaxRejected] of the services that Reject counts, in
-	// the order of their names: one address of each.
+	// Rejected has the causes for the first [MaxRejected] services of Reject, in the order of their
+	// names, with one address for each.
 	Rejected []servicemodel.Cause `json:"rejected,omitempty"`
 }
 
@@ -52,9 +52,9 @@ func (s *Serving) Outcomes() map[string]int {
 		"nowhere": s.Nowhere, "refused": s.Refused}
 }
 
-// ServingOf counts the services of an engine. It returns nil if the engine does not know what the
-// kernel holds, as before its first apply and after an error. The time grows with the number of
-// addresses.
+// ServingOf counts the services of an engine. It returns nil if the engine does not know the
+// kernel's contents, as before its first apply and after an error. Its time grows with the number
+// of addresses.
 func ServingOf(s dataplane.Status) *Serving {
 	if s.Held == nil {
 		return nil
@@ -87,14 +87,14 @@ func ServingOf(s dataplane.Status) *Serving {
 // zero ServingCache is ready for one engine. Several goroutines may call its method.
 type ServingCache struct{ last atomic.Pointer[counted] }
 
-// counted is what [ServingOf] returned for these revisions and this table.
+// counted is the result of [ServingOf] for these revisions and this table.
 type counted struct {
 	wanted, applied dataplane.Revision
 	held            *servicemodel.Table
 	serving         *Serving
 }
 
-// Of returns what [ServingOf] returns. Callers share the result and must not change it.
+// Of returns the result of [ServingOf]. Callers share the result and must not change it.
 func (c *ServingCache) Of(s dataplane.Status) *Serving {
 	l := c.last.Load()
 	if l == nil || l.wanted != s.Wanted || l.applied != s.Applied || l.held != s.Held {

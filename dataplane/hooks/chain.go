@@ -19,11 +19,11 @@ type Hook string
 
 // The hooks of packets of IP.
 const (
-	Prerouting  Hook = "prerouting"  // packets that come in, before they are routed
+	Prerouting  Hook = "prerouting"  // incoming packets, before they are routed
 	Input       Hook = "input"       // packets for this node
 	Forward     Hook = "forward"     // packets for other machines
 	Output      Hook = "output"      // packets of this node
-	Postrouting Hook = "postrouting" // packets that leave
+	Postrouting Hook = "postrouting" // outgoing packets, after they are routed
 )
 
 // hookOf returns a hook from its number in enum nf_inet_hooks (include/uapi/linux/netfilter.h).
@@ -44,13 +44,13 @@ type Chain struct {
 	Type     string `json:"type"` // "filter", "nat" or "route"
 	Hook     Hook   `json:"hook"`
 	Priority int32  `json:"priority"`
-	// DropsByDefault means that the policy is drop: a packet that no rule accepts is lost.
+	// DropsByDefault means that the policy is drop: a packet that no rule accepts is dropped.
 	DropsByDefault bool `json:"dropsByDefault,omitzero"`
-	// Accepts means that a rule, in the chain or in chains that it leads to, may accept packets
+	// Accepts means that a rule, in the chain or in chains that it jumps to, may accept packets
 	// that begin connections: by a verdict, by a map with verdicts, or by a queue.
 	Accepts bool `json:"accepts,omitzero"`
-	// Drops are the rules that drop or reject packets, in the chain or in chains that it leads to.
-	// Verdicts in maps do not count: neither what they drop, nor the chains that they lead to.
+	// Drops are the rules that drop or reject packets, in the chain or in chains that it jumps to.
+	// Verdicts in maps are ignored, both drops and jumps.
 	Drops []Rule `json:"drops,omitempty"`
 }
 

@@ -29,7 +29,7 @@ func (p place) compare(o place) int {
 		cmp.Compare(p.chain, o.chain))
 }
 
-// reading is what is read of all tables.
+// reading has the contents of all tables.
 type reading struct {
 	base  []Chain
 	at    []place // of each base chain
@@ -39,14 +39,15 @@ type reading struct {
 	accepts map[place]bool
 }
 
-// tries is how often Read tries to list the chains between two transactions of others.
+// tries is the number of times that Read tries to list the chains between two transactions of other
+// programs.
 const tries = 100
 
 // Read returns the base chains of a network namespace, in the order of family, table and name. It
 // does not read the rules of tables for which skip returns true, because kernlb's own tables may
 // have many; a nil skip skips none. The result is no snapshot: it may or may not contain changes
-// during the reading. Read needs CAP_NET_ADMIN, and CAP_SYS_ADMIN for another network namespace;
-// without them it fails with kernelerr.ErrNoPermission.
+// made during the reading. Read needs CAP_NET_ADMIN, and CAP_SYS_ADMIN for another network
+// namespace; without them it fails with kernelerr.ErrNoPermission.
 func Read(ctx context.Context, cfg *Config, skip func(table string) bool) ([]Chain, error) {
 	d, err := readAll(ctx, cmp.Or(cfg, &Config{}), skip)
 	if err != nil {
@@ -107,7 +108,7 @@ func (d *reading) read(ctx context.Context, conn *rawnl.Conn, skip func(string) 
 	return err
 }
 
-// readRules reads the rules of a table. A table that has vanished has none.
+// readRules reads the rules of a table. A table that has vanished has no rules.
 func (d *reading) readRules(ctx context.Context, conn *rawnl.Conn, t place) error {
 	var b rawnl.Batch
 	b.Message(rawnl.SubsysNFTables, nft.MsgGetRule, 0, t.family, 0,
@@ -145,8 +146,9 @@ func neverNew(text string) bool {
 		"new") && !slices.Contains(strings.Split(states, ","), "untracked")
 }
 
-// from returns the rules that drop in a chain and in the chains to which it leads, each chain once,
-// before the chains to which it leads. It also reports whether one of these chains accepts.
+// from returns the rules that drop in a chain and in the chains that it jumps to. Each chain is
+// visited once, before the chains that it jumps to. from also reports whether any of these chains
+// accepts.
 func (d *reading) from(at place) (drops []Rule, accepts bool) {
 	seen, next := map[place]bool{}, []place{at}
 	for len(next) > 0 {

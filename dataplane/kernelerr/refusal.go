@@ -1,5 +1,5 @@
-// Package kernelerr has the errors of everything that talks to the kernel: of backends, of package
-// conntrack, and of the packages that observe. A program finds the sentinels with errors.Is, and an
+// Package kernelerr has the errors of all packages that talk to the kernel: backends, package
+// conntrack, and the packages that only read. A program finds the sentinels with errors.Is, and an
 // [OpError] with errors.As.
 package kernelerr
 
@@ -11,7 +11,7 @@ import (
 )
 
 // OpError is one refusal by the kernel. errors.Is finds its errno, as in errors.Is(err,
-// fs.ErrPermission), its Meaning, and [ErrNoPermission] if the errno means that.
+// fs.ErrPermission), its Meaning, and [ErrNoPermission] if the errno is EPERM or EACCES.
 type OpError struct {
 	// Op is the operation, such as "add", or "commit" if the kernel refused a transaction as a
 	// whole.
@@ -24,13 +24,13 @@ type OpError struct {
 	Index int
 	// Errno is the kernel's error.
 	Errno syscall.Errno
-	// Meaning is the sentinel that the errno stands for here, for example that the ruleset changed.
-	// It is nil if the errno speaks for itself.
+	// Meaning is the sentinel for the errno in this operation, for example that the ruleset
+	// changed. It is nil if the errno speaks for itself.
 	Meaning error
 	// ExtAck is the kernel's own explanation (NLMSGERR_ATTR_MSG), often empty.
 	ExtAck string
 	// Offset is the position of the attribute at fault in the message, headers included
-	// (NLMSGERR_ATTR_OFFS); 0 means that the kernel did not name one.
+	// (NLMSGERR_ATTR_OFFS); 0 means that the kernel named no attribute.
 	Offset int
 }
 
@@ -55,10 +55,11 @@ func (e *OpError) Is(target error) bool {
 		target == ErrNoPermission && e.Errno.Is(fs.ErrPermission)
 }
 
-// OpErrors are all refusals of one batch, in the order of the messages. The text has the first few.
+// OpErrors are all refusals of one batch, in the order of the messages. The text shows the first
+// few.
 type OpErrors []*OpError
 
-// Error returns the first few errors and how many more there are.
+// Error returns the text of the first few errors, and the number of further errors.
 func (e OpErrors) Error() string {
 	const shown = 3
 	var s strings.Builder
@@ -75,7 +76,7 @@ func (e OpErrors) Error() string {
 	return s.String()
 }
 
-// Unwrap returns all of them, for [errors.Is] and [errors.As].
+// Unwrap returns all errors, for [errors.Is] and [errors.As].
 func (e OpErrors) Unwrap() []error {
 	errs := make([]error, len(e))
 	for i, err := range e {

@@ -18,18 +18,19 @@ import (
 type Config struct {
 	// NetNS names the network namespace to work in.
 	NetNS netns.Namespace
-	// Logger gets a debug record for each request to the kernel. Nil means silence.
+	// Logger gets a debug record for each request to the kernel. Nil means no log.
 	Logger *slog.Logger
 }
 
 // ErrLegacy says that the legacy tables of iptables, which are not in nf_tables, have chains of
-// kube-proxy. This package leaves them alone. "kube-proxy --cleanup" or iptables-legacy delete
-// them.
+// kube-proxy. This package leaves these chains alone. "kube-proxy --cleanup" or iptables-legacy can
+// delete them.
 var ErrLegacy = errors.New("legacy tables of iptables have chains of kube-proxy")
 
-// Find returns what [Cleanup] would delete now, and changes nothing. It needs CAP_NET_ADMIN, for
-// IPVS in the initial user namespace, and CAP_SYS_ADMIN to enter another network namespace. If
-// another program changes the ruleset meanwhile, Find reads it again, as [Cleanup] does.
+// Find returns the objects that [Cleanup] would delete now, and changes nothing. It needs
+// CAP_NET_ADMIN, for IPVS in the initial user namespace, and CAP_SYS_ADMIN to enter another network
+// namespace. If another program changes the ruleset during the reading, Find reads it again, like
+// [Cleanup].
 //
 // The requests may make the kernel load the modules nf_tables, ip_set and nfnetlink_acct. They
 // never load IPVS: without the module there are no virtual servers.
@@ -45,7 +46,7 @@ func Find(ctx context.Context, cfg *Config) (*Plan, error) {
 	return found, nil
 }
 
-// withKernel opens the network namespace, and adds to errors what was being done.
+// withKernel opens the network namespace, and adds the text doing to errors.
 func withKernel(cfg *Config, doing string, do func(*kernel) error) error {
 	k, err := open(cfg)
 	if err == nil {
@@ -59,17 +60,17 @@ func withKernel(cfg *Config, doing string, do func(*kernel) error) error {
 	return nil
 }
 
-// Cleanup deletes kube-proxy's objects from the kernel, and nothing else. It returns what it has
-// deleted, also with an error. If there is nothing to delete, it does nothing, so it can be
-// repeated after any error and at any time. It needs the same privileges as [Find].
+// Cleanup deletes kube-proxy's objects from the kernel, and nothing else. It returns the deleted
+// objects, even together with an error. It can be repeated after any error and at any time, because
+// it does nothing if there is nothing to delete. It needs the same privileges as [Find].
 //
-// Rules, chains and tables of nf_tables go in one transaction. The kernel refuses it if another
-// program has changed the ruleset since it was read. Cleanup then reads again, up to 20 times, and
-// fails with kernelerr.ErrConflict after that. Virtual servers, the device, IP sets and counters
-// follow one by one. The sets and the device come after the virtual servers, because they tell
-// which of these are kube-proxy's; both stay if a virtual server stays. Errors name the object; the
-// other objects are deleted nevertheless. If legacy tables have chains of kube-proxy, the error is
-// an [ErrLegacy].
+// Rules, chains and tables of nf_tables are deleted in one transaction. The kernel refuses the
+// transaction if another program has changed the ruleset since the reading. Cleanup then reads
+// again, up to 20 times, and fails with kernelerr.ErrConflict after that. Virtual servers, the
+// device, IP sets and counters follow one by one. The sets and the device show which virtual
+// servers are kube-proxy's. So they are deleted after the virtual servers, and stay if a virtual
+// server stays. Errors name the object; the other objects are deleted nevertheless. If legacy
+// tables have chains of kube-proxy, the error is an [ErrLegacy].
 func Cleanup(ctx context.Context, cfg *Config) (*Plan, error) {
 	done := &Plan{}
 	err := withKernel(cfg, "clean up after kube-proxy", func(k *kernel) (err error) {
@@ -93,10 +94,10 @@ type Frontend struct {
 	Endpoints []netip.AddrPort
 }
 
-// Frontends returns what kube-proxy serves according to its objects in the kernel, in the order of
-// the keys. It changes nothing, and needs the same privileges as [Find]. It does not read legacy
-// tables of iptables: if these have chains of kube-proxy, the error is an [ErrLegacy]. While
-// kube-proxy writes, the result may mix several moments.
+// Frontends returns the frontends that kube-proxy has in the kernel, in the order of the keys. It
+// changes nothing, and needs the same privileges as [Find]. It does not read legacy tables of
+// iptables: if these have chains of kube-proxy, the error is an [ErrLegacy]. While kube-proxy
+// writes, the result may mix old and new contents.
 func Frontends(ctx context.Context, cfg *Config) ([]Frontend, error) {
 	c := map[servicemodel.FrontendKey]Frontend{}
 	err := withKernel(cfg, "read kube-proxy's services",

@@ -1,23 +1,25 @@
 // Package kubeproxy deletes the objects that kube-proxy left in the kernel, in each of its Linux
 // modes, and touches nothing else. It knows the versions 1.28 to 1.36 of Kubernetes. [Find] lists
-// them, [Cleanup] deletes them, and [Running] reports whether a kube-proxy runs now.
+// the objects, [Cleanup] deletes them, and [Running] reports whether a kube-proxy runs now.
 //
 // # Handing over
 //
-// The new rules come before the old go, so that services work all the time:
+// The new rules are added before the old rules are deleted, so services work all the time:
 //
-//  1. Stop kube-proxy, or it makes everything again. [Running] says whether one still runs.
-//  2. Apply the services with a backend of kernlb. Both sets of rules are in place then; each new
-//     connection is balanced by one of them.
+//  1. Stop kube-proxy; otherwise it recreates everything. [Running] says whether a kube-proxy still
+//     runs.
+//  2. Apply the services with a backend of kernlb. Then both sets of rules are in place, and one of
+//     them balances each new connection.
 //  3. Call [Cleanup].
 //
-// Established connections go on, because conntrack knows their destination, whichever program made
-// the rules. In the ipvs mode they end with their virtual servers, because IPVS itself moves their
-// packets. But kernlb's ipvs backend can take these over with their connections
-// (ipvs.Config.TakeOver).
+// Established connections continue, because conntrack knows their destination, whichever program
+// wrote the rules. In the ipvs mode they end with their virtual servers, because IPVS itself
+// forwards their packets. But kernlb's ipvs backend can take over the virtual servers with their
+// connections (ipvs.Config.TakeOver).
 //
 // kernlb's iptables backend takes over kube-proxy's chains if it has the same prefix, which is its
-// default. These chains are then kernlb's and stay; only chains that kernlb does not have go.
+// default. These chains then belong to kernlb and stay; Cleanup deletes only chains that kernlb
+// does not have.
 //
 // # The objects of kube-proxy
 //
@@ -25,26 +27,27 @@
 //     KUBE-POSTROUTING, KUBE-MARK-MASQ, KUBE-FORWARD, KUBE-PROXY-FIREWALL and KUBE-PROXY-CANARY,
 //     each in the tables where kube-proxy has it, and the chains of services and endpoints:
 //     KUBE-SVC-, KUBE-SVL-, KUBE-EXT-, KUBE-FW- and KUBE-SEP- with a hash; the rules with
-//     kube-proxy's comments that lead there from base chains; and the counters
+//     kube-proxy's comments that jump to them from base chains; and the counters
 //     ct_state_invalid_dropped_pkts and localhost_nps_accepted_pkts of nfnetlink_acct.
 //   - nftables mode: the tables ip kube-proxy and ip6 kube-proxy.
-//   - ipvs mode: further chains, the IP sets KUBE-… and KUBE-6-…, the device kube-ipvs0, and those
+//   - ipvs mode: further chains, the IP sets KUBE-… and KUBE-6-…, the device kube-ipvs0, and the
 //     virtual servers that the sets list, or that are at an address of the device.
 //
-// The package examines both families and all modes, because a node may have had several.
+// The package examines both families and all modes, because kube-proxy may have run in several
+// modes on a node.
 //
 // # Objects that stay
 //
 // Tables and base chains of iptables belong to no program, and stay. So do all other chains:
-// kubelet's (KUBE-FIREWALL, which kube-proxy makes as well and does not delete either,
-// KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT, KUBE-MARK-DROP), chains of network policies
-// (KUBE-ROUTER-…, KUBE-NWPLCY-…), and virtual servers and IP sets of other programs. [Plan.Left]
-// names objects that stay for a reason other than their name:
+// kubelet's (KUBE-FIREWALL, which kube-proxy also creates and never deletes, KUBE-KUBELET-CANARY,
+// KUBE-IPTABLES-HINT, KUBE-MARK-DROP), chains of network policies (KUBE-ROUTER-…, KUBE-NWPLCY-…),
+// and virtual servers and IP sets of other programs. [Plan.Left] names objects that stay for a
+// reason other than their name:
 //
-//   - chains to which rules of other programs lead, and the chains to which those lead: CNI's
-//     plugin portmap can be configured to use KUBE-MARK-MASQ
+//   - chains to which rules of other programs jump, and the chains to which these chains jump:
+//     CNI's plugin portmap can be configured to use KUBE-MARK-MASQ
 //   - KUBE-MARK-MASQ and KUBE-POSTROUTING, if KUBE-MARK-DROP shows a kubelet before 1.27, which
-//     makes them, too
+//     creates them, too
 //   - chains that kernlb has taken over, and a device kube-ipvs0 with addresses of kernlb
 //   - chains in legacy tables of iptables, which the package only reads; see [ErrLegacy]
 //   - sysctls that kube-proxy has set, such as net.ipv4.conf.all.route_localnet and

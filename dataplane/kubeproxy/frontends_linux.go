@@ -68,7 +68,7 @@ func (k *kernel) readTable(ctx context.Context, c contents, name TableID, f *nft
 	return t.iptables(c, "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES")
 }
 
-// readElements reads a map. One that does not exist has no elements.
+// readElements reads a map. A missing map has no elements.
 func (k *kernel) readElements(ctx context.Context, t TableID, set string) (
 	l []nft.Elem, err error) {
 	err = k.query(t).Elements(ctx, set, func(e nft.Elem) error {
@@ -79,7 +79,7 @@ func (k *kernel) readElements(ctx context.Context, t TableID, set string) (
 }
 
 // readVirtualFrontends reads the frontends of the ipvs mode: kube-proxy's virtual servers. A node
-// port has one at each address of the node.
+// port has a virtual server at each address of the node.
 func (k *kernel) readVirtualFrontends(ctx context.Context, c contents) error {
 	v, err := k.readVirtual(ctx)
 	if err != nil || len(v.servers) == 0 {
@@ -101,7 +101,7 @@ func (k *kernel) readVirtualFrontends(ctx context.Context, c contents) error {
 				return err
 			}
 			for _, d := range all {
-				if d.Weight > 0 { // others only keep their connections
+				if d.Weight > 0 { // weight 0 only keeps connections
 					f.Endpoints = append(f.Endpoints, netip.AddrPortFrom(d.Addr, d.Port))
 				}
 			}
@@ -117,8 +117,8 @@ func (k *kernel) readVirtualFrontends(ctx context.Context, c contents) error {
 // contents are frontends by key.
 type contents map[servicemodel.FrontendKey]Frontend
 
-// add adds a frontend. One with endpoints wins over one without: kube-proxy has rules that drop and
-// rules that balance for the same address.
+// add adds a frontend. A frontend with endpoints replaces a frontend without endpoints, because
+// kube-proxy has rules that drop and rules that balance for the same address.
 func (c contents) add(f Frontend) {
 	if old, known := c[f.Key]; !known || len(old.Endpoints) == 0 && len(f.Endpoints) > 0 {
 		c[f.Key] = f
@@ -130,14 +130,14 @@ type table struct {
 	family *nft.Family
 	rules  map[string][]rule // by chain
 	lookup func(set string) ([]nft.Elem, error)
-	pools  map[string][]netip.AddrPort // the known results of endpoints, by chain
+	pools  map[string][]netip.AddrPort // results of endpoints, by chain
 }
 
 // iptables adds the frontends of chains of the iptables mode.
 func (t *table) iptables(c contents, chains ...string) (err error) {
 	for _, chain := range chains {
 		for _, r := range t.rules[chain] {
-			// Node ports answer at 127.0.0.0/8, too. These rules only count packets.
+			// Node ports answer at 127.0.0.0/8, too. The rules for that range only count packets.
 			if r.port == 0 || !r.protocol.Valid() || r.comment == "" || r.within {
 				continue
 			}
@@ -154,8 +154,8 @@ func (t *table) iptables(c contents, chains ...string) (err error) {
 	return nil
 }
 
-// chainService matches the names of chains of services in the nftables mode. Nothing else there
-// names the service.
+// chainService matches the names of chains of services in the nftables mode. Only these chains name
+// the service.
 var chainService = regexp.MustCompile(`^(?:service|external)-\w+-(.+)/\w+/(.*)$`)
 
 // nftables adds the frontends of the nftables mode.
@@ -186,10 +186,10 @@ func (t *table) nftables(c contents) error {
 	return nil
 }
 
-// endpoints returns the endpoints to which a chain leads clients from outside the cluster, sorted.
-// Rules for some sources are for pods and for the node, and do not count. Only those that lead to a
-// chain for external addresses are for clients: they hold the source ranges of a load balancer.
-// Each chain and each map is examined once, however many frontends lead there.
+// endpoints returns the endpoints that a chain selects for clients from outside the cluster,
+// sorted. It ignores rules for certain sources, which are for pods and for the node, unless they
+// jump to a chain for external addresses: these rules hold the source ranges of a load balancer.
+// Each chain and each map is examined once, even if many frontends refer to it.
 func (t *table) endpoints(chain string) ([]netip.AddrPort, error) {
 	if l, known := t.pools[chain]; known {
 		return l, nil

@@ -16,8 +16,8 @@ import (
 	"github.com/kernlb/kernlb/internal/rtnetlink"
 )
 
-// Marks of kernlb's ipvs backend (ipvs/layout.go): bits in the flags of its virtual servers, of
-// which the kernel uses only the low half, and the group of devices that it made.
+// Marks of kernlb's ipvs backend (ipvs/layout.go): bits in the flags of its virtual servers (the
+// kernel uses only the low half), and the group of devices that it created.
 const (
 	kernlbFlags     = 0xffff0000
 	kernlbGroup     = 0x6b000000
@@ -61,7 +61,7 @@ func (v VirtualServer) key() ipvsnl.ServiceKey {
 	return ipvsnl.AddressService(protocols[v.Protocol], v.Address)
 }
 
-// withIPVS calls fn with a client of IPVS, if the kernel has it loaded.
+// withIPVS calls fn with a client of IPVS, if the kernel has loaded IPVS.
 func (k *kernel) withIPVS(ctx context.Context, fn func(*ipvsnl.Client) error) error {
 	err := k.ns.Do(func() error {
 		_, err := os.Stat("/proc/thread-self/net/ip_vs")
@@ -116,9 +116,10 @@ func (k *kernel) readDevice(v *virtual) error {
 	return nil
 }
 
-// deleteServers deletes the virtual servers of a plan. If some could not be deleted, it removes
-// them from the plan, and with them the device and the sets, because the next cleanup recognises
-// the servers by these. A server that another program has deleted meanwhile is no error.
+// deleteServers deletes the virtual servers of a plan. It removes servers that could not be deleted
+// from the plan, and then also the device and the sets, because the next cleanup recognises the
+// servers by the device and the sets. A server that another program has already deleted is no
+// error.
 func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
 	if len(p.VirtualServers) == 0 {
 		return nil
@@ -145,19 +146,19 @@ func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
 	return err
 }
 
-// virtual has the objects of the ipvs mode.
+// virtual holds the objects of the ipvs mode.
 type virtual struct {
 	// without kernlb's, and without virtual servers by mark
 	servers []VirtualServer
 	sets    map[string]map[VirtualServer]bool // the entries of each IP set; ports have no address
-	device  *dummy                            // nil if there is none
+	device  *dummy                            // nil if missing
 	local   map[netip.Addr]bool               // addresses of the node, without the device's
 }
 
 // dummy is the device with the addresses of services.
 type dummy struct {
 	kind      string // of a link: "dummy"
-	kernlb    bool   // an instance of kernlb made it
+	kernlb    bool   // an instance of kernlb created it
 	addresses map[netip.Addr]bool
 	foreign   netip.Addr // an address that kube-proxy did not bind, if valid
 }
@@ -191,8 +192,8 @@ func (p *Plan) planVirtual(v *virtual) {
 }
 
 // owns reports whether a virtual server is kube-proxy's. kube-proxy lists its virtual servers in
-// its IP sets. A virtual server at an address of its device is also its own, because it may have
-// had no time to list it.
+// its IP sets. A virtual server at an address of its device is also kube-proxy's, because
+// kube-proxy may have been stopped before it listed the server.
 func (v *virtual) owns(s VirtualServer) bool {
 	addr := s.Address.Addr()
 	return v.device != nil && !v.device.kernlb && v.device.addresses[addr] ||

@@ -17,14 +17,13 @@ import (
 )
 
 // The number of attempts to read the ruleset while other programs change it, and the longest pause
-// between two of them. The first pause is a millisecond, and each is twice as long as the previous
-// one.
+// between two attempts. The first pause is a millisecond, and each further pause is twice as long.
 const (
 	maxReadings = 20
 	maxPause    = 100 * time.Millisecond
 )
 
-// kernel is the network namespace that is examined.
+// kernel is access to the network namespace that is examined.
 type kernel struct {
 	ns    *threadns.NS
 	nf    *rawnl.Conn
@@ -53,7 +52,7 @@ func open(cfg *Config) (*kernel, error) {
 	return k, nil
 }
 
-// close closes what is open.
+// close closes the sockets and the namespace.
 func (k *kernel) close() {
 	k.links.Close()
 	if k.nf != nil {
@@ -62,8 +61,7 @@ func (k *kernel) close() {
 	k.ns.Close() //nolint:errcheck // nothing was written
 }
 
-// plan reads everything. It returns the plan, and the generation of the ruleset for which it was
-// made.
+// plan reads everything. It returns the plan, and the generation of the ruleset that it read.
 func (k *kernel) plan(ctx context.Context) (*Plan, uint32, error) {
 	p := &Plan{}
 	gen, err := k.nf.GenID(ctx)
@@ -90,7 +88,7 @@ func (k *kernel) plan(ctx context.Context) (*Plan, uint32, error) {
 	return p, gen.ID, nil
 }
 
-// find makes plans until no program has changed the ruleset while it was read.
+// find plans again until no program has changed the ruleset during the reading.
 func (k *kernel) find(ctx context.Context) (*Plan, error) {
 	return k.retry(ctx, func(_ *Plan, gen uint32) error {
 		now, err := k.nf.GenID(ctx)
@@ -101,7 +99,7 @@ func (k *kernel) find(ctx context.Context) (*Plan, error) {
 	})
 }
 
-// cleanup makes plans and deletes their objects, until no other program interferes.
+// cleanup plans and deletes, and repeats both while other programs interfere.
 func (k *kernel) cleanup(ctx context.Context) (*Plan, error) {
 	p, err := k.retry(ctx, func(p *Plan, gen uint32) error { return k.commit(ctx, p, gen) })
 	if p == nil {
@@ -110,7 +108,7 @@ func (k *kernel) cleanup(ctx context.Context) (*Plan, error) {
 	return k.rest(ctx, p, err)
 }
 
-// retry makes a plan and gives it to act. It repeats this while act finds that the ruleset has
+// retry plans and passes the plan to act. It repeats both while act finds that the ruleset has
 // changed. It returns the last plan with the error of act, or no plan.
 func (k *kernel) retry(ctx context.Context, act func(*Plan, uint32) error) (*Plan, error) {
 	pause := time.Millisecond

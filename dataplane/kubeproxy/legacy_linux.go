@@ -24,11 +24,11 @@ const (
 	entriesAt    = 40 // in struct ipt_get_entries, after the name, the size and 4 bytes of padding
 )
 
-// legacyTries is how often a legacy table is read while another program replaces it.
+// legacyTries is the number of times that a legacy table is read while another program replaces it.
 const legacyTries = 10
 
 // planLegacy reads the legacy tables of the calling thread's network namespace. It does not ask for
-// tables that are not listed, because the kernel would make them.
+// tables that are not listed, because the kernel would create them.
 func (p *Plan) planLegacy() error {
 	for _, f := range legacyFamilies {
 		list, err := os.ReadFile(f.names)
@@ -108,17 +108,18 @@ func getOption(fd, level, option int, data []byte) error {
 }
 
 // The legacy tables of iptables are not in nf_tables. With iptables-legacy, the kernel reads and
-// writes each table as a whole, by socket options. This package only reads them. Their users run
-// tools that replace tables under a lock file, and a replacement of ours could undo one of theirs.
+// writes each table as a whole, by socket options. This package only reads them, because other
+// tools replace these tables under a lock file, and a replacement by this package could undo
+// theirs.
 
 // legacyFamily is a family of legacy tables: struct ipt_entry and struct ip6t_entry
 // (include/uapi/linux/netfilter_ipv4/ip_tables.h, netfilter_ipv6/ip6_tables.h).
 type legacyFamily struct {
 	family  string // of the same tables in nf_tables
 	program string
-	names   string // file of the names of the tables that there are
+	names   string // file with the names of the existing tables
 	ipv6    bool
-	offsets int // where an entry has target_offset and, 2 bytes later, next_offset
+	offsets int // of target_offset in an entry; next_offset is 2 bytes later
 }
 
 var legacyFamilies = []legacyFamily{

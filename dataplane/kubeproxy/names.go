@@ -35,8 +35,8 @@ var sharedChains = map[string][]string{
 }
 
 // ownChains are the other chains of kube-proxy. All except the canaries belong to the ipvs mode;
-// KUBE-IPVS-OUT-FILTER came with 1.29. If a canary vanishes, kube-proxy knows that the rules were
-// flushed.
+// KUBE-IPVS-OUT-FILTER came with 1.29. kube-proxy watches the canaries: a missing canary means that
+// the rules were flushed.
 var ownChains = map[string][]string{
 	tableMangle: {chainCanary},
 	tableNAT:    {chainCanary, "KUBE-NODE-PORT", "KUBE-LOAD-BALANCER"},
@@ -45,12 +45,12 @@ var ownChains = map[string][]string{
 }
 
 // serviceChain matches the names of chains of services and endpoints, all in the table nat. They
-// end with a result of portProtoHash: 16 characters of base 32.
+// end with the hash of portProtoHash: 16 characters of base 32.
 var serviceChain = regexp.MustCompile(`^KUBE-(SVC|SVL|EXT|FW|SEP)-[A-Z2-7]{16}$`)
 
-// jumpComments are the comments of the rules that lead from base chains to chains of kube-proxy
-// (iptablesJumpChains, iptablesJumpChain). A rule to such a chain with another comment, or none,
-// belongs to another program.
+// jumpComments are the comments of the rules that jump from base chains to chains of kube-proxy
+// (iptablesJumpChains, iptablesJumpChain). A rule that jumps to such a chain with a different
+// comment, or without a comment, belongs to another program.
 var jumpComments = []string{
 	"kubernetes service portals",
 	"kubernetes externally-visible service portals",
@@ -63,9 +63,9 @@ var jumpComments = []string{
 	"kubernetes ipvs access filter",         // ipvs mode
 }
 
-// kernlbVersion begins the names of the chains by which we recognise an instance of kernlb's
-// iptables backend with the default prefix: the chains of its version, in the table nat of IPv4 or,
-// if the node serves only IPv6, of IPv6 (iptables/version.go).
+// kernlbVersion is the prefix of the version chains of kernlb's iptables backend with the default
+// prefix (iptables/version.go). We recognise an instance by them. They are in the table nat of IPv4
+// or, if the node serves only IPv6, of IPv6.
 const kernlbVersion = "KUBE-VERSION-"
 
 // Objects of the nftables mode, which came with 1.29: a table in each of the families ip and ip6.
@@ -81,14 +81,14 @@ const device = "kube-ipvs0"
 // maxSetName is the greatest length of an IP set's name (IPSET_MAXNAMELEN - 1).
 const maxSetName = 31
 
-// IP sets of the ipvs mode, with their names in IPv4 (ipsetInfo). Their entries tell which virtual
+// IP sets of the ipvs mode, with their names in IPv4 (ipsetInfo). Their entries show which virtual
 // servers are kube-proxy's.
 var (
 	// addressSets hold protocol, address and port of virtual servers.
 	addressSets = []string{"KUBE-CLUSTER-IP", "KUBE-EXTERNAL-IP", "KUBE-EXTERNAL-IP-LOCAL",
 		"KUBE-LOAD-BALANCER", sctpSet}
-	// portSets hold node ports, by protocol. Each has a virtual server at every address of the node
-	// that accepts node ports.
+	// portSets hold node ports, by protocol. Each node port has a virtual server at every address
+	// of the node that accepts node ports.
 	portSets = map[string]string{"TCP": "KUBE-NODE-PORT-TCP", "UDP": "KUBE-NODE-PORT-UDP"}
 	// otherSets have no further information.
 	otherSets = []string{"KUBE-LOOP-BACK", "KUBE-LOAD-BALANCER-LOCAL", "KUBE-LOAD-BALANCER-FW",
@@ -106,7 +106,7 @@ func setName6(name string) string {
 	return name[:min(len(name), maxSetName)]
 }
 
-// setNames lists all ip sets of kube-proxy.
+// setNames lists all IP sets of kube-proxy.
 func setNames() []string {
 	l := slices.Concat(addressSets, slices.Collect(maps.Values(portSets)), otherSets)
 	for _, name := range l {

@@ -9,11 +9,10 @@ import (
 
 // Plan lists objects of kube-proxy in one network namespace. The lists have the objects that
 // [Cleanup] would delete, or has deleted, in order. Left has the objects that stay although they
-// are kube-proxy's, or look like it. A Plan is a plain value: it can be printed, and encoded as
-// JSON.
+// are or seem to be kube-proxy's. A Plan is a plain value: it can be printed, and encoded as JSON.
 type Plan struct {
-	// Rules lead from other programs' chains to chains of kube-proxy: Family and Name of the table,
-	// Chain, Handle, Target and Comment.
+	// Rules are rules in other programs' chains that jump to chains of kube-proxy: Family and Name
+	// of the table, Chain, Handle, Target and Comment.
 	Rules []RuleID `json:"rules,omitempty"`
 	// Chains are chains of iptables, with the rules in them: Family and Name of the table, Chain.
 	Chains []ChainID `json:"chains,omitempty"`
@@ -27,7 +26,7 @@ type Plan struct {
 	Sets []string `json:"sets,omitempty"`
 	// Counters are accounting objects of nfnetlink_acct (nfacct(8)).
 	Counters []string `json:"counters,omitempty"`
-	// Left is what stays, and why.
+	// Left lists the objects that stay, and the reasons.
 	Left []Left `json:"left,omitempty"`
 }
 
@@ -52,11 +51,11 @@ func (c ChainID) String() string { return c.TableID.String() + " " + c.Chain }
 // compare orders chains.
 func (c ChainID) compare(o ChainID) int { return cmp.Compare(c.String(), o.String()) }
 
-// RuleID is a rule that leads to another chain of its table.
+// RuleID is a rule that jumps to another chain of its table.
 type RuleID struct {
 	ChainID
 	Handle  uint64 `json:"handle"` // the kernel's number of the rule in its table
-	Target  string `json:"target"` // the chain that the rule leads to
+	Target  string `json:"target"` // the chain that the rule jumps to
 	Comment string `json:"comment,omitempty"`
 }
 
@@ -90,8 +89,8 @@ func (p *Plan) Empty() bool {
 		len(p.Sets)+len(p.Counters)+len(p.Device) == 0
 }
 
-// String returns the plan as commands of nft, ipvsadm, ip, ipset and nfacct, one a line, in the
-// order of [Cleanup]'s work. Objects that stay are comments.
+// String returns the plan as commands of nft, ipvsadm, ip, ipset and nfacct, one per line, in the
+// order in which [Cleanup] works. Objects that stay are comments.
 func (p *Plan) String() string {
 	var s strings.Builder
 	for _, r := range p.Rules {

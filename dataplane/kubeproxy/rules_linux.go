@@ -13,22 +13,22 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// rule is a rule, as far as it concerns frontends: the packets that it matches, and where it sends
-// them. Other conditions and statements are left out.
+// rule is a rule, as far as it concerns frontends: its matches, and the destination of matching
+// packets. Other conditions and statements are left out.
 type rule struct {
 	comment  string
 	protocol servicemodel.Protocol
 	port     uint16     // the destination port, or 0
 	addr     netip.Addr // the destination address, or invalid
 	within   bool       // the destination is in a range
-	sourced  bool       // the packet comes from some address or interface only
+	sourced  bool       // only packets from some address or interface
 
-	chain  string         // where packets jump or go to, or ""
+	chain  string         // the target of a jump or goto, or ""
 	lookup string         // the map that has a verdict or an endpoint for each packet, or ""
 	to     netip.AddrPort // the new destination, or invalid
 }
 
-// decodeRule decodes a rule of nf_tables, also one of iptables-nft.
+// decodeRule decodes a rule of nf_tables, including rules of iptables-nft.
 func decodeRule(f *nft.Family, info nft.RuleInfo) rule {
 	d := decoder{family: f, loaded: map[uint32]operand{}}
 	nft.EachExpr(info.Exprs, func(e nft.ExprInfo) bool {
@@ -46,7 +46,7 @@ func decodeRule(f *nft.Family, info nft.RuleInfo) rule {
 	return d.rule
 }
 
-// kinds make an empty expression of each kind that [decoder.add] knows.
+// kinds return an empty expression of each kind that [decoder.add] knows.
 var kinds = map[string]func() expr.Any{
 	"payload":   empty[expr.Payload],
 	"meta":      empty[expr.Meta],
@@ -113,7 +113,7 @@ func (d *decoder) add(e expr.Any, attrs []byte) {
 	case *expr.Match:
 		d.match(e)
 	case *expr.Target:
-		// The revision 2 of DNAT came with Linux 4.18, and iptables-nft writes no older one.
+		// The revision 2 of DNAT came with Linux 4.18, and iptables-nft writes no older revision.
 		if info, ok := e.Info.(*xt.NatRange2); ok {
 			d.translate(info.MinIP, info.MinPort)
 		}

@@ -19,8 +19,8 @@ func (k *kernel) query(t TableID) nft.Query {
 	return nft.Query{Conn: k.nf, Family: byName[t.Family], Table: t.Name}
 }
 
-// ruleset has the chains of the tables of nf_tables. Rules are read on demand, because most are in
-// chains that are deleted as a whole.
+// ruleset has the chains of the tables of nf_tables. Rules are read on demand, because most rules
+// are in chains that are deleted as a whole.
 type ruleset map[TableID][]chain
 
 // chain is a chain that was read.
@@ -34,9 +34,9 @@ func (r ruleset) has(t TableID, name string) bool {
 	return slices.ContainsFunc(r[t], func(c chain) bool { return c.name == name })
 }
 
-// readRuleset reads the chains of both families. If other programs interrupt a reading, it is
-// worthless, but needs no error here: the transaction, or the next check of the generation, finds
-// that.
+// readRuleset reads the chains of both families. A reading that other programs interrupt is
+// worthless, but needs no error here: the transaction, or the next check of the generation, notices
+// the interruption.
 func (k *kernel) readRuleset(ctx context.Context) (ruleset, error) {
 	r := ruleset{}
 	for _, f := range nft.Families {
@@ -57,7 +57,7 @@ func (k *kernel) readRuleset(ctx context.Context) (ruleset, error) {
 	return r, nil
 }
 
-// readRules returns the rules of a chain that lead to other chains.
+// readRules returns the rules of a chain that jump to other chains.
 func (k *kernel) readRules(ctx context.Context, c ChainID) ([]RuleID, error) {
 	var rules []RuleID
 	err := k.query(c.TableID).Rules(ctx, c.Chain, func(info nft.RuleInfo) error {
@@ -72,7 +72,7 @@ func (k *kernel) readRules(ctx context.Context, c ChainID) ([]RuleID, error) {
 }
 
 // commit deletes the objects of a plan in nf_tables, if the ruleset is of the generation gen. It
-// flushes all chains before it deletes the first, because their rules lead to one another.
+// flushes all chains before it deletes the first, because their rules jump to one another.
 func (k *kernel) commit(ctx context.Context, p *Plan, gen uint32) error {
 	var b rawnl.Batch
 	in := func(t TableID) *nft.Encoder { return nft.NewEncoder(&b, byName[t.Family], t.Name) }
@@ -95,7 +95,7 @@ func (k *kernel) commit(ctx context.Context, p *Plan, gen uint32) error {
 // names.
 type owner struct {
 	kernlb  bool            // an instance of kernlb has taken over kube-proxy's chains
-	kubelet map[string]bool // by family: an old kubelet made chains that kube-proxy has, too
+	kubelet map[string]bool // by family: an old kubelet created chains that kube-proxy has, too
 }
 
 // ownerOf finds the programs that share names with kube-proxy.
@@ -152,7 +152,7 @@ func (k *kernel) planRuleset(ctx context.Context, p *Plan) error {
 				nftChain)
 		}
 
-		// The chains that stay because another program has them, too.
+		// These chains stay because another program has them, too.
 		switch nat := (TableID{f, tableNAT}); {
 		case o.kernlb && r.has(nat, "KUBE-SERVICES"):
 			p.leave("chains of iptables in family "+f,
@@ -168,12 +168,12 @@ func (k *kernel) planRuleset(ctx context.Context, p *Plan) error {
 	return nil
 }
 
-// planTable plans for a table of iptables. If a rule of another program leads to a chain of
+// planTable plans for a table of iptables. If a rule of another program jumps to a chain of
 // kube-proxy, the kernel would not delete that chain. The chain stays, with all chains to which its
-// rules lead.
+// rules jump.
 func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t TableID, chains []chain) error {
 	owned := map[string]bool{}
-	var others []chain // whose rules may lead there: an instance of kernlb has no such rules
+	var others []chain // their rules may jump there; rules of kernlb do not
 	for _, c := range chains {
 		switch {
 		case o.owns(ChainID{t, c.name}):
@@ -186,7 +186,7 @@ func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t TableID, cha
 	if len(owned) == 0 {
 		return nil
 	}
-	kept := map[string]string{} // why chains stay
+	kept := map[string]string{} // the reason why each chain stays
 	for _, c := range others {
 		rules, err := k.readRules(ctx, ChainID{t, c.name})
 		if err != nil {
@@ -204,7 +204,7 @@ func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t TableID, cha
 		}
 	}
 
-	// The chains to which rules of those that stay lead stay, too.
+	// Chains that a staying chain jumps to stay, too.
 	for todo := slices.Sorted(maps.Keys(kept)); len(todo) > 0; todo = todo[1:] {
 		id := ChainID{t, todo[0]}
 		p.leave("chain "+id.String(), "%s", kept[id.Chain])

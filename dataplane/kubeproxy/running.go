@@ -18,7 +18,7 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// answerLimit is how long a kube-proxy may need to tell its mode.
+// answerLimit limits the time in which a kube-proxy must report its mode.
 const answerLimit = 2 * time.Second
 
 // modes are the modes that [Running] knows.
@@ -26,13 +26,13 @@ var modes = []string{"iptables", "ipvs", "nftables"}
 
 // Running returns the mode of the kube-proxy that runs in the network namespace, "iptables", "ipvs"
 // or "nftables", or "" if none answers. Two programs must not write to the same chains: if the mode
-// is iptables, give [github.com/kernlb/kernlb/iptables.Config] a prefix of its own, or stop
+// is iptables, set a different prefix in [github.com/kernlb/kernlb/iptables.Config], or stop
 // kube-proxy.
 //
-// The objects in the kernel do not tell whether kube-proxy runs. So Running asks it at its metrics
-// address: port 10249 of the loopback addresses, /proxyMode. It does not find a kube-proxy with
-// another metricsBindAddress. An answer counts only if root listens at that port, because any user
-// can open it. To enter another network namespace, Running needs CAP_SYS_ADMIN.
+// The objects in the kernel do not show whether kube-proxy runs. So Running asks kube-proxy at its
+// metrics address: port 10249 of the loopback addresses, /proxyMode. It does not find a kube-proxy
+// with a different metricsBindAddress. An answer counts only if root listens at that port, because
+// any user can open the port. To enter another network namespace, Running needs CAP_SYS_ADMIN.
 func Running(ctx context.Context, cfg *Config) (mode string, err error) {
 	ns, err := enter(cfg)
 	if err != nil {
@@ -59,11 +59,11 @@ func Running(ctx context.Context, cfg *Config) (mode string, err error) {
 	return mode, err
 }
 
-// ask returns the mode that the server at an address reports, or "" if there is no server, or it is
-// not kube-proxy. It returns the context's error.
+// ask returns the mode that the server at an address reports, or "" if no kube-proxy answers. The
+// error is the context's.
 func ask(ctx context.Context, dial func(context.Context, string) (net.Conn, error),
 	addr string) (string, error) {
-	limited, stop := context.WithTimeout(ctx, answerLimit) // also for the body
+	limited, stop := context.WithTimeout(ctx, answerLimit) // the limit includes the body
 	defer stop()
 	req, err := http.NewRequestWithContext(limited, http.MethodGet, "http://"+addr+"/proxyMode",
 		nil)
@@ -71,8 +71,8 @@ func ask(ctx context.Context, dial func(context.Context, string) (net.Conn, erro
 		return "", err
 	}
 
-	// A transport that dials by itself may do so after the request has ended, and the namespace is
-	// closed then.
+	// A transport that dials itself may dial after the request has ended, when the namespace is
+	// closed.
 	conn, err := dial(limited, addr)
 	if err != nil {
 		return "", ctx.Err()
@@ -97,7 +97,7 @@ func ask(ctx context.Context, dial func(context.Context, string) (net.Conn, erro
 	return "", nil
 }
 
-// dialLimit is how long a connection to a loopback address may take to open.
+// dialLimit limits the time to open a connection to a loopback address.
 const dialLimit = time.Second
 
 // enter opens the network namespace that a Config names.
@@ -109,7 +109,7 @@ func enter(cfg *Config) (*threadns.NS, error) {
 }
 
 // rootListens reports whether a socket of root listens at the port of the metrics. It returns true
-// if the kernel does not tell.
+// if the kernel does not list the sockets.
 func rootListens(ns *threadns.NS) bool {
 	found := false
 	err := ns.Do(func() error {
@@ -130,7 +130,7 @@ func rootListens(ns *threadns.NS) bool {
 	return found || err != nil
 }
 
-// listsRoot reports whether a list of sockets has one of root that listens at the port
+// listsRoot reports whether a list of sockets has a socket of root that listens at the port
 // (Documentation/networking/proc_net_tcp.rst). Listening sockets come first, so listsRoot does not
 // read the connections.
 func listsRoot(list io.Reader) bool {

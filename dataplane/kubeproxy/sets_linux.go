@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// IP sets and counters are objects with names. The kernel does not delete them while rules refer to
+// IP sets and counters are named objects. The kernel does not delete them while rules refer to
 // them.
 
 // Messages and attributes of nfnetlink_acct (include/uapi/linux/netfilter/nfnetlink_acct.h).
@@ -30,8 +30,8 @@ const (
 // include/uapi/linux/netfilter/ipset/ip_set.h).
 const errSetBusy = unix.Errno(nl.IPSET_ERR_BUSY)
 
-// How long the cleanup waits for all objects to which rules refer, and how often it tries to delete
-// them. The kernel releases the objects of deleted rules some time after the transaction
+// The time that the cleanup waits for objects to which rules refer, and the interval of its
+// attempts. The kernel releases the objects of deleted rules some time after the transaction
 // (nf_tables_trans_destroy_work).
 const (
 	busyLimit = time.Second
@@ -47,8 +47,8 @@ func counterRequest(msg uint8, verb, name string) *rawnl.Batch {
 	return b
 }
 
-// readCounters returns the existing counters. A kernel without nfnetlink_acct says that it does not
-// know the request.
+// readCounters returns the existing counters. A kernel without nfnetlink_acct answers that the
+// request is unknown.
 func (k *kernel) readCounters(ctx context.Context) ([]string, error) {
 	var found []string
 	for _, name := range counters {
@@ -66,8 +66,8 @@ func (k *kernel) readCounters(ctx context.Context) ([]string, error) {
 	return found, nil
 }
 
-// deleteNamed deletes objects, and returns those that are gone. It waits until no rule refers to an
-// object, but not beyond limit.
+// deleteNamed deletes objects, and returns the names of the deleted objects. It waits until no rule
+// refers to an object, but not beyond limit.
 func (k *kernel) deleteNamed(ctx context.Context, names []string, limit time.Time,
 	request func(name string) *rawnl.Batch) (deleted []string, err error) {
 	busy := func(err error) bool {
@@ -95,8 +95,8 @@ func (k *kernel) deleteNamed(ctx context.Context, names []string, limit time.Tim
 	return deleted, errors.Join(errs...)
 }
 
-// IP sets use our own transport, because the methods for them in github.com/vishvananda/netlink
-// v1.3.1 panic on errors that are not an errno, and print attributes that they do not know.
+// IP sets use our own transport, because the ipset methods of github.com/vishvananda/netlink v1.3.1
+// panic on errors that are not an errno, and print unknown attributes.
 
 // setRequest is a request about an IP set.
 func setRequest(cmd uint8, verb, name string) *rawnl.Batch {
@@ -108,7 +108,7 @@ func setRequest(cmd uint8, verb, name string) *rawnl.Batch {
 	return b
 }
 
-// readSets reads the IP sets. A kernel without them says that it does not know the request.
+// readSets reads the IP sets. A kernel without IP sets answers that the request is unknown.
 func (k *kernel) readSets(ctx context.Context, v *virtual) error {
 	for _, name := range setNames() {
 		entries := map[VirtualServer]bool{}

@@ -1,14 +1,14 @@
 // Package memory is a dataplane backend without a kernel, for the tests of programs that embed
-// kernlb. It runs on every system, needs no privileges, and imports the model and
-// package dataplane only.
+// kernlb. It runs on every system, needs no privileges, and imports only the model and package
+// dataplane.
 //
 //	kernel := &memory.Kernel{}
 //	engine := dataplane.New(memory.New(kernel), nil)
 //	// … the program under test …
 //	decision := kernel.Table().Decide(packet, nil) // nil: no node ports are asked about
 //
-// The content of the [Kernel] outlives a [Backend], as with a real kernel, so a test can restart
+// The contents of the [Kernel] outlive a [Backend], as with a real kernel, so a test can restart
 // its program. [Backend.Fail], [Backend.Before] and [Backend.Refuse] make calls fail or wait, and
-// refuse services. [Kernel.Touch], [Kernel.Lose], [Kernel.Flush] and
-// [Kernel.AddDrift] change the kernel as other programs do.
+// refuse services. [Kernel.Touch], [Kernel.Lose], [Kernel.Flush] and [Kernel.AddDrift] change the
+// kernel as other programs do.
 package memory

@@ -7,9 +7,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Kernel is the kernel to which [Backend] backends write. It outlives them, as a kernel outlives a
-// program, and several backends can share it. Its methods do what other programs do to a kernel.
-// Many goroutines may call them. The zero Kernel is empty and ready to use.
+// Kernel is a simulated kernel to which a [Backend] writes. It outlives its backends, as a kernel
+// outlives a program, and several backends can share it. Its methods change it like other programs
+// change a kernel. Many goroutines may call them. The zero Kernel is empty and ready to use.
 type Kernel struct {
 	mu         sync.Mutex
 	table      *servicemodel.Table

@@ -18,15 +18,15 @@ import (
 )
 
 // Backend is a [backends.Backend] that writes to a [Kernel] instead of a real one. Programs that
-// embed kernlb use it to test, on any OS and without privileges, the states that they give to an
-// engine, and their reaction to its failures. It keeps the contract of a backend strictly. A commit
-// that does not begin from the last observation or commit is an error. A commit is a
-// [kernelerr.ErrConflict] if another backend on the same kernel committed first, or if it changes
-// objects that a foreign commit has changed.
+// embed kernlb use it to test, on any OS and without privileges, the states that they apply and
+// their reaction to failures. It enforces the contract of a backend strictly. A commit that does
+// not begin from the last observation or commit is an error. A commit is a [kernelerr.ErrConflict]
+// if another backend on the same kernel committed first, or if it changes objects that a foreign
+// commit has changed.
 //
-// A test counts calls of a method ([Call]), and makes them fail or wait.
+// A test can count the calls of a method ([Call]), and make them fail or wait.
 //
-// Many goroutines may call its methods. It must be made by [New].
+// Many goroutines may call its methods. It must be created by [New].
 type Backend struct {
 	kernel *Kernel
 
@@ -36,11 +36,11 @@ type Backend struct {
 	held    *servicemodel.Table // the kernel's content after the last Observe or Commit
 	drift   []string            // lines of the last Observe, until a commit
 	seen    uint64              // the kernel's generation at the last Observe or Commit
-	version uint64              // the kernel's version then
+	version uint64              // the kernel's version at that time
 	known   bool                // there was an Observe, and no failed Commit since
 	hints   bool                // Observe heeds its hint
 	closed  bool
-	unknown error // a Call was given that does not exist
+	unknown error // a test named a Call that does not exist
 }
 
 var _ backends.Backend = (*Backend)(nil)
@@ -71,16 +71,16 @@ func (c Call) String() string {
 	return callNames[c]
 }
 
-// call is what a test knows and wants of the calls of a method.
+// call counts the calls of a method, and has a test's settings for them.
 type call struct {
 	count  int
 	before func(context.Context) error
-	fails  int // how many of the next calls fail
+	fails  int // number of next calls that fail
 	err    error
 }
 
-// New returns a backend on the kernel k. A second backend on the same kernel stands for a restart
-// of the program, or for another program. Nil means a new, empty kernel.
+// New returns a backend on the kernel k. A second backend on the same kernel simulates a restart of
+// the program, or another program. Nil means a new, empty kernel.
 func New(k *Kernel) *Backend {
 	if k == nil {
 		k = &Kernel{}
@@ -91,7 +91,7 @@ func New(k *Kernel) *Backend {
 // Kernel returns the kernel that the backend writes to.
 func (m *Backend) Kernel() *Kernel { return m.kernel }
 
-// Calls returns how often a method was called, failed calls included.
+// Calls returns the number of calls of a method, including failed calls.
 func (m *Backend) Calls(of Call) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -106,9 +106,10 @@ func (m *Backend) Fail(of Call, n int, err error) {
 	c.fails, c.err = n, err
 }
 
-// Before makes f run at the beginning of each call of a method: to delay it, to change the kernel
-// just then, or to refuse. If f returns an error, the call returns it and has no effect. A nil f
-// ends this. Check, Plan and Close have no context; f gets [context.Background] there.
+// Before makes f run at the beginning of each call of a method: to delay the call, to change the
+// kernel at that moment, or to refuse the call. If f returns an error, the call returns that error
+// and has no effect. A nil f ends this. Check, Plan and Close have no context, so f gets
+// [context.Background] there.
 func (m *Backend) Before(of Call, f func(context.Context) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,7 +135,7 @@ func (m *Backend) Refuse(f func(*servicemodel.ChangeSet) error) {
 	m.refuse = f
 }
 
-// HeedHints makes Observe read only what a hint asks for. If the kernel holds anything else, the
+// HeedHints makes Observe read only the objects of a hint. If the kernel holds anything else, the
 // observation is then [backends.Observation.Partial].
 func (m *Backend) HeedHints(on bool) {
 	m.mu.Lock()
@@ -188,8 +189,8 @@ func (m *Backend) Check(c *servicemodel.ChangeSet) error {
 	return refuse(c)
 }
 
-// Observe reads the kernel. It makes the table anew from the kernel's content, as a backend does
-// that decodes objects: the table has no state, no conflicts and no health checks.
+// Observe reads the kernel. It builds a new table from the kernel's contents, like a backend that
+// decodes objects: the table has no state, no conflicts and no health checks.
 func (m *Backend) Observe(
 	ctx context.Context, want *servicemodel.Table,
 ) (*backends.Observation, error) {
@@ -219,8 +220,8 @@ func (m *Backend) Observe(
 }
 
 // Integrity compares the kernel's version and generation with their values at the last Observe or
-// Commit. It does not report a failed commit: the caller must observe after one, and another commit
-// before that is an error.
+// Commit. It does not report a failed commit: after a failed commit the caller must observe, and
+// another commit before that is an error.
 func (m *Backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	if err := m.enter(ctx, CallIntegrity); err != nil {
 		return backends.Broken, err
@@ -251,7 +252,7 @@ func (m *Backend) Plan(c *servicemodel.ChangeSet) (backends.Plan, error) {
 
 func (m *Backend) render(c *servicemodel.ChangeSet) plan {
 	kernel := *c
-	kernel.Health = nil // the program answers those
+	kernel.Health = nil // the program answers health checks
 	text := kernel.String()
 	for _, d := range m.drift {
 		text += "repair " + d + "\n"
@@ -294,14 +295,14 @@ func (m *Backend) write(c *servicemodel.ChangeSet) error {
 	}
 
 	k, own := m.kernel, *c
-	own.Health = nil // no kernel holds those
+	own.Health = nil // no kernel holds health checks
 	if k.version != m.version || k.table.Changes(&own).String() != own.String() {
 		return fmt.Errorf("memory: commit: %w", kernelerr.ErrConflict)
 	}
 	if m.render(c) != "" {
 		k.generation++
 		k.version++
-		m.seen++ // and not k.generation: others may have committed since the observation
+		m.seen++ // not k.generation: others may have committed since the observation
 	}
 
 	k.table, m.held = k.table.Apply(&own), c.New
@@ -340,7 +341,7 @@ func (m *Backend) Close() error {
 	return err
 }
 
-// within returns the frontends and pools of t that want has, too, by their identity.
+// within returns the frontends and pools of t whose identity is also in want.
 func within(t, want *servicemodel.Table) (*servicemodel.Table, error) {
 	frontends := only(t.Frontends(), func(f *servicemodel.Frontend) bool {
 		return want.Frontend(f.Key) != nil
