@@ -6,9 +6,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// Arrange returns t with the slots of its pools reordered: an endpoint that like has in the same
-// pool gets the slot that it has there. A table that was resolved from scratch then differs in few
-// slots from one that was read back from the kernel.
+// Arrange returns t with the slots of its pools reordered: an endpoint that is also in the same
+// pool of like gets its slot in like. A table that was resolved from scratch then differs in few
+// slots from a table that was read back from the kernel.
 func (t *Table) Arrange(like *Table) *Table {
 	if t == nil || like == nil {
 		return t
@@ -30,9 +30,9 @@ func (t *Table) Arrange(like *Table) *Table {
 	return &arranged
 }
 
-// AssumedIn returns held with those pools of the table added that frontends of held balance over
-// and that held lacks. A kernel may have no place for such a pool, so a table that was read from it
-// lacks the pool. AssumedIn returns held itself if no pool is missing.
+// AssumedIn returns held with additional pools of the table: the pools over which frontends of held
+// balance and which held lacks. A kernel may have no place for such a pool, so a table that was
+// read from the kernel lacks the pool. AssumedIn returns held itself if no pool is missing.
 func (t *Table) AssumedIn(held *Table) *Table {
 	if held == nil {
 		return nil

@@ -28,7 +28,7 @@ func benchEndpoints(i, n int) []servicemodel.Endpoint {
 	return eps
 }
 
-// benchState has n services of m endpoints each, every tenth with a node port.
+// benchState returns n services with m endpoints each, every tenth service with a node port.
 func benchState(n, m int) servicemodel.State {
 	var s servicemodel.State
 	s = s.WithNode(servicemodel.Node{Name: "node", LocalPods: servicemodel.PodDetector{

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/internal/suggest"
 )
 
-// Cause is the reason why packets are rejected or dropped. Its String returns it in words.
+// Cause is the reason why packets are rejected or dropped. Its String method returns it in words.
 type Cause struct {
 	// Kind is empty if packets are balanced or left alone. A frontend that lacks endpoints has the
 	// first of these kinds that applies:
@@ -36,25 +36,26 @@ type Cause struct {
 	// service that has the address.
 	Service PortName `json:"service,omitzero"`
 	// Policy is the traffic policy that is Local ("internalTrafficPolicy" or
-	// "externalTrafficPolicy"), and Node is the name of the node. Both are set for not-local
-	// only. Node is empty if the node's name is not known or empty.
+	// "externalTrafficPolicy"), and Node is the name of the node. Both are set only for not-local.
+	// Node is also empty if the node has no known name.
 	Policy string `json:"policy,omitzero"`
 	Node   string `json:"node,omitzero"`
 	// Source is the source address that may not connect. Only the kind source has it.
 	Source netip.Addr `json:"source,omitzero"`
 
 	// Endpoints is the number of endpoints of the service that the cause concerns. no-family counts
-	// all endpoints, no-port all of the right family, not-ready all that also have the right port,
-	// and not-local all that other nodes could use. It is 0 for unknown.
+	// all endpoints, no-port the endpoints of the right family, not-ready the endpoints that also
+	// have the right port, and not-local the endpoints that other nodes could use. It is 0 for
+	// unknown.
 	Endpoints int `json:"endpoints,omitzero"`
 	// Quiesced is the number of these endpoints that are quiesced. Only the kind not-ready has it.
 	Quiesced int `json:"quiesced,omitzero"`
 	// Unplaced is the number of these endpoints that name no node. Only the kind not-local has it.
 	Unplaced int `json:"unplaced,omitzero"`
-	// Others is a sorted list of what exists instead. no-endpoints: names that have endpoints
-	// but no service, if they resemble the service's name. no-port: the ports of the endpoints,
-	// such as "http/tcp". other-port: the ports of the address, such as "80/tcp". source:
-	// the ranges that may connect.
+	// Others is a sorted list of the alternatives that exist. no-endpoints: names that have
+	// endpoints but no service, if they resemble the service's name. no-port: the ports of the
+	// endpoints, such as "http/tcp". other-port: the ports of the address, such as "80/tcp".
+	// source: the ranges that may connect.
 	Others []string `json:"others,omitempty"`
 }
 
@@ -152,8 +153,7 @@ func named(n PortName) string {
 	return "named " + n.Port + "/" + n.Protocol.String()
 }
 
-// numbered returns "8080/tcp" or "10000-20000/udp", or only the protocol if the protocol has no
-// ports.
+// numbered returns "8080/tcp" or "10000-20000/udp", or only the protocol if it has no ports.
 func numbered(k FrontendKey) string {
 	if !k.Protocol.Valid() {
 		return k.Protocol.String()
@@ -174,10 +174,10 @@ func portsText(ports []string) string {
 }
 
 // Cause returns the reason why a frontend of t rejects or drops packets, according to the state
-// that t was resolved from. Packets from inside and from outside count alike. It is of no kind if f
-// balances all of them. f may also be a frontend that the kernel holds while t is wanted. The cause
-// is unknown if the state gives no reason. If t was read from a kernel, only its verdicts and
-// pools are known.
+// from which t was resolved. It covers both packets from inside and packets from outside. If f
+// balances all packets, the cause has no kind. f may also be a frontend in the kernel while t is
+// only wanted. The cause is unknown if the state gives no reason. If t was read from a kernel, only
+// its verdicts and pools are known.
 //
 // The cost depends on the service. If a service has no endpoints, the first call for a table also
 // walks all services.
@@ -262,7 +262,7 @@ func tally(sel []Selection) (n tallied) {
 	return n
 }
 
-// cause derives from f alone why it rejects or drops packets.
+// cause derives the reason why f rejects or drops packets from f alone.
 func (f *Frontend) cause() Cause {
 	if f == nil {
 		return Cause{}
@@ -278,7 +278,7 @@ func (f *Frontend) cause() Cause {
 	return c
 }
 
-// policyName returns the name of the traffic policy that counts for f.
+// policyName returns the name of the traffic policy that applies to f.
 func (f *Frontend) policyName() string {
 	if f.Kind == ClusterIP {
 		return "internalTrafficPolicy"
@@ -309,8 +309,8 @@ type homeless struct {
 	names []Name
 }
 
-// misnamed returns the homeless names that may stand for n: similar names in the same namespace,
-// and the same name in other namespaces.
+// misnamed returns the homeless names that may be misspellings of n: similar names in the same
+// namespace, and the same name in other namespaces.
 func (m *memory) misnamed(n Name) []string {
 	m.homeless.once.Do(func() {
 		for o, e := range m.state.entries.All() {

@@ -18,7 +18,7 @@ func quiesced(e *sm.Endpoint) { e.Condition = sm.Quiesced }
 
 func sixToo(s *sm.Service) { s.ClusterIPs = addrs("10.96.0.1", "fd96::1") }
 
-// causes are services without endpoints for the frontend at an address, and the expected texts.
+// causes are services whose frontend at an address has no endpoints, and the expected texts.
 var causes = []struct {
 	name      string
 	service   func(*sm.Service)
@@ -156,7 +156,7 @@ func requireTrue(t *testing.T, s sm.State, f *sm.Frontend, c sm.Cause) {
 		require.Zero(t, count(family, port, usable))
 		require.Equal(t, count(family, port), c.Endpoints)
 	case "not-local":
-		once := func(e *sm.Endpoint) bool { // others may be listed elsewhere, too
+		once := func(e *sm.Endpoint) bool { // duplicates may be listed elsewhere, too
 			return count(func(o *sm.Endpoint) bool { return o.Addr == e.Addr }) == 1
 		}
 		require.Zero(t, count(family, port, usable, local, once))
@@ -167,7 +167,7 @@ func requireTrue(t *testing.T, s sm.State, f *sm.Frontend, c sm.Cause) {
 	}
 }
 
-// Every frontend that rejects or drops has a cause, and it is true. No other frontend has one.
+// Every frontend that rejects or drops has a true cause. No other frontend has a cause.
 func TestEveryRefusalHasATrueCause(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
@@ -220,7 +220,7 @@ func TestDecisionsHaveCauses(t *testing.T) {
 	require.Positive(t, seen["no-service"])
 }
 
-// usable reports whether an endpoint may be given to anybody.
+// usable reports whether clients may be sent to an endpoint.
 func usable(e *sm.Endpoint) bool {
 	return e.Condition == sm.Ready || e.Condition == sm.Serving
 }

@@ -16,7 +16,7 @@ import (
 // A change set shares its frontends, pools and health checks with the tables. They must not be
 // modified, see [Table].
 type ChangeSet struct {
-	// Old and New are the tables compared.
+	// Old and New are the two compared tables.
 	Old, New *Table `json:"-"`
 
 	// Rules is set if the node-wide rules differ.
@@ -40,8 +40,8 @@ type Change[T any] struct {
 	New *T `json:"new,omitempty"`
 }
 
-// SlotsSince yields the slots of p that differ from old's, by index. If either pool is nil it
-// yields none, because all slots come or go.
+// SlotsSince yields the slots of p that differ from old's, by index. If either pool is nil, it
+// yields no slots, because all slots are added or removed.
 func (p *Pool) SlotsSince(old *Pool) iter.Seq[SlotChange] {
 	return func(yield func(SlotChange) bool) {
 		if old == nil || p == nil || old == p {
@@ -63,7 +63,7 @@ func (p *Pool) SlotsSince(old *Pool) iter.Seq[SlotChange] {
 	}
 }
 
-// SlotChange is a slot that was filled (Old invalid), emptied (New invalid) or given another
+// SlotChange is a slot that was filled (Old invalid), emptied (New invalid) or given a different
 // endpoint or weight.
 type SlotChange struct {
 	Index int  `json:"index"`
@@ -77,8 +77,8 @@ type AddrChange struct {
 	Added bool       `json:"added"`
 }
 
-// Counts are the number of objects a change set adds, changes and removes. See [ChangeSet.Counts]
-// for what counts as an object.
+// Counts are the numbers of objects that a change set adds, changes and removes. [ChangeSet.Counts]
+// defines the objects.
 type Counts struct {
 	Added   int `json:"added"`
 	Changed int `json:"changed"`
@@ -99,7 +99,8 @@ func (c *ChangeSet) orEmpty() *ChangeSet {
 }
 
 // Empty reports whether a kernel that holds Old already holds New ([Table.Equal]). The change set
-// may still change health checks: the program answers them, and the kernel at most lets them pass.
+// may still change health checks: the program answers them, and the kernel at most lets their
+// packets pass.
 func (c *ChangeSet) Empty() bool {
 	c = c.orEmpty()
 	return c.Rules == nil && len(c.Frontends) == 0 && len(c.Pools) == 0 &&
@@ -107,10 +108,10 @@ func (c *ChangeSet) Empty() bool {
 }
 
 // Schedulers yields the service ports whose services or endpoints differ between the states of Old
-// and New, with the schedulers that these services ask for. No pool records the scheduler of a
-// service without endpoints. So a backend that lacks a scheduler refuses the service before
-// endpoints come, whatever the kernel holds. If Old was not resolved from a state, such as a
-// reading, all services of New differ. If New was not, there are none.
+// and New, with the schedulers that these services request. No pool records the scheduler of a
+// service without endpoints. So a backend that lacks a scheduler refuses the service before it has
+// endpoints, whatever the kernel holds. If Old was not resolved from a state, such as a reading,
+// all services of New differ. If New was not resolved, there are none.
 func (c *ChangeSet) Schedulers() iter.Seq2[PortName, Scheduler] {
 	return func(yield func(PortName, Scheduler) bool) {
 		c := c.orEmpty()
@@ -137,8 +138,8 @@ func (c *ChangeSet) Schedulers() iter.Seq2[PortName, Scheduler] {
 	}
 }
 
-// Counts counts frontends, and those slots that were filled, emptied, or given another endpoint or
-// weight. It skips the slots of pools that were added or removed. A pool whose scheduler or
+// Counts counts frontends, and the slots that were filled, emptied, or given a different endpoint
+// or weight. It skips the slots of pools that were added or removed. A pool whose scheduler or
 // forwarding changed is one more changed object. Counts ignores consequences of these changes, and
 // changes that concern the whole node (rules, cluster IPs, hairpins, health checks).
 func (c *ChangeSet) Counts() Counts {
@@ -173,8 +174,8 @@ func (c *ChangeSet) Counts() Counts {
 	return n
 }
 
-// Diff returns the changes that lead from old to new. They are empty ([ChangeSet.Empty]) exactly if
-// the tables are equal. Diff skips contents that the tables share, so its cost depends on the
+// Diff returns the changes from old to new. They are empty ([ChangeSet.Empty]) exactly if the
+// tables are equal. Diff skips contents that the tables share, so its cost depends on the
 // difference.
 func Diff(old, new *Table) *ChangeSet {
 	c := &ChangeSet{Old: old, New: new}
@@ -220,13 +221,13 @@ func sameHealth(a, b *HealthCheck) bool { return *a == *b }
 func always[V any](V, V) bool { return true }
 
 // Equal reports whether t and o mean the same to a kernel: they have the same rules, frontends,
-// pools (slots in the same order), cluster IPs and hairpins. Health checks and conflicts do not
-// count, because a table that was read from a kernel lacks them.
+// pools (slots in the same order), cluster IPs and hairpins. Health checks and conflicts are not
+// compared, because a table that was read from a kernel lacks them.
 func (t *Table) Equal(o *Table) bool { return Diff(t, o).Empty() }
 
-// Apply returns the table that results from making the changes to t, whose objects it shares.
-// Applying Diff(a, b) to a gives a table equal to b. The result knows neither the state that b was
-// resolved from nor conflicts.
+// Apply returns t after the changes. The result shares the objects of t. Applying Diff(a, b) to a
+// gives a table equal to b. The result knows neither the state from which b was resolved nor
+// conflicts.
 func (t *Table) Apply(c *ChangeSet) *Table {
 	n := *t.orEmpty()
 	c = c.orEmpty()

@@ -21,7 +21,7 @@ var (
 	twoWeight3  = endpoint("10.64.0.2", func(e *sm.Endpoint) { e.Weight = 3 })
 )
 
-// dnsService has the same protocol and port in both families.
+// dnsService returns a service with the same protocol and port in both families.
 func dnsService() *sm.Service {
 	return webService(func(s *sm.Service) {
 		s.Name = sm.Name{Namespace: "kube-system", Name: "dns"}
@@ -30,7 +30,7 @@ func dnsService() *sm.Service {
 	})
 }
 
-// fullService is the web service with every field set.
+// fullService returns the web service with every field set.
 func fullService() *sm.Service {
 	return webService(everywhere, externalLocal, func(s *sm.Service) {
 		s.SessionAffinity.ClientIP = true
@@ -73,7 +73,7 @@ var changesAsText = []struct {
 		sm.State{}.WithNode(sm.Node{LocalPods: sm.PodDetector{Bridge: "cbr0"}})},
 }
 
-// checkedState is beforeChange with a health check node port and another scheduler.
+// checkedState is beforeChange with a health check node port and a different scheduler.
 var checkedState = beforeChange.WithService(webService(externalLocal, func(s *sm.Service) {
 	s.HealthCheckNodePort, s.Scheduler = 32000, sm.Maglev
 }))
@@ -109,7 +109,8 @@ func TestHealthChecksAreNoDifferenceOfKernels(t *testing.T) {
 	}
 }
 
-// A reading has no health checks, so changes that are applied to one must bring all of them.
+// A reading has no health checks, so changes that are applied to a reading must contain all of
+// them.
 func TestStoredChangesHaveAllHealthChecks(t *testing.T) {
 	t.Parallel()
 	with := func(pod string) *sm.Table {
@@ -127,7 +128,8 @@ func TestStoredChangesHaveAllHealthChecks(t *testing.T) {
 	require.Empty(t, sm.Diff(on.New, want).Health)
 	require.Len(t, on.Health, 1)
 
-	// What the reader of a kernel remembers, and the planner does not want, goes.
+	// Health checks that only the reader of a kernel remembers, and that the planner does not want,
+	// are removed.
 	other := sm.HealthCheck{Service: sm.Name{Namespace: "default", Name: "gone"}, Port: 32001}
 	read = read.Apply(&sm.ChangeSet{Old: read, Health: []sm.Change[sm.HealthCheck]{{New: &other}}})
 	on = ok(c.On(read))(t)
@@ -186,8 +188,8 @@ func one[T any](old, new *T) *T {
 	return new
 }
 
-// The parts of a change set lead to the same table as the whole, each part adds something, and in
-// no table on the way does a frontend lack the pool that it balances over.
+// The parts of a change set result in the same table as the whole. Each part changes something. In
+// every intermediate table, each frontend has the pool over which it balances.
 func TestPartsOfAChangeSetLeadWhereItLeads(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
@@ -281,7 +283,7 @@ func differences(c *sm.ChangeSet) int {
 	return len(c.Frontends) + len(c.Pools) + len(c.ClusterIPs) + len(c.Hairpins)
 }
 
-// New objects come first and removed ones last, in each half, too.
+// New objects come first and removed objects last, in each half, too.
 func TestPartsAreInOrder(t *testing.T) {
 	t.Parallel()
 	state := func(names ...string) (s sm.State) {

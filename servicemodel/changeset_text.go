@@ -8,8 +8,8 @@ import (
 )
 
 // String returns the change set as text, one line for each change: "+" added, "~" changed, "-"
-// removed. If New was resolved from a state, the line of a frontend that rejects or drops says why.
-// The same change set always gives the same text. An empty one gives none.
+// removed. If New was resolved from a state, the line of a frontend that rejects or drops states
+// the reason. The same change set always gives the same text. An empty change set gives no text.
 func (c *ChangeSet) String() string {
 	var b strings.Builder
 	c = c.orEmpty()
@@ -55,8 +55,8 @@ func (c *ChangeSet) String() string {
 	return b.String()
 }
 
-// changeText writes a line for an object that was added, and why, or removed. For an object that
-// differs it calls changed.
+// changeText writes a line for an object that was added, with the reason, or removed. For an object
+// that differs it calls changed.
 func changeText[T any](b *strings.Builder, kind string, c Change[T], text func(*T) string,
 	why string, changed func(old, new *T)) {
 	switch {

@@ -6,21 +6,21 @@ import (
 	"slices"
 )
 
-// ClientRule says which clients may connect to addresses of a service. Each rule holds by itself: a
-// client may connect to an address if all rules for it allow that, and for a load balancer IP also
-// [Service.LoadBalancerSourceRanges].
+// ClientRule says which clients may connect to addresses of a service. Rules are independent: a
+// client may connect to an address if all rules for this address allow it, and for a load balancer
+// IP also [Service.LoadBalancerSourceRanges].
 type ClientRule struct {
-	// Addrs are the addresses of the service that the rule is for, of whatever kind. Empty means
-	// all of them. No rule restricts node ports.
+	// Addrs are the addresses of the service to which the rule applies, of whatever kind. Empty
+	// means all addresses. No rule restricts node ports.
 	Addrs []netip.Addr `json:"addrs,omitempty"`
 
 	// Allow, if not empty, lists the only clients that may connect. If it has no range of a family,
 	// no client may connect at addresses of that family.
 	Allow []netip.Prefix `json:"allow,omitempty"`
 
-	// Deny lists clients that may not connect, even if Allow contains them. Tables hold only what
-	// is allowed, so each range takes up to 32 ranges there, or 128 for IPv6. A service may have 64
-	// in all.
+	// Deny lists clients that may not connect, even if Allow contains them. Tables hold only
+	// allowed ranges, so each denied range takes up to 32 ranges there, or 128 for IPv6. A service
+	// may deny 64 ranges in all.
 	Deny []netip.Prefix `json:"deny,omitempty"`
 }
 
@@ -36,7 +36,7 @@ func (c ClientRule) clone() ClientRule {
 	return ClientRule{slices.Clone(c.Addrs), slices.Clone(c.Allow), slices.Clone(c.Deny)}
 }
 
-// concerns reports whether the rule is for an address.
+// concerns reports whether the rule applies to an address.
 func (c ClientRule) concerns(a netip.Addr) bool {
 	return len(c.Addrs) == 0 || slices.Contains(c.Addrs, a)
 }
@@ -58,7 +58,7 @@ func (p *problems) checkClients(rules []ClientRule) {
 }
 
 // clients returns the ranges of allowed that the rules of the service allow at an address. Nil
-// means no restriction. If the node itself may connect, the address may, too, as in
+// means no restriction. If the node itself may connect, the address may connect, too, as in
 // [decider.allowed].
 func (d *decider) clients(a netip.Addr, allowed []netip.Prefix) []netip.Prefix {
 	everybody := netip.PrefixFrom(unspecified(d.family), 0)
@@ -91,7 +91,7 @@ func (d *decider) clients(a netip.Addr, allowed []netip.Prefix) []netip.Prefix {
 	return canonical(rest)
 }
 
-// intersection returns what is in a range of both lists.
+// intersection returns the ranges that both lists cover.
 func intersection(l, o []netip.Prefix) (both []netip.Prefix) {
 	for _, p := range l {
 		for _, q := range o {
@@ -108,8 +108,8 @@ func intersection(l, o []netip.Prefix) (both []netip.Prefix) {
 	return both
 }
 
-// without returns ranges with all that is in the list and not in hole. A range around the hole
-// becomes its halves that do not have the hole, from the widest to the narrowest.
+// without returns ranges that cover the list without the hole. A range around the hole is replaced
+// by its halves that lie outside the hole, from the widest to the narrowest.
 func without(list []netip.Prefix, hole netip.Prefix) (rest []netip.Prefix) {
 	for _, p := range list {
 		if !p.Overlaps(hole) {
@@ -127,8 +127,8 @@ func without(list []netip.Prefix, hole netip.Prefix) (rest []netip.Prefix) {
 	return rest
 }
 
-// clientRules warns about addresses that the service does not have, and about node ports that the
-// rules for all addresses leave open.
+// clientRules warns about addresses that the service does not have, and about node ports that stay
+// open although the rules restrict all addresses.
 func (w *warner) clientRules() {
 	for i, r := range w.svc.Clients {
 		for j, a := range r.Addrs {

@@ -9,14 +9,13 @@ import (
 // ConnectionPolicy says what happens to the connections of an endpoint that a service loses. A
 // service loses an endpoint that is deleted, is no longer ready, or may no longer be used by this
 // node. The policy covers TCP and SCTP connections, and UDP flows while the endpoint terminates but
-// still serves. UDP flows to an endpoint that does not serve are never left there.
+// still serves. UDP flows to an endpoint that no longer serves are always deleted.
 //
-// The policy is not part of a table, and no backend sees it. Package dataplane/flows carries it
-// out.
+// The policy is not part of a table, and no backend sees it. Package dataplane/flows implements it.
 type ConnectionPolicy struct {
 	Mode ConnectionMode
-	// Drain is how long connections may go on before they are cut, at least one second. Only
-	// DrainConnections uses it.
+	// Drain is the time that connections may continue before they are cut, at least one second.
+	// Only DrainConnections uses it.
 	Drain time.Duration
 }
 
@@ -26,11 +25,11 @@ type ConnectionMode uint8
 const (
 	// ConnectionsDefault is the default: the program's policy for all services applies.
 	ConnectionsDefault ConnectionMode = iota
-	// LeaveConnections lets connections go on until a peer closes them, as kube-proxy does.
+	// LeaveConnections lets connections continue until a peer closes them, as kube-proxy does.
 	LeaveConnections
-	// DrainConnections lets them go on for the time Drain, and then cuts them.
+	// DrainConnections lets connections continue for the time Drain, and then cuts them.
 	DrainConnections
-	// CutConnections cuts them at once, so that clients reconnect at once.
+	// CutConnections cuts connections at once, so that clients reconnect at once.
 	CutConnections
 )
 

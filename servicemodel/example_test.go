@@ -83,7 +83,7 @@ func ExampleTable_Decide() {
 	// rejected: 10.96.0.10 is default/shop, which has port 80/tcp, not 81/tcp
 }
 
-// Why a service refuses connections, in words and as a value.
+// The reason why a service refuses connections, in words and as a value.
 func ExampleTable_Cause() {
 	name := servicemodel.Name{Namespace: "default", Name: "shop"}
 	state := shop()
@@ -106,7 +106,7 @@ func ExampleTable_Cause() {
 	// 10.96.0.10:80/tcp reject not-ready - 2 endpoints, none ready
 }
 
-// What happens to a packet, and why.
+// The fate of a packet, and the reason.
 func ExampleTable_Trace() {
 	table, err := servicemodel.Resolve(nil, shop())
 	if err != nil {

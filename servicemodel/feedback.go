@@ -8,22 +8,22 @@ import (
 	"slices"
 )
 
-// This file lays out the units of pools under [LeastConn] and [WeightedLC], as [Endpoint.Share]
-// says. Without shares, a pool has no units, and its endpoints are chosen by weight.
+// This file assigns the units of pools under [LeastConn] and [WeightedLC] by [Endpoint.Share].
+// Without shares, a pool has no units, and its endpoints are chosen by weight.
 
 const (
-	// leastFed is the least number of units of a pool with shares, and fedUnits how many units each
-	// of its endpoints has at least in the mean.
+	// leastFed is the smallest number of units of a pool with shares. fedUnits is the smallest
+	// number of units per endpoint, on average.
 	leastFed = 64
 	fedUnits = 6
 )
 
-// Fed reports whether programs can feed back shares under the scheduler, [LeastConn] or
+// Fed reports whether programs can feed back shares under the scheduler, as under [LeastConn] and
 // [WeightedLC] (see [Endpoint.Share]).
 func (s Scheduler) Fed() bool { return s == LeastConn || s == WeightedLC }
 
-// FedUnits returns how many units a pool of that many endpoints has if it has shares: the numbers
-// of units add up to this power of two. It is 0 if there would be more than a backend can hold.
+// FedUnits returns the number of units of a pool with shares and this number of endpoints, a power
+// of two. It is 0 if a backend cannot hold that number.
 func FedUnits(endpoints int) int {
 	n := max(leastFed, 1<<bits.Len(uint(fedUnits*endpoints-1)))
 	if n > maxUnits {
@@ -32,8 +32,8 @@ func FedUnits(endpoints int) int {
 	return n
 }
 
-// UnitCounts returns how many units each slot of p has, under [LeastConn] and [WeightedLC]. It is
-// nil if nothing was fed back.
+// UnitCounts returns the number of units of each slot of p under [LeastConn] and [WeightedLC]. It
+// is nil if no shares were fed back.
 func (p *Pool) UnitCounts() []int {
 	if p == nil || p.Units == nil || !p.Scheduler.Fed() {
 		return nil
@@ -45,7 +45,7 @@ func (p *Pool) UnitCounts() []int {
 	return n
 }
 
-// effective returns the weight by which a slot is chosen.
+// effective returns the weights by which slots are chosen.
 func (p *Pool) effective() []uint16 {
 	out, units := make([]uint16, len(p.Slots)), p.UnitCounts()
 	for i, s := range p.Slots {
@@ -62,9 +62,9 @@ func (p *Pool) effective() []uint16 {
 	return out
 }
 
-// layShares gives p the units that make shares come true: those in want, by endpoint, or else those
-// that like has. An endpoint without a share gets the mean of the others, by weight. Shares that
-// are the weights come true exactly. Units that like has, too, stay where they are.
+// layShares gives p the units that implement shares: the shares in want, by endpoint, or else the
+// shares that like has. An endpoint without a share gets the mean of the other endpoints, by
+// weight. Shares that equal the weights are exact. Units that are also in like stay where they are.
 func (p *Pool) layShares(want map[netip.AddrPort]int, like *Pool) {
 	p.Units = nil
 	if want == nil && like != nil {
@@ -164,8 +164,8 @@ func (p *Pool) fedByEndpoint() map[netip.AddrPort]int {
 	return m
 }
 
-// Apportion divides a number of units in proportion to shares, by largest remainders, at least one
-// for each. There must be at least as many units as shares.
+// Apportion divides a number of units in proportion to shares, by largest remainders, with at least
+// one unit for each share. There must be at least as many units as shares.
 func Apportion(shares []float64, units int) []int {
 	total := 0.
 	for _, s := range shares {

@@ -11,7 +11,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// fedState has endpoints with the numbers as their shares. Negative numbers leave an endpoint out.
+// fedState has endpoints with these numbers as their shares. Negative numbers leave out an
+// endpoint.
 func fedState(by sm.Scheduler, shares ...int) sm.State {
 	svc := webService(func(s *sm.Service) { s.Scheduler = by })
 	var eps []sm.Endpoint
@@ -56,7 +57,7 @@ func TestSharesBecomeUnits(t *testing.T) {
 		before sm.State
 		now    sm.State
 		want   map[byte]int
-		moved  int // units that existed and have another endpoint now
+		moved  int // units that existed and now have a different endpoint
 	}{
 		{"nothing was fed back", sm.State{}, fedState(sm.LeastConn, 0, 0), map[byte]int{}, 0},
 		{"as they are", sm.State{}, fedState(sm.WeightedLC, 32, 20, 12),
@@ -104,7 +105,7 @@ func TestSharesBecomeUnits(t *testing.T) {
 	}
 }
 
-// A kernel that holds no units, such as IPVS, does not differ.
+// A kernel that holds no units, such as IPVS, causes no difference.
 func TestSharesWithoutUnitsInTheKernel(t *testing.T) {
 	t.Parallel()
 	table := mustResolve(t, nil, fedState(sm.WeightedLC, 10, 54))
@@ -119,7 +120,7 @@ func TestSharesWithoutUnitsInTheKernel(t *testing.T) {
 	require.True(t, table.Arrange(read).Equal(read))
 }
 
-// Any change of shares moves no more units than the shares say.
+// A change of shares moves no more units than the shares require.
 func TestSharesMoveFewUnits(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
@@ -175,7 +176,7 @@ func TestApportion(t *testing.T) {
 	require.Equal(t, 128, sm.FedUnits(11))
 }
 
-// Tables whose units are no shares are refused.
+// Tables whose units do not represent shares are refused.
 func TestUnitsOfShares(t *testing.T) {
 	t.Parallel()
 	pool := func(units ...int32) error {

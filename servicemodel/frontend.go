@@ -7,14 +7,13 @@ import (
 	"time"
 )
 
-// FrontendKey says where a frontend answers: at an address, a port and a protocol. An unspecified
-// address (0.0.0.0 or ::) stands for any address of the node that takes node ports
-// ([Rules.NodePorts]).
+// FrontendKey is the address, port and protocol at which a frontend answers. An unspecified address
+// (0.0.0.0 or ::) stands for any address of the node that accepts node ports ([Rules.NodePorts]).
 type FrontendKey struct {
 	Addr     netip.Addr
 	Protocol Protocol
 	Port     uint16
-	// EndPort is the last port of a range that begins with Port, and zero for one port.
+	// EndPort is the last port of a range that begins with Port, and zero for a single port.
 	EndPort uint16
 }
 
@@ -37,7 +36,7 @@ func (k FrontendKey) String() string {
 	return star(k.Family()) + uitoa(k.Port) + end
 }
 
-// star is the text of any address of the node.
+// star is the text for any address of the node.
 func star(f Family) string {
 	if f == IPv6 {
 		return "*6:"
@@ -55,12 +54,12 @@ func (k FrontendKey) Compare(o FrontendKey) int {
 		cmp.Compare(k.EndPort, o.EndPort))
 }
 
-// Kind says which field of a service a frontend comes from. It matters only if two services claim
+// Kind is the field of a service from which a frontend comes. It matters only if two services claim
 // the same key: the lower kind wins.
 type Kind uint8
 
 // The kinds, in the order in which they win a collision. An external IP loses to a cluster IP, so
-// no service can take over another one's cluster IP (CVE-2020-8554).
+// no service can take over another service's cluster IP (CVE-2020-8554).
 const (
 	ClusterIP Kind = iota
 	LoadBalancer
@@ -75,15 +74,15 @@ func (k Kind) String() string { return nameOf("kind", k, kindNames) }
 var kindNames = []string{ClusterIP: "cluster-ip", LoadBalancer: "load-balancer",
 	ExternalIP: "external-ip", NodePort: "node-port", HostIP: "host-ip"}
 
-// Verdict is what happens to a new connection.
+// Verdict is the treatment of a new connection.
 type Verdict uint8
 
-// The verdicts. The last two name the pool.
+// The verdicts. The last two select a pool.
 const (
-	// Reject answers as [Rules.NoEndpoints] says: the service has no endpoint anywhere.
+	// Reject answers according to [Rules.NoEndpoints]: the service has no endpoint anywhere.
 	Reject Verdict = iota
-	// Drop discards packets without an answer: the service has endpoints, but this traffic may use
-	// none of them here.
+	// Drop discards packets without an answer: the service has endpoints, but this node may use
+	// none of them for this traffic.
 	Drop
 	// BalanceCluster balances over endpoints anywhere.
 	BalanceCluster
@@ -100,12 +99,13 @@ var verdictNames = []string{Reject: "reject", Drop: "drop", BalanceCluster: "clu
 // Balances reports whether v sends packets to a pool.
 func (v Verdict) Balances() bool { return v == BalanceCluster || v == BalanceLocal }
 
-// Origins is a set of the places a packet can come from.
+// Origins is a set of the origins that a packet can have.
 type Origins uint8
 
-// A packet comes from exactly one of these. If the node cannot tell pods, pods count as outside.
+// A packet has exactly one of these origins. If the node cannot detect pods, their packets are from
+// outside.
 const (
-	FromPods    Origins = 1 << iota // its source is a pod, as [Rules.LocalPods] says
+	FromPods    Origins = 1 << iota // its source is a pod according to [Rules.LocalPods]
 	FromHost                        // its source is an address of the node (and not a pod)
 	FromOutside                     // anything else
 
@@ -121,47 +121,48 @@ var originNames = []string{"none", FromPods: "pods", FromHost: "host",
 	FromPods | FromOutside: "pods,outside", FromHost | FromOutside: "host,outside",
 	FromAnywhere: "all"}
 
-// Frontend is one place where the node answers for a service, with all decisions about it.
-// Frontends are immutable.
+// Frontend is an address and port at which the node answers for a service, with all decisions about
+// it. Frontends are immutable.
 type Frontend struct {
 	Key     FrontendKey `json:"key"`
 	Service PortName    `json:"service"`
 	Kind    Kind        `json:"kind"`
 
-	// Internal is the verdict for new connections from pods and from the node itself, External for
-	// connections from elsewhere. They differ only under external traffic policy Local.
+	// Internal is the verdict for new connections from pods and from the node itself, and External
+	// the verdict for connections from elsewhere. They differ only under external traffic policy
+	// Local.
 	Internal Verdict `json:"internal"`
 	External Verdict `json:"external"`
 
-	// Masquerade is the set of origins whose source address the node replaces with its own. Hairpin
+	// Masquerade is the set of origins whose source address the node replaces by its own. Hairpin
 	// connections are always masqueraded, see [Table.Hairpins].
 	Masquerade Origins `json:"masquerade,omitzero"`
-	// AffinityBits is how many leading bits of an address identify a client with affinity; zero
-	// means the whole address. AffinityService says that the client gets the same endpoint address
-	// at all ports of the service whose frontends say so.
+	// AffinityBits is the number of leading bits of an address that identify a client with
+	// affinity; zero means the whole address. AffinityService says that the client gets the same
+	// endpoint address at all ports of the service whose frontends also have it.
 	AffinityBits    uint8 `json:"affinityBits,omitzero"`
 	AffinityService bool  `json:"affinityService,omitzero"`
 
-	// MasqueradePolicy is the policy that the service has for this kind of address
-	// ([Service.Masquerade]). It and the settings of the node decide about Masquerade. Empty means
-	// the default.
+	// MasqueradePolicy is the policy of the service for this kind of address
+	// ([Service.Masquerade]). Masquerade results from it and from the settings of the node. Empty
+	// means the default.
 	MasqueradePolicy MasqueradePolicy `json:"masqueradePolicy,omitzero"`
 
-	// MasqueradeIP is the source of masqueraded connections ([Service.MasqueradeIPs]). If it is the
-	// zero Addr, they get an address of the interface by which the packet leaves.
+	// MasqueradeIP is the source of masqueraded connections ([Service.MasqueradeIPs]). The zero
+	// Addr means an address of the interface through which the packet leaves.
 	MasqueradeIP netip.Addr `json:"masqueradeIP,omitzero"`
 
-	// Affinity is how long a client stays with its endpoint after its last new
-	// connection, in whole seconds; zero means no affinity.
+	// Affinity is the time that a client stays with its endpoint after its last new connection, in
+	// whole seconds; zero means no affinity.
 	Affinity time.Duration `json:"-"`
 
 	// Sources are the only ranges that may connect, whatever the verdict. Packets from elsewhere
-	// are dropped silently. The list is sorted and no range lies inside another. Nil means no
+	// are dropped silently. The list is sorted, and no range lies inside another. Nil means no
 	// restriction.
 	Sources []netip.Prefix `json:"sources,omitempty"`
 }
 
-// Pool returns the identity of the pool that verdict v of f balances over, and false if v does not
+// Pool returns the identity of the pool over which verdict v of f balances, and false if v does not
 // balance.
 func (f *Frontend) Pool(v Verdict) (PoolID, bool) {
 	return PoolID{Service: f.Service, Family: f.Key.Family(), Local: v == BalanceLocal},
@@ -215,27 +216,27 @@ func (id PoolID) Compare(o PoolID) int {
 // Pool is a list of endpoints and a way to choose among them. Pools are immutable and never empty.
 //
 // The position of an endpoint in the list is its slot. Slots have no meaning, but [Resolve] keeps
-// them: an endpoint stays in the slot that it has in the previous table, so that a change touches
-// few slots.
+// them: an endpoint keeps its slot from the previous table, so that a change touches few slots.
 type Pool struct {
 	ID         PoolID     `json:"id"`
 	Scheduler  Scheduler  `json:"scheduler,omitzero"`
 	Forwarding Forwarding `json:"forwarding,omitzero"`
 	Slots      []Slot     `json:"slots"`
 	// Units is the order in which a hash of the client finds the slots under [SourceHash]: the slot
-	// of each unit, -1 for none. A slot has as many units as its weight, or the same multiple of it
-	// as all slots. Nil means the units of slot 0, then those of slot 1, and so on. Like slots,
-	// units stay where they are in the previous table. So few clients move when weights or
-	// endpoints change. Backends whose choice does not depend on units ignore them.
+	// of each unit, or -1 for no slot. The number of units of a slot is its weight, or the same
+	// multiple of its weight for all slots. Nil means the units of slot 0, then the units of slot
+	// 1, and so on. Like slots, units keep their places from the previous table, so that few
+	// clients move when weights or endpoints change. Backends whose choice does not depend on units
+	// ignore them.
 	Units []int32 `json:"units,omitempty"`
 }
 
-// Slot is one endpoint in a [Pool]. An address and port occurs in one slot of a pool only.
+// Slot is one endpoint in a [Pool]. An address and port is in only one slot of a pool.
 type Slot struct {
 	// Endpoint has port zero if packets keep their ports, see [EndpointPort].
 	Endpoint netip.AddrPort `json:"endpoint"`
 	// Weight is at least 1. The weights that Resolve gives a pool have no common divisor, except in
-	// services with a slow start, where they are multiplied so that each can grow in steps.
+	// services with a slow start, whose weights are multiplied so that they can grow in steps.
 	Weight uint16 `json:"weight"`
 }
 
@@ -277,19 +278,20 @@ func (p *Pool) clone() *Pool {
 	return &own
 }
 
-// Rules are the decisions that hold for the whole node and not for one frontend. They change
+// Rules are the decisions that apply to the whole node, not to a single frontend. They change
 // rarely.
 type Rules struct {
-	// MasqueradeMark is the bit of the packet mark that asks for masquerading. Never zero.
+	// MasqueradeMark is the bit of the packet mark that requests masquerading. It is never zero.
 	MasqueradeMark uint32 `json:"masqueradeMark"`
 	// OnlyFamily is [Node.OnlyFamily].
 	OnlyFamily Family `json:"onlyFamily,omitzero"`
-	// LocalPods says which packets come from pods ([FromPods]). Its CIDRs are sorted, not nested.
+	// LocalPods selects the packets that come from pods ([FromPods]). Its CIDRs are sorted, not
+	// nested.
 	LocalPods PodDetector `json:"localPods,omitzero"`
 	// NodePorts are, by family, the ranges whose addresses answer node ports. The address must also
 	// belong to the node, and must not be loopback except with LocalhostNodePorts. A family without
-	// restriction has its whole range (/0) as the only one. A family in which no address answers
-	// node ports has no range.
+	// a restriction has only its whole range (/0). A family in which no address answers node ports
+	// has no range.
 	NodePorts []netip.Prefix `json:"nodePorts,omitempty"`
 	// ServiceCIDRs are ranges in which addresses without a service are dropped. Sorted, not nested.
 	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs,omitempty"`

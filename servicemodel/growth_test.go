@@ -12,8 +12,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// manyPorts is a service with n ports. edit changes it, and returns its endpoints. It also gets the
-// endpoint ports that serve these ports.
+// manyPorts returns a service with n ports. edit changes the service, and returns its endpoints. It
+// also gets the endpoint ports that serve these ports.
 func manyPorts(n int, edit func(*sm.Service, []sm.EndpointPort) []sm.Endpoint) sm.State {
 	svc := webService(func(s *sm.Service) { s.Ports = nil })
 	var ports []sm.EndpointPort
@@ -30,8 +30,8 @@ func manyPorts(n int, edit func(*sm.Service, []sm.EndpointPort) []sm.Endpoint) s
 
 func numbered(i int) string { return netip.AddrFrom4([4]byte{10, 65, 0, byte(i)}).String() }
 
-// A service with thousands of ports takes time in proportion to them: otherwise whoever may make
-// one holds up all services.
+// The time for a service with thousands of ports is proportional to their number. Otherwise anyone
+// who may create such a service could hold up all services.
 //
 //nolint:paralleltest // it measures
 func TestTimeGrowsAsPortsDo(t *testing.T) {

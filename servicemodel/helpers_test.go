@@ -29,7 +29,7 @@ func parsed[T any](parse func(string) T, list []string) []T {
 	return all
 }
 
-// webService is default/web at 10.96.0.1:80/tcp and node port 30080, changed by the edits.
+// webService returns default/web at 10.96.0.1:80/tcp and node port 30080, after the edits.
 func webService(edits ...func(*sm.Service)) *sm.Service {
 	s := &sm.Service{
 		Name:       web,
@@ -49,7 +49,7 @@ func named(name string) func(*sm.Service) {
 func externalLocal(s *sm.Service) { s.ExternalTrafficPolicy = sm.PolicyLocal }
 func internalLocal(s *sm.Service) { s.InternalTrafficPolicy = sm.PolicyLocal }
 
-// endpoint is ready at port 8080 on another node, changed by the edits.
+// endpoint returns a ready endpoint with port 8080 on another node, after the edits.
 func endpoint(addr string, edits ...func(*sm.Endpoint)) sm.Endpoint {
 	e := sm.Endpoint{
 		Addr: ip(addr), Node: "elsewhere",
@@ -90,8 +90,8 @@ func tableOf(t testing.TB, n sm.Node, svc *sm.Service, eps ...sm.Endpoint) *sm.T
 	return mustResolve(t, nil, stateOf(n, svc, eps...))
 }
 
-// endpointsOf returns the endpoints of a pool of default/web, in the order of slots; nil if there
-// is no such pool.
+// endpointsOf returns the endpoints of a pool of default/web, in the order of slots, or nil if
+// there is no such pool.
 func endpointsOf(t *sm.Table, f sm.Family, local bool) []string {
 	p := t.Pool(sm.PoolID{Service: webHTTP, Family: f, Local: local})
 	if p == nil {

@@ -92,7 +92,7 @@ func (s *Service) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// strictly reads a value, and says of what kind it is if it is wrong.
+// strictly reads a value; an error names the kind of the value.
 func strictly(what string, data []byte, into any) error {
 	if err := unmarshalStrictly(data, into); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -100,7 +100,7 @@ func strictly(what string, data []byte, into any) error {
 	return nil
 }
 
-// These types have the fields of others, and not their methods.
+// These types have the fields of the exported types, but not their methods.
 type (
 	endpointPlain          Endpoint
 	nodePlain              Node
@@ -213,8 +213,8 @@ type stateJSON struct {
 	Endpoints map[nameKey][]Endpoint `json:"endpoints,omitempty"`
 }
 
-// nameKey is a name as a key of a JSON object. No two that were read are equal, so that a map has
-// both of two equal names.
+// nameKey is a name as a key of a JSON object. No two nameKeys that were read are equal, so that a
+// map can have both of two equal names.
 type nameKey struct {
 	Name
 	read *byte
@@ -241,8 +241,8 @@ func (s State) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON is the inverse of MarshalJSON. A service that occurs twice is an error, and so are
-// endpoints. UnmarshalJSON does not validate the state: see [State.Validate].
+// UnmarshalJSON is the inverse of MarshalJSON. Services and endpoints that occur twice are errors.
+// UnmarshalJSON does not validate the state: see [State.Validate].
 func (s *State) UnmarshalJSON(data []byte) error {
 	var j stateJSON
 	if err := unmarshalStrictly(data, &j); err != nil {
@@ -277,7 +277,7 @@ type tableJSON struct {
 	HealthChecks []HealthCheck `json:"healthChecks,omitempty"`
 }
 
-// MarshalJSON returns all that the table holds, each kind of objects in the order of their keys.
+// MarshalJSON returns all contents of the table, each kind of objects in the order of their keys.
 func (t *Table) MarshalJSON() ([]byte, error) {
 	return json.Marshal(tableJSON{t.Contents(), slices.Collect(t.HealthChecks())})
 }
@@ -312,15 +312,15 @@ func (t *Table) fingerprint() (string, error) {
 
 type changeSetJSON struct {
 	From string `json:"from"` // the fingerprint of the table before the change
-	To   string `json:"to"`   // and of the table after it
+	To   string `json:"to"`   // the fingerprint of the table after the change
 	*changeSetFields
 }
 
 type changeSetFields ChangeSet
 
-// MarshalJSON returns the changes, and instead of the tables their fingerprints. It costs as much
-// as encoding both tables. All health checks of the new table are in it, because the table from
-// which another process begins has none.
+// MarshalJSON returns the changes, and fingerprints instead of the tables. It costs as much as
+// encoding both tables. The output has all health checks of the new table, because the table from
+// which another process begins has no health checks.
 func (c *ChangeSet) MarshalJSON() ([]byte, error) {
 	from, to, stored := c.from, c.to, *c
 	if from == "" {
@@ -387,9 +387,9 @@ func whole[T any, K comparable](list, object string, changes []Change[T], key fu
 var ErrOtherTable = errors.New("the change set begins from another table")
 
 // On returns the change set with its tables, if it was read from JSON and begins from t. It returns
-// [ErrOtherTable] if t is not the table that the change set begins from. Health checks do not count
-// here, because no kernel holds them: the result removes those of t that the change set does not
-// have. On returns another error if the changes do not lead to the recorded fingerprint.
+// [ErrOtherTable] if the change set begins from a different table. Health checks are not compared,
+// because no kernel holds them: the result removes the health checks of t that the change set does
+// not have. On returns a different error if the changes do not result in the recorded fingerprint.
 func (c *ChangeSet) On(t *Table) (*ChangeSet, error) {
 	c = c.orEmpty()
 	from, err := t.fingerprint()

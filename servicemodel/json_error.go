@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// jsonErrors are what is wrong with a JSON value, with the path of each field.
+// jsonErrors are the errors in a JSON value, with the path of each field.
 type jsonErrors []jsonError
 
 type jsonError struct {
@@ -50,8 +50,8 @@ func (l jsonErrors) at(path string) jsonErrors {
 	return l
 }
 
-// problemsOf reads a JSON value again, field by field, and returns what is wrong if it cannot be
-// a t.
+// problemsOf reads a JSON value again, field by field, and returns the reasons why it cannot be a
+// t.
 func problemsOf(data []byte, t reflect.Type) (l jsonErrors) {
 	value := reflect.New(t)
 	switch value.Interface().(type) {
@@ -89,7 +89,7 @@ func problemsOf(data []byte, t reflect.Type) (l jsonErrors) {
 	return l
 }
 
-// asProblems returns the problems that an error has, or the error as one.
+// asProblems returns the problems in an error, or the error as a single problem.
 func asProblems(err error) jsonErrors {
 	var l jsonErrors
 	var wrong *json.UnmarshalTypeError
@@ -103,7 +103,7 @@ func asProblems(err error) jsonErrors {
 	return jsonErrors{{err: err}}
 }
 
-// jsonWord says in words what a field takes.
+// jsonWord describes in words the values that a field accepts.
 func jsonWord(t reflect.Type) string {
 	text := reflect.TypeFor[encoding.TextUnmarshaler]()
 	if t.Implements(text) || reflect.PointerTo(t).Implements(text) {

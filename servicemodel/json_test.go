@@ -15,7 +15,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// requireReadBack marshals a value, reads it into a new one and returns that.
+// requireReadBack marshals a value, reads it into a new value and returns the new value.
 func requireReadBack[T any](t *testing.T, v T) T {
 	t.Helper()
 	text := ok(json.Marshal(v))(t)
@@ -35,8 +35,8 @@ func TestAnEndpointAloneRefusesUnknownFields(t *testing.T) {
 		`endpoint: unknown field "redy"`)
 }
 
-// Each exported type that is part of a state, a table or a change set refuses unknown fields by
-// itself, and its zero value can be written.
+// Each exported type that is part of a state, a table or a change set itself refuses unknown
+// fields, and its zero value can be written.
 func TestEachTypeHasStrictJSON(t *testing.T) {
 	t.Parallel()
 	seen := map[reflect.Type]bool{}

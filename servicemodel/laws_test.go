@@ -83,7 +83,7 @@ func TestEveryTableIsConsistent(t *testing.T) {
 	}
 }
 
-// wantHairpins computes the hairpins in the simple way.
+// wantHairpins computes the hairpins in a simple way.
 func wantHairpins(s sm.State, table *sm.Table) []netip.Addr {
 	var all []netip.Addr
 	for p := range table.Pools() {
@@ -207,8 +207,8 @@ func TestSlotsChangeNoMoreThanTheyMust(t *testing.T) {
 				slots += len(slices.Collect(c.New.SlotsSince(c.Old)))
 			}
 
-			// New endpoints fill the slots of removed ones. If the pool shrinks, a slot goes and
-			// its endpoint fills a hole.
+			// New endpoints fill the slots of removed endpoints. If the pool shrinks, a slot is
+			// removed and its endpoint fills a hole.
 			require.LessOrEqual(t, slots, max(fresh, 2*gone-fresh))
 			eps, table = next, resolved
 		}

@@ -15,8 +15,8 @@ var (
 	seed = maphash.MakeSeed()
 )
 
-// lend returns an object that the caller of the package must not modify. If a caller modified it
-// since it was lent out before, lend panics: only tests are built with this tag.
+// lend returns an object that the caller of the package must not modify. If a caller has modified
+// the object since it was lent before, lend panics: only tests are built with this tag.
 func lend[T any](object *T) *T {
 	if object == nil {
 		return nil

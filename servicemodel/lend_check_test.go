@@ -28,7 +28,7 @@ func TestAModifiedObjectOfATableIsFound(t *testing.T) {
 		for f := range table.Frontends() {
 			p, _ := table.PoolsOf(f)
 			modify(f, p)
-			break // others may share the pool
+			break // other tables may share the pool
 		}
 
 		require.Panics(t, walk, name)

@@ -43,7 +43,7 @@ func align[T any](a, b []T, compare func(T, T) int) iter.Seq2[int, int] {
 	}
 }
 
-// groups yields the elements of each key of a list in which the elements of a key are neighbours.
+// groups yields the elements of each key of a list in which elements of the same key are adjacent.
 func groups[K comparable, T any](list []T, key func(T) K) iter.Seq2[K, []T] {
 	return func(yield func(K, []T) bool) {
 		for len(list) > 0 {
@@ -64,7 +64,7 @@ func byPort(claims []*Frontend) iter.Seq2[PortName, []*Frontend] {
 	return groups(claims, func(f *Frontend) PortName { return f.Service })
 }
 
-// filter returns the elements of list for which keep holds. If that is all of them, it returns list
+// filter returns the elements of list for which keep holds. If keep holds for all, it returns list
 // itself.
 func filter[T any](list []T, keep func(T) bool) []T {
 	for i, x := range list {
@@ -84,7 +84,7 @@ func filter[T any](list []T, keep func(T) bool) []T {
 	return list
 }
 
-// inOrder returns the sorted list. If it is sorted already, that is the list itself.
+// inOrder returns the sorted list. If list is already sorted, it returns list itself.
 func inOrder[T any](list []T, compare func(a, b T) int) []T {
 	if slices.IsSortedFunc(list, compare) {
 		return list

@@ -43,7 +43,7 @@ func countOf(table []netip.AddrPort) map[netip.AddrPort]int {
 	return count
 }
 
-// Each share is off by less than two entries, and with equal weights by 1 % at most.
+// Each share deviates by less than two entries, and with equal weights by 1 % at most.
 func TestMaglevIsEven(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -77,7 +77,7 @@ func TestMaglevIsEven(t *testing.T) {
 	require.Empty(t, maglev(&sm.Pool{Slots: make([]sm.Slot, 65522)}))
 }
 
-// Two nodes with the same endpoints have equal tables, whatever their slots are.
+// Two nodes with the same endpoints have equal tables, whatever the order of their slots.
 func TestMaglevDependsOnTheSetOfEndpoints(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 4))
@@ -89,7 +89,7 @@ func TestMaglevDependsOnTheSetOfEndpoints(t *testing.T) {
 		require.Equal(t, want, spread(slots))
 	}
 
-	// It is a format: nodes with different versions of the program have equal tables, too.
+	// The table is a format: nodes with different versions of the program have equal tables, too.
 	known := []sm.Slot{{Endpoint: netip.MustParseAddrPort("10.0.0.1:80"), Weight: 1},
 		{Endpoint: netip.MustParseAddrPort("10.0.0.2:80"), Weight: 2},
 		{Endpoint: netip.MustParseAddrPort("[fd00::3]:80"), Weight: 1}}
@@ -107,7 +107,7 @@ func needless(old, new []sm.Slot) float64 {
 		}
 	}
 
-	// An endpoint must lose what it has too much.
+	// An endpoint must lose the entries that exceed its share.
 	had, has := countOf(a), countOf(b)
 	for ep, n := range had {
 		moved -= max(0, n-has[ep])
@@ -115,8 +115,8 @@ func needless(old, new []sm.Slot) float64 {
 	return float64(moved) / float64(len(a))
 }
 
-// On average, few clients move that need not, if an endpoint of ten goes, comes, or gets another
-// weight.
+// On average, few clients move needlessly if one endpoint of ten is removed, added, or gets a
+// different weight.
 func TestMaglevMovesFewClients(t *testing.T) {
 	t.Parallel()
 	const seed, runs = 5, 1000

@@ -31,7 +31,7 @@ func (p Protocol) Valid() bool { return p == TCP || p == UDP || p == SCTP }
 // Name is the name of a service: a name within a namespace, as in Kubernetes. Both parts are
 // required, at most 253 bytes long, of printable ASCII characters without spaces, "/", ":" and
 // quotes: names become comments in the kernel. The same holds for the names of ports, except that
-// those may be empty.
+// the name of a port may be empty.
 type Name struct {
 	Namespace string
 	Name      string
@@ -53,7 +53,7 @@ func (n Name) Compare(o Name) int {
 // different services. The text of a valid name ([PortName.String]) has at most 191 bytes.
 type PortName struct {
 	Name     Name     `json:"name"`
-	Port     string   `json:"port,omitzero"` // its name; empty for the only port of a service
+	Port     string   `json:"port,omitzero"` // its name; empty if it is the only port
 	Protocol Protocol `json:"protocol,omitzero"`
 }
 
@@ -82,7 +82,7 @@ func (n PortName) Compare(o PortName) int {
 // Family is an IP address family.
 type Family uint8
 
-// The address families. A service may have addresses of both, side by side.
+// The address families. A service may have addresses of both.
 const (
 	IPv4 Family = 4
 	IPv6 Family = 6
@@ -104,7 +104,7 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
-// The hashers of the keys of states and tables. An address has a pointer to its zone, so that
+// The hashers of the keys of states and tables. An address contains a pointer to its zone, so
 // addresses are hashed by their bytes.
 type (
 	nameHash = pmap.Plain[Name]

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Node is the view from one node: its name, which traffic is local, and how it masquerades. The
-// zero value is a node without a name. It answers node ports at all its addresses, cannot tell pods
-// from other clients, and marks packets to be masqueraded with [DefaultMasqueradeMark].
+// Node describes a node: its name, which traffic is local, and how it masquerades. The zero value
+// is a node without a name. It answers node ports at all its addresses, cannot tell pods from other
+// clients, and marks packets for masquerading with [DefaultMasqueradeMark].
 type Node struct {
 	// Name is compared with [Endpoint.Node] and the node hints. Empty: no endpoint is local.
 	Name string `json:"name,omitzero"`
@@ -17,55 +17,57 @@ type Node struct {
 	Zone string `json:"zone,omitzero"`
 
 	// Addresses are the node's own addresses, best first. The first address of each family is the
-	// primary one.
+	// primary address.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 
 	// OnlyFamily is the only address family that the node serves. All services lose their addresses
-	// and endpoints of the other family, and backends keep no objects of it. This is for a node of
-	// a dual-stack cluster that has only one family. Zero means both: a backend then keeps objects
-	// of the families that services use, and an engine leaves out a family that the node's kernel
-	// lacks.
+	// and endpoints of the other family, and backends keep no objects of that family. This is for a
+	// node of a dual-stack cluster that has only one family. Zero means both: a backend then keeps
+	// objects of the families that services use, and an engine leaves out a family that the node's
+	// kernel lacks.
 	OnlyFamily Family `json:"onlyFamily,omitzero"`
 
-	// NodePortAddresses says at which of the node's addresses node ports answer.
+	// NodePortAddresses selects the addresses of the node at which node ports answer.
 	NodePortAddresses NodePortAddresses `json:"nodePortAddresses,omitzero"`
 
-	// LocalPods says which packets come from pods.
+	// LocalPods selects the packets that come from pods.
 	LocalPods PodDetector `json:"localPods,omitzero"`
 
-	// ServiceCIDRs are the ranges of cluster IPs. Packets to an address in them that no service has
-	// are dropped, so that they are not routed away. If empty, no packets are.
+	// ServiceCIDRs are the ranges of cluster IPs. Packets to addresses in these ranges that belong
+	// to no service are dropped, so that they are not routed away. If it is empty, no packets are
+	// dropped.
 	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs,omitempty"`
 
 	// MasqueradeAll masquerades all traffic to cluster IPs.
 	MasqueradeAll bool `json:"masqueradeAll,omitzero"`
-	// MasqueradeMark is a single bit of the packet mark. The kernel rules set it on packets to be
-	// masqueraded, from DNAT until postrouting. Zero means [DefaultMasqueradeMark]. Package ipvs
+	// MasqueradeMark is a single bit of the packet mark. The kernel rules set it on packets to
+	// masquerade, from DNAT until postrouting. Zero means [DefaultMasqueradeMark]. Package ipvs
 	// needs no mark.
 	MasqueradeMark uint32 `json:"masqueradeMark,omitzero"`
 
 	// LocalhostNodePorts lets IPv4 node ports, and [Service.HostIPs] that are loopback addresses,
-	// answer to the node itself at 127.0.0.0/8, as far as NodePortAddresses selects addresses of
-	// that range. The kernel then routes packets with loopback addresses (sysctl route_localnet),
-	// and packets from elsewhere to a loopback address are dropped. Package ipvs cannot do this and
+	// answer to the node itself at 127.0.0.0/8, if NodePortAddresses selects addresses of that
+	// range. The kernel then routes packets with loopback addresses (sysctl route_localnet), and
+	// packets from elsewhere to a loopback address are dropped. Package ipvs cannot do this and
 	// refuses it.
 	LocalhostNodePorts bool `json:"localhostNodePorts,omitzero"`
 
 	// MasqueradeNeighbours also masquerades, whatever [Service.Masquerade] says, a client whose
-	// endpoint is reached by the interface that the client's packets came in by. Client and
-	// endpoint are neighbours, like containers on one bridge. Without masquerading, the endpoint
-	// would answer the client directly and not through the node, because packets between ports of a
+	// packets arrive by the interface through which its endpoint is reached. Client and endpoint
+	// are neighbours, like containers on one bridge. Without masquerading, the endpoint would
+	// answer the client directly and not through the node, because packets between ports of a
 	// bridge do not pass the rules (net.bridge.bridge-nf-call-iptables). Only package nftables can
 	// do this.
 	MasqueradeNeighbours bool `json:"masqueradeNeighbours,omitzero"`
 
 	// NoEndpoints is the answer to clients of services without endpoints: "reset" (a reset for TCP
 	// and ICMP port unreachable for other protocols, the default), "reject" (ICMP port unreachable,
-	// as kube-proxy does) or "drop" (none; package nftables only). The kernel sends each client one
-	// ICMP error a second after a few, so with "reject" most refused clients wait for a timeout.
+	// as kube-proxy does) or "drop" (none; package nftables only). After a few ICMP errors, the
+	// kernel sends each client only one per second, so with "reject" most refused clients wait for
+	// a timeout.
 	NoEndpoints string `json:"noEndpoints,omitzero"`
-	// Forbidden is the answer to clients that [Service.LoadBalancerSourceRanges] do not allow, in
-	// the same words. The default is "drop"; only package nftables can do anything else.
+	// Forbidden is the answer to clients that [Service.LoadBalancerSourceRanges] do not allow, with
+	// the same words. The default is "drop"; only package nftables supports the other words.
 	Forbidden string `json:"forbidden,omitzero"`
 }
 
@@ -77,28 +79,28 @@ type Node struct {
 // Tailscale and package ipvs use bits from 16.
 const DefaultMasqueradeMark uint32 = 1 << 12
 
-// NodePortAddresses selects addresses of the node. The zero value selects all of them. Loopback
+// NodePortAddresses selects addresses of the node. The zero value selects all addresses. Loopback
 // addresses answer only with [Node.LocalhostNodePorts], however they are selected.
 type NodePortAddresses struct {
-	// Primary selects the primary address of each family only.
+	// Primary selects only the primary address of each family.
 	Primary bool `json:"primary,omitzero"`
 	// CIDRs selects the node's addresses inside these ranges. The families are independent: if a
 	// family has no CIDR here, or its whole range (/0), all its addresses are selected.
 	CIDRs []netip.Prefix `json:"cidrs,omitempty"`
 }
 
-// PodDetector says which packets come from pods of the whole cluster or of this node, by CIDRs or
+// PodDetector detects packets that come from pods of the whole cluster or of this node, by CIDRs or
 // by interface. The zero value detects no pods.
 type PodDetector struct {
 	// CIDRs are source ranges (kube-proxy's ClusterCIDR and NodeCIDR modes).
 	CIDRs []netip.Prefix `json:"cidrs,omitempty"`
-	// Bridge is the name of the interface that packets of pods come in by (BridgeInterface).
+	// Bridge is the name of the interface by which packets of pods arrive (BridgeInterface).
 	Bridge string `json:"bridge,omitzero"`
 	// InterfacePrefix is the prefix of the names of these interfaces (InterfaceNamePrefix).
 	InterfacePrefix string `json:"interfacePrefix,omitzero"`
 }
 
-// primary returns the first address of each family. It is invalid if there is none.
+// primary returns the first address of each family, or an invalid address if there is none.
 func (n *Node) primary() (p perFamily[netip.Addr]) {
 	for _, a := range n.Addresses {
 		if first := p.of(FamilyOf(a)); !first.IsValid() {
@@ -109,8 +111,8 @@ func (n *Node) primary() (p perFamily[netip.Addr]) {
 	return p
 }
 
-// detects reports whether d can tell pods of family f. An interface serves both families, a range
-// its own.
+// detects reports whether d can detect pods of family f. An interface serves both families, a range
+// only its own.
 func (d PodDetector) detects(f Family) bool {
 	return d.Bridge != "" || d.InterfacePrefix != "" || slices.ContainsFunc(d.CIDRs, ofFamily(f))
 }
@@ -118,7 +120,7 @@ func (d PodDetector) detects(f Family) bool {
 // loopback4 are the loopback addresses of IPv4.
 var loopback4 = netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 
-// rules returns the decisions that hold for the whole node.
+// rules returns the decisions that apply to the whole node.
 func (n *Node) rules() Rules {
 	r := Rules{
 		MasqueradeMark:       n.MasqueradeMark,
@@ -153,7 +155,7 @@ func (n *Node) served(ranges []netip.Prefix) []netip.Prefix {
 }
 
 // nodePorts returns the ranges of [Rules.NodePorts]. If Primary is set and a family has no address,
-// nothing answers there; kube-proxy would answer at all addresses.
+// nothing answers in that family; kube-proxy would answer at all addresses.
 func (n *Node) nodePorts() []netip.Prefix {
 	var open []netip.Prefix
 	primary := n.primary()
@@ -185,7 +187,8 @@ func ofFamily(f Family) func(netip.Prefix) bool {
 	return func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == f }
 }
 
-// canonical returns the ranges sorted, with host bits cleared, without ranges inside others.
+// canonical returns the ranges sorted, with host bits cleared, without ranges that lie inside
+// others.
 func canonical(ranges []netip.Prefix) []netip.Prefix {
 	if len(ranges) == 0 {
 		return nil

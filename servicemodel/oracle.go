@@ -17,27 +17,27 @@ type Packet struct {
 	// FromThisNode says that a process of the node itself sent the packet, in the host's network
 	// namespace.
 	FromThisNode bool `json:"fromThisNode,omitzero"`
-	// InInterface is the name of the interface that the packet came in by. It is empty for packets
+	// InInterface is the name of the interface by which the packet arrived. It is empty for packets
 	// FromThisNode.
 	InInterface string `json:"inInterface,omitzero"`
-	// Link are the ranges that the node routes by that interface. They matter if
+	// Link are the ranges that the node routes through that interface. They matter if
 	// [Rules.MasqueradeNeighbours] is set.
 	Link []netip.Prefix `json:"link,omitempty"`
 }
 
-// Locality is the list of the node's own addresses, on all interfaces, when a packet comes.
+// Locality is the list of the node's own addresses, on all interfaces, when a packet arrives.
 // Loopback addresses need not be listed.
 type Locality []netip.Addr
 
 // Local reports whether a is an address of the node.
 func (l Locality) Local(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(l, a) }
 
-// Outcome is what happens to a packet.
+// Outcome is the fate of a packet.
 type Outcome string
 
 // The outcomes.
 const (
-	Untouched Outcome = "untouched" // it goes where routing and other programs let it go
+	Untouched Outcome = "untouched" // only routing and other programs decide about it
 	Balanced  Outcome = "balanced"  // it reaches one of the candidates
 	Rejected  Outcome = "rejected"  // it is answered with a TCP reset or ICMP port unreachable
 	Dropped   Outcome = "dropped"   // it disappears
@@ -48,11 +48,11 @@ type Decision struct {
 	Outcome Outcome `json:"outcome"`
 	// Candidates are the endpoints that the packet may reach if it is balanced, in slot order.
 	Candidates []Candidate `json:"candidates,omitempty"`
-	// Frontend is the frontend that the packet met, or nil.
+	// Frontend is the frontend that the packet matched, or nil.
 	Frontend *Frontend `json:"frontend,omitempty"`
-	// Origin is the origin that the packet was attributed to.
+	// Origin is the origin to which the packet was attributed.
 	Origin Origins `json:"origin"`
-	// Cause says why the packet is rejected or dropped, and is empty for other outcomes.
+	// Cause is the reason why the packet is rejected or dropped. It is empty for other outcomes.
 	Cause Cause `json:"cause,omitzero"`
 	// Reason explains the outcome in words, and includes the text of the cause.
 	Reason string `json:"reason"`
@@ -65,7 +65,7 @@ type Candidate struct {
 	// Masquerade says that the endpoint sees an address of the node as the source, instead of the
 	// packet's own source.
 	Masquerade bool `json:"masquerade,omitzero"`
-	// MasqueradeIP is that address if the service gives it ([Service.MasqueradeIPs]).
+	// MasqueradeIP is that address if the service sets it ([Service.MasqueradeIPs]).
 	MasqueradeIP netip.Addr `json:"masqueradeIP,omitzero"`
 }
 
@@ -86,7 +86,7 @@ func (d Decision) Pool() (PoolID, bool) {
 	return d.Frontend.Pool(d.verdict())
 }
 
-// String returns what happens and why, such as "balanced over 10.0.1.7:8080, 10.0.2.9:8080
+// String returns the outcome and its reason, such as "balanced over 10.0.1.7:8080, 10.0.2.9:8080
 // masqueraded: cluster IP of default/web, from outside".
 func (d Decision) String() string {
 	s := string(d.Outcome)
@@ -109,10 +109,10 @@ func (d Decision) String() string {
 	return s + ": " + d.Reason
 }
 
-// Decide returns what must happen to the first packet of a new connection. It defines the meaning
-// of a table: every backend must make the kernel do exactly this. Decide is pure and knows no
-// connections: packets of established connections go on as before. Session affinity is not part of
-// it either: for a client that the kernel remembers, it picks one of the candidates.
+// Decide returns the required treatment of the first packet of a new connection. It defines the
+// meaning of a table: every backend must make the kernel do exactly this. Decide is pure and knows
+// no connections: packets of established connections continue as before. It also ignores session
+// affinity: for a client that the kernel remembers, it returns all candidates.
 //
 // The first rule that applies decides:
 //
@@ -129,10 +129,10 @@ func (d Decision) String() string {
 //  6. The destination is in [Rules.ServiceCIDRs]: dropped.
 //  7. Untouched.
 //
-// Only packets of the node itself meet frontends at loopback addresses.
+// Only packets of the node itself match frontends at loopback addresses.
 //
-// If here is nil, the node has no addresses except loopback, so only loopback packets can meet node
-// ports.
+// If here is nil, the node has no addresses except loopback, so only loopback packets can match
+// node ports.
 func (t *Table) Decide(p Packet, here Locality) Decision {
 	t = t.orEmpty()
 	d := Decision{Outcome: Untouched, Origin: t.origin(p, here)}
@@ -184,7 +184,7 @@ func (t *Table) frontendsAt(a netip.Addr) iter.Seq[*Frontend] {
 	return values(t.frontends.From(FrontendKey{Addr: a}, at))
 }
 
-// origin returns where p comes from. A packet that looks like one from a pod counts as such, even
+// origin returns the origin of p. A packet that looks like a packet from a pod is from pods, even
 // if its source is an address of the node.
 func (t *Table) origin(p Packet, here Locality) Origins {
 	pods := t.rules.LocalPods
@@ -200,7 +200,7 @@ func (t *Table) origin(p Packet, here Locality) Origins {
 	return FromOutside
 }
 
-// meets returns the frontend that p is for, or nil.
+// meets returns the frontend that p matches, or nil.
 func (t *Table) meets(p Packet, here Locality) *Frontend {
 	dst := p.Dst.Addr()
 	if !p.Protocol.Valid() || dst.IsUnspecified() || dst.IsLoopback() && !p.FromThisNode {
@@ -218,7 +218,7 @@ func (t *Table) meets(p Packet, here Locality) *Frontend {
 	return nil
 }
 
-// nodePort returns the node port that p is for, or nil.
+// nodePort returns the node port that p matches, or nil.
 func (t *Table) nodePort(p Packet, here Locality) *Frontend {
 	dst := p.Dst.Addr()
 	if dst.IsLoopback() && !(t.rules.LocalhostNodePorts && dst.Is4()) {
@@ -231,7 +231,7 @@ func (t *Table) nodePort(p Packet, here Locality) *Frontend {
 		Port: p.Dst.Port()})
 }
 
-// atFrontend decides about a packet that met a frontend.
+// atFrontend decides about a packet that matched a frontend.
 func (t *Table) atFrontend(d *Decision, p Packet) {
 	f, src := d.Frontend, p.Src.Addr()
 	d.Reason = f.Kind.String() + " of " + f.Service.String() + ", from " + d.Origin.String()
@@ -287,7 +287,7 @@ func containsAddr(ranges []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// answered returns what an answer does to a packet, or the default.
+// answered returns the outcome of an answer for a packet, or the default.
 func answered(answer string, byDefault Outcome) Outcome {
 	switch answer {
 	case "":

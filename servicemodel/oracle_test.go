@@ -55,8 +55,8 @@ func sourcesRestricted(s *sm.Service) {
 	s.LoadBalancerSourceRanges = prefixes("198.51.100.0/24")
 }
 
-// packets are packets to the web service. testdata/packets.txt has the decision about each, and the
-// explanation.
+// packets are packets to the web service. testdata/packets.txt has the decision about each packet,
+// and the explanation.
 var packets = []struct {
 	name      string
 	service   func(*sm.Service)
@@ -145,7 +145,7 @@ func TestDecisionsAndTraces(t *testing.T) {
 
 func sticky(s *sm.Service) { s.SessionAffinity.ClientIP = true }
 
-// requireCandidates checks that candidates are those of a pool.
+// requireCandidates requires that the candidates are the slots of a pool.
 func requireCandidates(t *testing.T, want []sm.Slot, got []sm.Candidate) {
 	t.Helper()
 	require.Len(t, got, len(want))
@@ -188,7 +188,7 @@ func TestOriginsByDetector(t *testing.T) {
 	}
 }
 
-// The shares of a decision are those that the scheduler gives.
+// The shares of a decision are the shares under the scheduler.
 func TestCandidatesHaveTheSharesOfTheirPool(t *testing.T) {
 	t.Parallel()
 	for _, by := range []sm.Scheduler{sm.Random, sm.RoundRobin, sm.WeightedRR, sm.LeastConn,

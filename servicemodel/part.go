@@ -11,23 +11,25 @@ import (
 )
 
 // A part of a table is everything that one owner has in it: the frontends and pools of all services
-// in one namespace. The owner is the namespace ([Name.Namespace]). Backends keep it in the kernel
-// with each frontend, so parts need no record of their own. Programs that share a table, such as
-// the many processes of a CNI plugin, each replace their own part and leave the others alone.
+// in one namespace. The owner is the namespace ([Name.Namespace]). Backends keep the namespace in
+// the kernel with each frontend, so parts need no separate record. Programs that share a table,
+// such as the many processes of a CNI plugin, each replace their own part and leave other parts
+// alone.
 
 // TakenError says that a part claims an address and port that another owner holds, or that two of
-// its own services claim one. Whatever the kinds, the first owner keeps a frontend, and all ports
-// of a range. A node port and the same number at one address of the node are different frontends.
+// its own services claim the same address and port. Whatever the kinds, the first owner keeps a
+// frontend, and all ports of a range. A node port and the same number at one address of the node
+// are different frontends.
 type TakenError struct {
 	// Key is the frontend of the holder.
 	Key FrontendKey
 	// Holder has the frontend, or is the winner of the two services ([Conflict]). Claimant also
-	// asks for it.
+	// claims the frontend.
 	Holder, Claimant PortName
 }
 
-// Error returns "192.0.2.1:80/tcp is held by a/web, and claimed by b/web", or, of services of one
-// part, "192.0.2.1:80/tcp is claimed by a/web and a/dns".
+// Error returns "192.0.2.1:80/tcp is held by a/web, and claimed by b/web", or, for services of the
+// same part, "192.0.2.1:80/tcp is claimed by a/web and a/dns".
 func (e *TakenError) Error() string {
 	if e.Holder.Name.Namespace == e.Claimant.Name.Namespace {
 		return e.Key.String() + " is claimed by " + e.Holder.String() + " and " +
@@ -81,8 +83,8 @@ func (t *Table) poolsIn(namespace string) iter.Seq[*Pool] {
 	return values(t.pools.From(PoolID{Service: firstOf(namespace)}, in))
 }
 
-// Part returns the part of t that an owner holds, as a table of its own with the rules of
-// t. Its hairpins are those hairpins of t that are endpoints of the owner.
+// Part returns the part of t that an owner holds, as a separate table with the rules of t. Its
+// hairpins are the hairpins of t that are endpoints of the owner.
 func (t *Table) Part(owner string) *Table {
 	t = t.orEmpty()
 	part := &Table{rules: t.rules}
@@ -105,20 +107,20 @@ func (t *Table) Part(owner string) *Table {
 	return part
 }
 
-// WithPart returns t with the owner's part replaced by part. part is a table of services
-// in the owner's namespace, such as [Resolve] makes of the owner's state; nil is an empty part. The
-// parts of other owners stay as they are, and so do addresses that they also need. Endpoints that
-// stay keep their slots. The result has the rules of t. If t has none because no program has
-// written to it yet, it has the rules of part. The result has no health checks and no conflicts:
-// part keeps its own.
+// WithPart returns t with the owner's part replaced by part. part is a table of services in the
+// owner's namespace, usually the result of [Resolve] for the owner's state; nil is an empty part.
+// The parts of other owners stay as they are, and so do addresses that they also need. Endpoints
+// that stay keep their slots. The result has the rules of t. If t has no rules because no program
+// has written to it yet, the result has the rules of part. The result has no health checks and no
+// conflicts: only part has them.
 //
 // If other owners hold ports of part, or services of part claim a frontend twice, WithPart returns
 // no table, but a *[TakenError] for each such frontend, joined. Between owners, an exact port does
 // not win over a range.
 //
 // It costs O(log n) for each object of the owner, and a walk of the frontends at the address of a
-// range. If endpoints go that may be hairpins of other owners, it also walks the pools of the
-// others.
+// range. If it removes endpoints that may be hairpins of other owners, it also walks the pools of
+// these owners.
 func (t *Table) WithPart(owner string, part *Table) (*Table, error) {
 	t = t.orEmpty()
 	if err := t.taken(owner, part); err != nil {
@@ -146,7 +148,7 @@ func (t *Table) WithPart(owner string, part *Table) (*Table, error) {
 	return next, nil
 }
 
-// taken returns a *[TakenError] for each frontend of the part that another owner holds, or that two
+// taken returns a *[TakenError] for each frontend of the part that another owner holds or that two
 // services of the part claim, joined.
 func (t *Table) taken(owner string, part *Table) error {
 	var errs []error
@@ -213,10 +215,10 @@ func (t *Table) WithoutParts(owners ...string) *Table {
 	return &next
 }
 
-// WithRules returns t as if its services had been resolved on a node with these rules.
-// Frontends at addresses that the rules exclude go, with everything that only they need. Those that
-// the rules of t exclude do not come, because only a resolution knows them. The result has no
-// health checks and no conflicts. It costs O(n).
+// WithRules returns t as if its services had been resolved on a node with these rules. It removes
+// frontends at addresses that the rules exclude, with everything that only they need. It does not
+// add frontends that the rules of t exclude, because only a resolution knows them. The result has
+// no health checks and no conflicts. It costs O(n).
 func (t *Table) WithRules(r Rules) (*Table, error) {
 	view, pools := r.view(), map[PoolID]bool{}
 	var c Contents
@@ -267,8 +269,9 @@ func (t *Table) leaveOutEndpoints(set map[netip.Addr]bool) {
 	}
 }
 
-// WithPart returns s with the services and endpoints in the owner's namespace replaced by
-// part's. All of part must be in that namespace. The result has the node of s.
+// WithPart returns s with the services and endpoints in the owner's namespace replaced by the
+// services and endpoints of part, which must all be in that namespace. The result has the node of
+// s.
 func (s State) WithPart(owner string, part State) State {
 	in := func(n Name) bool { return n.Namespace == owner }
 	for n, e := range s.entries.From(Name{Namespace: owner}, in) {
@@ -316,8 +319,8 @@ func (s State) ValidatePart(owner string) error {
 
 // Adopt returns the state's node with the settings of an instance's node-wide rules. A part must
 // use these settings, because the rules belong to the instance. Settings that the node leaves at
-// their zero value are adopted. The others must agree with the rules; otherwise the error joins a
-// *[FieldError] for each setting that differs.
+// their zero value are adopted. All other settings must agree with the rules; otherwise the error
+// joins a *[FieldError] for each setting that differs.
 func (s State) Adopt(r Rules) (Node, error) {
 	n := s.Node()
 	if n.OnlyFamily == 0 {

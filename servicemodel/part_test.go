@@ -24,9 +24,9 @@ func partOf(s sm.State, owner string) sm.State {
 	return part
 }
 
-// Parts come, change and go one after the other. The table always holds, for each owner, what the
-// owner's state says, and no change affects other owners. Every claim of a frontend that another
-// owner holds, or another service of the part, is refused.
+// Parts are added, changed and removed one after the other. The table always holds, for each owner,
+// the result of the owner's state, and no change affects other owners. Every claim of a frontend
+// that another owner, or another service of the part, holds is refused.
 func TestPartsAreApart(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
@@ -198,7 +198,7 @@ func TestWhoHoldsAFrontendKeepsIt(t *testing.T) {
 	require.Equal(t, "first", taken.Holder.Name.Namespace)
 }
 
-// Between owners, all ports of a range belong to who came first.
+// Between owners, all ports of a range belong to the first owner.
 func TestWhoHoldsARangeKeepsItsPorts(t *testing.T) {
 	t.Parallel()
 	at := func(owner string, port, end uint16) *sm.Table {
@@ -296,7 +296,7 @@ func TestAPartAdoptsWhatTheInstanceHas(t *testing.T) {
 	}, err)
 }
 
-// steady returns a state without fields that need a program, which parts refuse.
+// steady returns a state without the fields that need a program, because parts refuse these fields.
 func steady(s sm.State) sm.State {
 	for svc := range s.Services() {
 		svc.SlowStart, svc.SilentEndpoints = 0, sm.SilentDefault

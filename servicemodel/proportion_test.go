@@ -12,8 +12,8 @@ import (
 // Resolving and comparing costs as much as the change.
 func TestWorkIsProportionalToTheChange(t *testing.T) {
 	(&proportion.Law{
-		// A pool is an array. It is sorted, arranged, and copied with the old one. A service port
-		// has two pools if it has a policy Local.
+		// A pool is an array. It is sorted, arranged, and copied with its predecessor. A service
+		// port has two pools if it has a policy Local.
 		Limits: proportion.Limits{Endpoint: proportion.Cost{Bytes: 400}},
 		Exceptions: []proportion.Exception{{Fields: []string{"service.Prefer"},
 			Because: "the shares of all endpoints follow how many of each level are ready, and " +
@@ -47,7 +47,7 @@ func TestWorkIsProportionalToTheChange(t *testing.T) {
 	}).Holds(t)
 }
 
-// A program may ask about each packet. The answer has the endpoints that may get it.
+// A program may ask about each packet. The answer has the endpoints that may get the packet.
 func TestADecisionCostsALittleForEachEndpoint(t *testing.T) {
 	node := sm.Locality{netip.MustParseAddr("192.0.2.1")}
 	for name, to := range map[string]string{"a service": "10.96.0.1:80",

@@ -71,7 +71,8 @@ func TestMasqueradeIPsAreChecked(t *testing.T) {
 	require.NotContains(t, err.Error(), "masqueradeIPs[1]")
 }
 
-// If the node says so, a client that comes in by the link of an endpoint is masqueraded.
+// If the node's settings say so, a client whose packets arrive by the link of an endpoint is
+// masqueraded.
 func TestNeighboursAreMasqueraded(t *testing.T) {
 	t.Parallel()
 	svc := webService(func(s *sm.Service) {
@@ -92,7 +93,7 @@ func TestNeighboursAreMasqueraded(t *testing.T) {
 	}
 }
 
-// Ports published at loopback addresses answer to the node itself, if the node allows it. These
+// Ports published at loopback addresses answer to the node itself, if the node allows this. These
 // connections are masqueraded whatever the policy says.
 func TestPublishedAtLoopback(t *testing.T) {
 	t.Parallel()

@@ -10,7 +10,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// source makes random states out of few names, addresses and ports, so that collisions of all kinds
+// source draws random states from few names, addresses and ports, so that collisions of all kinds
 // are common.
 type source struct{ *rand.Rand }
 
@@ -88,7 +88,7 @@ func (r source) service(n sm.Name) *sm.Service {
 		return pick(r, r.addr(r.family(), 192, 4), ip("127.0.0.1"))
 	})
 
-	// External addresses overlap with cluster IPs, and all of them among services.
+	// External addresses overlap with cluster IPs, and with addresses of other services.
 	if r.chance(70) {
 		s.ClusterIPs = append(s.ClusterIPs, r.addr(sm.IPv4, 96, 8))
 	}
@@ -212,7 +212,7 @@ func (r source) edit(s sm.State) sm.State {
 	return s
 }
 
-// scale takes an endpoint away, adds one, or changes one.
+// scale removes, adds or changes an endpoint.
 func (r source) scale(eps []sm.Endpoint) []sm.Endpoint {
 	if len(eps) == 0 || r.chance(40) {
 		return append(eps, r.endpoint())

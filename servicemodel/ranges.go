@@ -10,7 +10,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// This file is about frontends that answer at a range of ports.
+// This file contains frontends that answer at a range of ports.
 
 // LastPort returns the last port at which a frontend answers: Port, unless the key is a range.
 func (k FrontendKey) LastPort() uint16 { return max(k.Port, k.EndPort) }
@@ -26,9 +26,9 @@ func (k FrontendKey) ports() string {
 	return uitoa(k.Port) + "-" + uitoa(k.EndPort)
 }
 
-// CompareRange orders the ranges that have a port in common: the first one gets its packets. A
-// narrower range comes before a wider one, then the one that begins earlier. An exact port is the
-// narrowest range.
+// CompareRange orders the ranges that have a port in common: the first range gets the packets of
+// the port. A narrower range precedes a wider range; of equally wide ranges, the range that begins
+// earlier is first. An exact port is the narrowest range.
 func (k FrontendKey) CompareRange(o FrontendKey) int {
 	width := func(k FrontendKey) int { return int(k.LastPort()) - int(k.Port) }
 	return cmp.Or(cmp.Compare(width(k), width(o)), k.Compare(o))
@@ -36,10 +36,10 @@ func (k FrontendKey) CompareRange(o FrontendKey) int {
 
 func compareRanges(a, b *Frontend) int { return a.Key.CompareRange(b.Key) }
 
-// PortBlock is all ports whose leading bits are equal.
+// PortBlock is all ports that have the same leading bits.
 type PortBlock struct {
 	First uint16 // the port whose other bits are zero
-	Bits  uint8  // how many leading bits are equal: 16 for one port, 0 for all
+	Bits  uint8  // the number of equal leading bits: 16 for one port, 0 for all
 }
 
 // Last returns the last port of the block.
@@ -47,8 +47,8 @@ func (b PortBlock) Last() uint16 { return b.First | ^b.mask() }
 
 func (b PortBlock) mask() uint16 { return ^uint16(0) << (16 - b.Bits) }
 
-// Blocks yields the fewest blocks that make up the ports of a frontend, at most 30, in order. A
-// block of a range contains all smaller blocks of the range that have a port of it.
+// Blocks yields the fewest blocks that make up the ports of a frontend, at most 30, in order. Every
+// block of a range inside this range lies within one of these blocks.
 func (k FrontendKey) Blocks() iter.Seq[PortBlock] {
 	return func(yield func(PortBlock) bool) {
 		for first, end := uint32(k.Port), uint32(k.LastPort())+1; first < end; {
@@ -85,11 +85,11 @@ func (blockHash) Hash(k blockKey) uint64 {
 		uint32(k.block.Bits)<<8|uint32(k.protocol))
 }
 
-// rangeIndex finds ranges by their blocks. Several ranges may have one block.
+// rangeIndex finds ranges by their blocks. Several ranges may have the same block.
 type rangeIndex = pmap.Map[blockKey, []*Frontend, blockHash]
 
-// indexRange replaces a frontend in the index of ranges. Either may be nil, and frontends that are
-// no ranges do not count.
+// indexRange replaces a frontend in the index of ranges. Either frontend may be nil. Frontends that
+// are not ranges are ignored.
 func (t *Table) indexRange(was, is *Frontend) {
 	if was != nil && was.Key.EndPort != 0 {
 		for b := range was.Key.Blocks() {
@@ -111,8 +111,8 @@ func (t *Table) indexRange(was, is *Frontend) {
 	}
 }
 
-// RangesAt returns the frontends at an address that answer at a range with the port. The first one
-// gets the packets that no frontend with exactly that port gets. It costs O(log n).
+// RangesAt returns the frontends at an address that answer at a range with the port. The first
+// frontend gets the packets, unless a frontend has exactly that port. It costs O(log n).
 func (t *Table) RangesAt(a netip.Addr, p Protocol, port uint16) []*Frontend {
 	return lendAll(t.orEmpty().rangesAt(a, p, port))
 }
@@ -131,9 +131,10 @@ func (t *Table) rangesAt(a netip.Addr, p Protocol, port uint16) (l []*Frontend) 
 	return l
 }
 
-// OwnBlocks yields the blocks by which packets find a range: those of its blocks that no earlier
-// range contains ([FrontendKey.CompareRange]). No two ranges of an address own the same block. Of
-// the owned blocks that contain a port, the smallest belongs to the range that gets its packets.
+// OwnBlocks yields the blocks by which packets find a range: the blocks of the range that no
+// earlier range contains ([FrontendKey.CompareRange]). No two ranges of an address own the same
+// block. Of the owned blocks that contain a port, the smallest belongs to the range that gets its
+// packets.
 func (t *Table) OwnBlocks(k FrontendKey) iter.Seq[PortBlock] {
 	return func(yield func(PortBlock) bool) {
 		for b := range k.Blocks() {
@@ -172,8 +173,8 @@ func (t *Table) overlapping(k FrontendKey) (l []*Frontend) {
 	return l
 }
 
-// FirstRange returns one of the frontends at an address that answer at a range of ports, the same
-// one for equal tables, or nil if there is none.
+// FirstRange returns one of the frontends at an address that answer at a range of ports, or nil.
+// For equal tables it returns the same frontend.
 func (t *Table) FirstRange(a netip.Addr) *Frontend {
 	at := func(k blockKey) bool { return k.addr == a }
 	for _, l := range t.orEmpty().ranges.From(blockKey{addr: a}, at) {

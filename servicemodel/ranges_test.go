@@ -10,8 +10,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// Any range is cut into at most 30 blocks, side by side, and a block of a part of a range lies in
-// the block of the whole.
+// Any range is divided into at most 30 adjacent blocks, and a block of a part of a range lies in a
+// block of the whole range.
 func TestBlocksMakeUpTheirRange(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
@@ -35,7 +35,7 @@ func TestBlocksMakeUpTheirRange(t *testing.T) {
 	require.Equal(t, []sm.PortBlock{{}}, all)
 }
 
-// The index of a table has exactly the ranges that its frontends have, whatever led to the table.
+// The index of a table has exactly the ranges of its frontends, whatever the history of the table.
 func TestRangesAreFoundByTheirPorts(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)

@@ -20,17 +20,17 @@ type reference struct {
 	state sm.State
 	node  sm.Node
 	local sm.Locality
-	// isHairpin is the only input from the table: hairpins go by address over all services, and
-	// have tests of their own.
+	// isHairpin is the only input from the table: hairpins depend on the addresses of all services,
+	// and have separate tests.
 	isHairpin func(netip.Addr) bool
 }
 
-// hit is a service port that a packet is for, and the kind of address that it was reached by.
+// hit is a service port that a packet matches, and the kind of the matched address.
 type hit struct {
 	svc  *sm.Service
 	port sm.ServicePort
 	kind sm.Kind
-	// family and loopback are about the destination
+	// family and loopback describe the destination
 	family   sm.Family
 	loopback bool
 }
@@ -68,7 +68,7 @@ func (r reference) decide(p sm.Packet) string {
 	return r.balanced(p, h, use, masquerade)
 }
 
-// unserved returns the outcome for a packet that is for no service port.
+// unserved returns the outcome for a packet that matches no service port.
 func (r reference) unserved(p sm.Packet) string {
 	dst := p.Dst.Addr()
 	isClusterIP, inRange := false, slices.ContainsFunc(r.node.ServiceCIDRs,
@@ -173,7 +173,7 @@ func (r reference) balanced(p sm.Packet, h hit, use map[netip.AddrPort]sm.Endpoi
 	return "balanced " + strings.Join(list, " ")
 }
 
-// weightsOf returns the weights that decide: without a common divisor, or the units of shares.
+// weightsOf returns the effective weights: without a common divisor, or the units of shares.
 func weightsOf(use map[netip.AddrPort]sm.Endpoint, by sm.Scheduler) map[netip.AddrPort]int {
 	out, unit := map[netip.AddrPort]int{}, commonDivisor(use)
 	var shared, weights float64
@@ -235,8 +235,8 @@ func (r reference) detects(f sm.Family) bool {
 		})
 }
 
-// find returns the service port that p is for: addresses before node ports, and these before
-// ranges, of which the narrowest and then the first one counts; then by kind and name.
+// find returns the service port that p matches: addresses before node ports, and node ports before
+// ranges, of which the narrowest and then the first wins; then by kind and name.
 func (r reference) find(p sm.Packet) (best hit, found bool) {
 	dst, f := p.Dst.Addr(), sm.FamilyOf(p.Dst.Addr())
 	rank := func(h hit) [4]int {
@@ -248,7 +248,7 @@ func (r reference) find(p sm.Packet) (best hit, found bool) {
 
 	consider := func(h hit) {
 		if x, y := rank(h), rank(best); !found || slices.Compare(x[:], y[:]) < 0 {
-			best, found = h, true // services come in the order of their names
+			best, found = h, true // services are in the order of their names
 		}
 	}
 
@@ -298,13 +298,13 @@ func (r reference) kindsAt(svc *sm.Service, p sm.Packet) (kinds []sm.Kind) {
 	return kinds
 }
 
-// takesLoopback reports whether a packet to a loopback address may be for a service.
+// takesLoopback reports whether a packet to a loopback address may match a service.
 func (r reference) takesLoopback(p sm.Packet) bool {
 	return p.FromThisNode && r.localhost() && p.Dst.Addr().Is4()
 }
 
 // localhost reports whether loopback addresses can answer at all. They can if node ports may answer
-// there.
+// at them.
 func (r reference) localhost() bool {
 	any, covered := false, false
 	for _, c := range r.node.NodePortAddresses.CIDRs {

@@ -7,20 +7,21 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// memory is a table's record of its resolution. With it the next resolution costs only what
-// changed.
+// memory is a table's record of its resolution. It limits the cost of the next resolution to the
+// changes.
 type memory struct {
 	state      State
 	view       view
 	footprints footprints
 	warnings   Warnings
-	homeless   homeless // filled when a cause is asked for
+	homeless   homeless // filled when a caller asks for a cause
 }
 
-// Resolve decides what the state means on its node. prev is an earlier table, or nil. The result
-// shares unchanged contents with prev, and the cost depends on the changes. The same state always
-// gives the same result, except for the order of slots, which prev influences. If the changes are
-// invalid, Resolve returns no table and an error that joins a *[FieldError] for every problem.
+// Resolve computes the meaning of the state on its node. prev is an earlier table, or nil. The
+// result shares unchanged contents with prev, and the cost depends on the changes. The same state
+// always gives the same result, except for the order of slots, which depends on prev. If the
+// changes are invalid, Resolve returns no table and an error that joins a *[FieldError] for every
+// problem.
 func Resolve(prev *Table, s State) (*Table, error) {
 	prev = prev.whole()
 	old := &memory{} // without a memory, everything is new
@@ -62,10 +63,10 @@ func Resolve(prev *Table, s State) (*Table, error) {
 // than editing them.
 const bulkThreshold = 64
 
-// remembers reports whether t knows the state that it was resolved from. t may be nil.
+// remembers reports whether t knows the state from which it was resolved. t may be nil.
 func (t *Table) remembers() bool { return t != nil && t.memory != nil }
 
-// service returns the service of the state that t was resolved from, nil if there is none.
+// service returns the service of the state from which t was resolved, or nil if there is none.
 func (t *Table) service(n Name) *Service {
 	if !t.remembers() {
 		return nil
@@ -73,8 +74,8 @@ func (t *Table) service(n Name) *Service {
 	return t.memory.state.entries.At(n).service
 }
 
-// footprint is what one service has put into a table, without the objects that can be found there
-// by the service's name.
+// footprint is everything that one service has put into a table, except the objects that can be
+// found in the table by the service's name.
 type footprint struct {
 	claims     []*Frontend // won or lost; sorted by service port and key
 	clusterIPs []netip.Addr

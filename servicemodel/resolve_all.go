@@ -7,9 +7,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// resolveAll resolves every service and rebuilds all maps, in almost linear time. It shares entries
-// with prev, which may be nil, if they are equal there. The result is the same as that of an
-// update service by service. old are the footprints of prev.
+// resolveAll resolves every service and rebuilds all maps, in almost linear time. It shares equal
+// entries with prev, which may be nil. The result is the same as the result of updates service by
+// service. old are the footprints of prev.
 func resolveAll(prev *Table, old footprints, s State) *Table {
 	b := bulk{resolver: resolver{view: s.viewpoint().view()}, prev: prev.orEmpty(), t: &Table{}}
 	b.t.rules = s.viewpoint().rules()
@@ -50,7 +50,7 @@ type bulk struct {
 	clusterIPs, hairpins []netip.Addr
 }
 
-// compareAll decides which claim of each key wins.
+// compareAll decides the winner of each key.
 func (b *bulk) compareAll(resolved []resolution) {
 	type claim struct {
 		key FrontendKey // a copy, so that sorting need not follow the pointer
@@ -93,7 +93,7 @@ func (b *bulk) compareAll(resolved []resolution) {
 	b.t.frontends, b.t.contested = won.Map(), contested.Map()
 }
 
-// add adds the pools, addresses and lists that depend on which claims of the service won.
+// add adds the pools, addresses and lists that depend on the winning claims of the service.
 func (b *bulk) add(res *resolution) {
 	won := func(f *Frontend) bool { return !b.lost[f] }
 	for port, own := range byPort(filter(res.claims, won)) {
@@ -115,10 +115,10 @@ func (b *bulk) add(res *resolution) {
 	}
 }
 
-// addrCounts is a set of addresses. It counts how many services contribute each address.
+// addrCounts is a set of addresses, with the number of services that contribute each address.
 type addrCounts = pmap.Map[netip.Addr, int, addrHash]
 
-// countAddrs makes a set of the addresses, which it sorts in place.
+// countAddrs builds a set of the addresses. It sorts addrs in place.
 func countAddrs(addrs []netip.Addr) addrCounts {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	var set pmap.Builder[netip.Addr, int, addrHash]

@@ -10,7 +10,7 @@ import (
 
 // This file prefers near endpoints: by topology hints, or by the preference of the service.
 
-// hints says which topology hints a service port follows.
+// hints is the kind of topology hints that a service port follows.
 type hints int
 
 const (
@@ -20,8 +20,8 @@ const (
 )
 
 // hintsOf returns the kind of hints to follow. Every ready endpoint must have hints of this kind,
-// and at least one must name this node (or its zone). Hints for nodes precede hints for zones. One
-// ready endpoint without hints switches that kind off.
+// and at least one hint must name this node (or its zone). Hints for nodes take precedence over
+// hints for zones. A single ready endpoint without hints switches that kind off.
 func (v *view) hintsOf(cs []candidate) hints {
 	nodes, zones := v.name != "", v.zone != ""
 	sameNode, sameZone := false, false
@@ -55,13 +55,13 @@ const (
 	preferZone = "zone"
 )
 
-// level says how near an endpoint is. The endpoints of a service port are in three levels.
+// level is the distance of an endpoint. The endpoints of a service port are in three levels.
 type level int
 
 const (
 	onNode level = iota // on this node; empty if the service prefers the zone
-	inZone              // in this node's zone, and not in the level before
-	remote              // all others
+	inZone              // in this node's zone, and not in the first level
+	remote              // all other endpoints
 	levels
 )
 
@@ -76,16 +76,16 @@ func (v *view) levelOf(e *Endpoint, prefer string) level {
 	return remote
 }
 
-// nearness is how the traffic of a service port is divided among levels.
+// nearness is the division of the traffic of a service port among levels.
 type nearness [levels]struct {
-	all, ready int // endpoints; those that shut down do not count
+	all, ready int // endpoints, except terminating ones
 	share      int // in percent
 }
 
 // nearnessOf divides the traffic among levels by the rule of Envoy's priority levels. A level is
-// healthy as long as 10 of 14 of its endpoints are ready. With fewer, it gets that part of the
-// traffic, and the rest goes to the next levels. If no level is left, the shares grow in
-// proportion. Percentages are rounded down, and the first level gets what rounding leaves.
+// healthy as long as 10 of 14 of its endpoints are ready. With fewer, its traffic shrinks in
+// proportion, and the rest is sent to the next levels. If no level is left, the shares grow in
+// proportion. Percentages are rounded down, and the first level gets the remainder.
 func (v *view) nearnessOf(cs []candidate, prefer string) (n nearness) {
 	for i := range cs {
 		e := cs[i].endpoint
@@ -126,7 +126,7 @@ func (v *view) nearnessOf(cs []candidate, prefer string) (n nearness) {
 	return n
 }
 
-// overprovision is the part of a level's traffic, in percent, that its endpoints can take at once
+// overprovision is the percentage of a level's traffic that its endpoints can serve at once
 // (overprovisioning_factor of Envoy).
 const overprovision = 140
 
@@ -149,10 +149,11 @@ func (n *nearness) String() string {
 }
 
 // prefer gives the chosen candidates, which are ready, weights according to their levels. It drops
-// those whose level gets no traffic. Within a level, traffic follows the weights of the endpoints.
+// the candidates whose level gets no traffic. Within a level, traffic follows the weights of the
+// endpoints.
 //
 // Under [SourceHash] the weights add up to nearly the same sum, whatever endpoints are ready. So
-// few clients move when some fail.
+// few clients move when some endpoints fail.
 func (v *view) prefer(cs []candidate, svc *Service) {
 	prefer := svc.Prefer
 	d := division{view: v, prefer: prefer, near: v.nearnessOf(cs, prefer)}
@@ -197,15 +198,15 @@ type division struct {
 	sums   [levels]uint64 // of the weights of the endpoints
 }
 
-// weigh returns how many of the units belong to a candidate, as a fraction.
+// weigh returns the number of units that belong to a candidate, as a fraction.
 func (d *division) weigh(c *candidate, units uint64) (w, of uint64) {
 	l := d.levelOf(c.endpoint, d.prefer)
 	return units * uint64(d.near[l].share) * uint64(max(c.endpoint.Weight, 1)), 100 * d.sums[l]
 }
 
-// units returns the least number of units that gives all candidates whole numbers, or the number
-// most if that is less. The share of a level is then wrong by less than 1 % of all traffic, except
-// in a pool that would need more than maxUnits.
+// units returns the smallest number of units that gives all candidates whole numbers, or most if
+// that is less. The share of a level then deviates by less than 1 % of all traffic, except in a
+// pool that would need more than maxUnits.
 func (d *division) units(cs []candidate, most uint64) uint64 {
 	common, divisor := uint64(1), uint64(0)
 	for _, s := range d.sums {
@@ -229,10 +230,10 @@ func (d *division) units(cs []candidate, most uint64) uint64 {
 }
 
 const (
-	// nearUnits bounds the weights of a pool whose endpoints are preferred by level: to so many
+	// nearUnits limits the weights of a pool whose endpoints are preferred by level: the number of
 	// units for each unit of weight of the endpoints.
 	nearUnits = 64
-	// maxUnits bounds the sum of the weights of a pool that the model computes. Backends may need
+	// maxUnits limits the sum of the weights of a pool that the model computes. Backends may need
 	// an element for each unit.
 	maxUnits = math.MaxUint16
 )

@@ -39,7 +39,7 @@ func population(ready, unready [3]int) (eps []sm.Endpoint) {
 	return eps
 }
 
-// levelShares returns the part of the traffic that each level gets.
+// levelShares returns the fraction of the traffic that each level gets.
 func levelShares(t *sm.Table) (shares [3]float64) {
 	p := t.Pool(sm.PoolID{Service: webHTTP, Family: sm.IPv4})
 	if p == nil {
@@ -56,7 +56,7 @@ func levelShares(t *sm.Table) (shares [3]float64) {
 }
 
 // The examples with two and with three levels of Envoy's documentation ("Priority levels"). In the
-// last one the health adds up to 98 %, and the first level gets what rounding leaves.
+// last example the health adds up to 98 %, and the first level gets the remainder.
 func TestSharesOfLevels(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -92,7 +92,7 @@ func TestSharesOfLevels(t *testing.T) {
 	}
 }
 
-// A level whose one ready endpoint is less than 1 % of all still gets its percent.
+// A level whose only ready endpoint is less than 1 % of all endpoints still gets its percent.
 func TestALevelWithOneOfManyReadyGetsAPercent(t *testing.T) {
 	t.Parallel()
 	for ready, want := range map[[3]int]float64{{1, 50, 0}: .01, {1, 0, 50}: .01, {1, 0, 0}: 1} {
@@ -164,8 +164,8 @@ func TestThePolicyLocalStaysStronger(t *testing.T) {
 	require.Equal(t, sm.BalanceLocal, frontendAt(t, table, "10.96.0.1:80", sm.TCP).Internal)
 }
 
-// However many endpoints there are, each used one keeps a weight, a level is off by less than 1 %,
-// and the units are bounded.
+// Whatever the number of endpoints, each used endpoint keeps a weight, the share of a level
+// deviates by less than 1 %, and the units are bounded.
 func TestRoundedSharesOfLevels(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)

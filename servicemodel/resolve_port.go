@@ -50,8 +50,8 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 		claim(NodePort, unspecified(f), p.NodePort, 0)
 	}
 
-	// If the port claims a key twice, for example as load balancer IP and as external IP, the lower
-	// kind stays.
+	// If the port claims a key twice, for example as load balancer IP and as external IP, the claim
+	// of the lower kind stays.
 	claims := r.claims[first:]
 	slices.SortFunc(claims, func(a, b Frontend) int {
 		return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Kind, b.Kind))
@@ -69,20 +69,20 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 	}
 }
 
-// candidate is an endpoint as one service port sees it: at one address and port.
+// candidate is an endpoint from the view of a service port: at one address and port.
 type candidate struct {
 	addr           netip.AddrPort
 	endpoint       *Endpoint
-	cluster, local exclusion // from the pool of all endpoints, and from that of this node
-	weight         uint16    // in the cluster's pool; 0 means that of the endpoint
+	cluster, local exclusion // from the pool of all endpoints, and from this node's pool
+	weight         uint16    // in the cluster's pool; 0 means the endpoint's weight
 }
 
-// usability orders endpoints: the higher, the more they are preferred.
+// usability orders endpoints: higher values are preferred.
 type usability int
 
 const (
 	unusable    usability = iota
-	terminating           // still serves; used if nothing better exists
+	terminating           // still serves; used if no endpoint is ready
 	ready
 )
 
@@ -98,8 +98,9 @@ func usabilityOf(e *Endpoint) usability {
 }
 
 // candidates returns the endpoints of family f that have a port for p, sorted, each address and
-// port once. If several endpoints have the same address and port, the most usable one counts, then
-// one that is not terminating, then the first in the list. The result is valid until the next call.
+// port once. Of several endpoints with the same address and port, the most usable wins, then an
+// endpoint that is not terminating, then the first in the list. The result is valid until the next
+// call.
 func (r *resolver) candidates(p *ServicePort, f Family, eps []Endpoint) []candidate {
 	found := slices.Grow(r.found[:0], len(eps))
 	for i := range eps {
@@ -131,14 +132,14 @@ func (r *resolver) candidates(p *ServicePort, f Family, eps []Endpoint) []candid
 	return unique
 }
 
-// portKey is what a service port and the endpoint port that serves it have in common.
+// portKey is the common part of a service port and the endpoint port that serves it.
 type portKey struct {
 	name     string
 	protocol Protocol
 }
 
-// fewPorts is how many ports of an endpoint are compared one by one. More ports get an index:
-// otherwise a service with thousands of ports would take time quadratic in their number.
+// fewPorts is the number of ports of an endpoint that are compared one by one. More ports get an
+// index: otherwise a service with thousands of ports would take time quadratic in their number.
 const fewPorts = 16
 
 // portOf returns the port of an endpoint that serves p, or zero if packets keep their ports.
@@ -170,8 +171,8 @@ func (r *resolver) portOf(e *Endpoint, p *ServicePort) (port uint16, ok bool) {
 	return p.target(port), ok
 }
 
-// preferred reports whether a, rather than b, counts for an address that both have. b must come
-// before a in the list.
+// preferred reports whether a wins over b for an address that both have. b must precede a in the
+// list.
 func preferred(a, b *Endpoint) bool {
 	if c := cmp.Compare(usabilityOf(a), usabilityOf(b)); c != 0 {
 		return c > 0
@@ -179,11 +180,12 @@ func preferred(a, b *Endpoint) bool {
 	return b.Condition == Terminating && a.Condition != Terminating
 }
 
-// choose says which candidates this node may use, and why not the others: for traffic to the whole
-// cluster, and for traffic that must stay on the node. It reports whether there are any of each.
-// The two fall back to terminating endpoints independently. Topology hints affect only the traffic
-// to the whole cluster, and only ready endpoints (KEP-1669, KEP-2433, KEP-3015). If there are no
-// hints, the service's preference takes their place.
+// choose decides which candidates this node may use, for traffic to the whole cluster and for
+// traffic that must stay on the node, and records the reasons why it excludes the rest. It reports
+// whether it chose any candidates of each kind. The two kinds fall back to terminating endpoints
+// independently. Topology hints affect only the traffic to the whole cluster, and only ready
+// endpoints (KEP-1669, KEP-2433, KEP-3015). If there are no hints, the service's preference applies
+// instead.
 func (v *view) choose(cs []candidate, svc *Service) (anyCluster, anyLocal bool) {
 	best, bestLocal, hinted := unusable, unusable, false
 	for i := range cs {
@@ -243,15 +245,15 @@ type decider struct {
 	view    *view
 	// cluster and local are the verdicts under traffic policy Cluster and Local.
 	cluster, local Verdict
-	sources        []netip.Prefix // that may use load balancer IPs
+	sources        []netip.Prefix // the ranges that may use load balancer IPs
 }
 
 // frontend decides about an address and port, or a range of ports that ends with end.
 //
-// At a cluster IP only the internal policy counts, wherever a packet comes from. At other addresses
-// clients outside the cluster keep their source address under policy Local, and reach local
-// endpoints only. Pods and the node itself reach all endpoints, because replies to them come back
-// to this node anyway.
+// At a cluster IP only the internal policy applies, whatever the origin of a packet. At other
+// addresses clients outside the cluster keep their source address under policy Local, and reach
+// only local endpoints. Pods and the node itself reach all endpoints, because replies to them
+// return to this node anyway.
 func (d *decider) frontend(k Kind, a netip.Addr, port, end uint16) Frontend {
 	f := Frontend{
 		Key:     FrontendKey{Addr: a, Protocol: d.service.Protocol, Port: port, EndPort: end},
@@ -298,7 +300,7 @@ func (f *Frontend) balancesOver(local bool) bool {
 	return f.Internal == v || f.External == v
 }
 
-// pool returns a pool with the candidates that are chosen for it.
+// pool returns a pool with the candidates that were chosen for it.
 func (r *resolver) pool(svc *Service, id PoolID, candidates []candidate) sortedPool {
 	in := func(c *candidate) bool {
 		return !id.Local && c.cluster == included || id.Local && c.local == included
@@ -343,8 +345,8 @@ func (r *resolver) pool(svc *Service, id PoolID, candidates []candidate) sortedP
 }
 
 // reduce divides the weights by their common divisor, because backends that choose at random need
-// one element for each unit of weight. With a slow start it multiplies them. The units of a hash
-// keep the weights that the endpoints have.
+// one element for each unit of weight. With a slow start it multiplies them. Units of a hash keep
+// the endpoints' weights.
 func (p *Pool) reduce(svc *Service) {
 	total, divisor := uint64(0), uint64(0)
 	for _, s := range p.Slots {

@@ -12,7 +12,8 @@ import (
 
 const addrA, addrB, addrC = "10.64.0.1", "10.64.0.2", "10.64.0.3"
 
-// selections are endpoints, and those that a node chooses from the cluster and from its own.
+// selections are endpoints, and the endpoints that a node chooses from the cluster and from its
+// own.
 var selections = []struct {
 	name           string
 	endpoints      []sm.Endpoint
@@ -93,8 +94,8 @@ func TestEndpointsChosenForANode(t *testing.T) {
 	}
 }
 
-// The node asks its own node ports from a loopback address only in IPv4, whatever the policy of the
-// service says, so only there it must be masqueraded.
+// The node contacts its own node ports from a loopback address only in IPv4, whatever the policy of
+// the service. So only IPv4 requires masquerading.
 func TestOnlyIPv4NodePortsOfLocalhostAreMasqueraded(t *testing.T) {
 	t.Parallel()
 	node := thisNode
@@ -149,7 +150,8 @@ func TestEndpointsServeThePortOfTheirNameAndProtocol(t *testing.T) {
 	require.Equal(t, sm.Reject, frontendAt(t, table, "10.96.0.1:53", sm.SCTP).Internal)
 }
 
-// Many ports of an endpoint have an index, which is made once for all endpoints that share them.
+// If an endpoint has many ports, they get an index, which is built once for all endpoints that
+// share the ports.
 func TestEndpointsServeEachOfManyPorts(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 15, 16, 17, 18, 40} {

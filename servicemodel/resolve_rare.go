@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// This file holds what few services need when they are resolved.
+// This file holds the parts of the resolution that few services need.
 
 // health returns the answers of the service's health check node port in each family: the number of
 // ready addresses on this node, over all ports of the endpoints. As in kube-proxy, the names of the
-// service's ports do not count: while a port is being renamed, the node stays healthy.
+// service's ports are ignored: while a port is being renamed, the node stays healthy.
 func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
 	addrs := r.addrs[:0]
 	for i := range eps {
@@ -58,8 +58,8 @@ func nodePortFamilies(svc *Service, eps []Endpoint) (in perFamily[bool]) {
 }
 
 // allowed returns the ranges that may use the load balancer's addresses of the family, or nil for
-// no restriction. If the node itself may, these addresses may, too: the node's packets to an
-// address that it also holds have that address as their source.
+// no restriction. If the node itself is allowed, these addresses are allowed, too: the node's
+// packets to an address that it also holds have that address as their source.
 func (d *decider) allowed() []netip.Prefix {
 	var allowed []netip.Prefix
 	self := false
@@ -86,8 +86,8 @@ func (d *decider) allowed() []netip.Prefix {
 	return canonical(allowed)
 }
 
-// masquerade returns the origins that a node masquerades at f. By default, f.Masquerade is what the
-// traffic policy or [Node.MasqueradeAll] says, and the node's pods decide about other cluster IPs.
+// masquerade returns the origins that a node masquerades at f. By default, f.Masquerade follows the
+// traffic policy or [Node.MasqueradeAll], and for other cluster IPs it depends on the node's pods.
 func (f *Frontend) masquerade(v *view) Origins {
 	m, family := f.Masquerade, f.Key.Family()
 	switch p := f.MasqueradePolicy; {
@@ -108,7 +108,7 @@ func (f *Frontend) masquerade(v *view) Origins {
 	return m
 }
 
-// masqueradeIP returns the source of masqueraded connections to f, as the service wants it.
+// masqueradeIP returns the source of masqueraded connections to f, according to the service.
 func (f *Frontend) masqueradeIP(wanted []netip.Addr) netip.Addr {
 	for _, a := range wanted {
 		switch {

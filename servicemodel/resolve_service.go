@@ -37,7 +37,7 @@ func (n *Node) view() view {
 	return v
 }
 
-// view returns the part of a view that the rules of a table tell.
+// view returns the part of a view that follows from the rules of a table.
 func (r Rules) view() view {
 	v := view{only: r.OnlyFamily, neighbours: r.MasqueradeNeighbours,
 		localhost: r.LocalhostNodePorts && slices.ContainsFunc(r.NodePorts, loopback4.Overlaps)}
@@ -52,13 +52,13 @@ func (v *view) answers(a netip.Addr) bool {
 	return FamilyOf(a).servedBy(v.only) && (!a.IsLoopback() || v.localhost)
 }
 
-// servedBy reports whether a node serves the family that serves only one, or both if only is zero.
+// servedBy reports whether a node serves the family: only is its only family, or zero for both.
 func (f Family) servedBy(only Family) bool { return only == 0 || only == f }
 
 // local reports whether e runs on this node.
 func (v *view) local(e *Endpoint) bool { return e.Node != "" && e.Node == v.name }
 
-// resolver resolves one service after the other. It holds the node's view, and buffers.
+// resolver resolves services one after the other. It holds the node's view, and buffers.
 type resolver struct {
 	view   view
 	found  []candidate
@@ -68,7 +68,7 @@ type resolver struct {
 	ports map[*EndpointPort]map[portKey]uint16
 }
 
-// resolution is the meaning of one service on the node, before it is known which of its claims win.
+// resolution is the meaning of one service on the node, before the winners of its claims are known.
 type resolution struct {
 	name       Name
 	claims     []*Frontend  // sorted by service port and key, each key once
@@ -81,12 +81,12 @@ type resolution struct {
 // sortedPool is a pool with sorted slots: they do not have their previous positions yet.
 type sortedPool struct {
 	pool     *Pool
-	from, to int          // which claims of the resolution may balance over it
+	from, to int          // the claims of the resolution that may balance over it
 	hairpins []netip.Addr // sorted
 }
 
-// resolve decides what a service means. Endpoints without a service mean nothing. old are the
-// service's previous claims; the result reuses those that stay the same.
+// resolve computes the meaning of a service. Endpoints without a service have no meaning. old are
+// the service's previous claims; the result reuses the claims that stay the same.
 func (r *resolver) resolve(n Name, e entry, old []*Frontend) (res resolution) {
 	res.name = n
 	svc, eps := e.service, e.endpoints
@@ -129,7 +129,7 @@ func (r *resolver) resolve(n Name, e entry, old []*Frontend) (res resolution) {
 	return res
 }
 
-// keepClaims returns the claims with equal old ones in place of new ones.
+// keepClaims returns the claims, and replaces new claims by equal old ones.
 func keepClaims(old []*Frontend, claims []Frontend) []*Frontend {
 	list := make([]*Frontend, 0, len(claims))
 	var fresh []Frontend // in one array

@@ -279,7 +279,7 @@ func port(name string) sm.PortName {
 		Protocol: sm.TCP}
 }
 
-// at returns a service with the given external IPs and nothing else.
+// at returns a service that has only the given external IPs.
 func at(name string, external ...string) *sm.Service {
 	return &sm.Service{
 		Name:        sm.Name{Namespace: "default", Name: name},
@@ -333,7 +333,7 @@ func TestAPoolExistsWhileAWinnerUsesIt(t *testing.T) {
 	require.Empty(t, taken.FrontendsOf(port("b")))
 	require.Empty(t, sm.Diff(only, taken).Hairpins, "the endpoint is the same")
 
-	// The loser changes while it loses. The change shows when it takes over.
+	// The loser changes while it loses. The change becomes visible when it takes over.
 	grown := s.WithService(a).WithEndpoints(b.Name, []sm.Endpoint{endpoint("10.64.0.1", here),
 		endpoint("10.64.0.2")})
 	waiting := mustResolve(t, taken, grown)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// update turns one table into the next.
+// update turns a table into its successor.
 type update struct {
 	resolver
 	t          *Table // a pointer, so that the new table does not keep the update alive
@@ -20,8 +20,8 @@ type resolved struct {
 	old footprint
 }
 
-// apply makes the edits, which lead to state s. First it replaces all claims, which decides who
-// wins each key. Then it updates the pools and sets that depend on the winners. This includes
+// apply makes the edits, which result in state s. First it replaces all claims, which decides the
+// winner of each key. Then it updates the pools and sets that depend on the winners. This includes
 // services that were not edited but won or lost a claim.
 func (u *update) apply(s State, edits []edit) {
 	services := make([]resolved, 0, len(edits))
@@ -115,8 +115,8 @@ func (u *update) store(r *resolved) {
 	}
 }
 
-// usedPools returns the pools that a frontend of the service balances over, and the sorted hairpins
-// in them. won tells which claims are frontends.
+// usedPools returns the pools over which a frontend of the service balances, and the sorted
+// hairpins in these pools. won reports whether a claim is a frontend.
 func (r *resolution) usedPools(won func(*Frontend) bool) (used []*Pool, hairpins []netip.Addr) {
 	lists := make([][]netip.Addr, 0, 2)
 	for i := range r.pools {
@@ -140,8 +140,8 @@ func (r *resolution) usedPools(won func(*Frontend) bool) (used []*Pool, hairpins
 }
 
 // arrange returns the pool want with its slots reordered to match like. want's slots must be
-// sorted. An endpoint that like has, too, keeps its slot in like, if want has that many slots. The
-// other endpoints fill the holes: first those whose slot lies beyond the end, then new ones in
+// sorted. An endpoint that is also in like keeps its slot, unless want has fewer slots. All other
+// endpoints fill the holes: first endpoints whose slot lies beyond the end, then new endpoints in
 // order. So as few slots as possible change. arrange returns like itself if nothing differs.
 func arrange(like, want *Pool) *Pool {
 	if like == nil {
@@ -221,8 +221,8 @@ func recount(set addrCounts, old, now []netip.Addr) addrCounts {
 	return set
 }
 
-// replaceClaim replaces a claim of a service. Either may be nil. The lowest claim of a key is the
-// frontend.
+// replaceClaim replaces a claim of a service. Either claim may be nil. The lowest claim of a key is
+// the frontend.
 func (u *update) replaceClaim(was, is *Frontend) {
 	t, key := u.t, either(was, is).Key
 	holder, claims := t.frontends.At(key), slices.Clone(t.contested.At(key))

@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// Selection says which pools of a service port have an endpoint, and why the others do not.
+// Selection reports which pools of a service port have an endpoint, and the reasons for exclusion.
 type Selection struct {
 	Endpoint Endpoint
 	// Target is the address and port of the endpoint for the service port. The port is 0 if the
-	// endpoint has none for it.
+	// endpoint has no port for it.
 	Target netip.AddrPort
-	// Cluster says why the endpoint is not in the pool of all endpoints, such as "is not ready".
-	// Local says why it is not in the pool of endpoints on this node. Each is empty if the pool has
-	// the endpoint.
+	// Cluster is the reason why the endpoint is not in the pool of all endpoints, such as "is not
+	// ready". Local is the reason why it is not in the pool of endpoints on this node. Each is
+	// empty if the pool has the endpoint.
 	Cluster, Local string
-	// Foreign says that the endpoint does not count at all: its address is of the other family, or
-	// another entry with the same address and port counts instead.
+	// Foreign says that the endpoint is ignored: its address is of the other family, or a different
+	// entry with the same address and port is used instead.
 	Foreign bool
 }
 
@@ -30,7 +30,7 @@ const (
 	otherPort
 	repeated
 	takesNoNew
-	unready // and does not serve while it terminates
+	unready // and is not a terminating endpoint that still serves
 	notHere
 	lastResort
 	hintedAwayNode
@@ -53,9 +53,9 @@ func (x exclusion) String() string {
 	}[x]
 }
 
-// Select says what becomes of each endpoint of a service port in one family, in the order of the
-// state. [Resolve] fills pools with the included endpoints. The result is empty if the state does
-// not have the service port.
+// Select reports, for each endpoint of a service port in one family, whether it is used, in the
+// order of the state. [Resolve] fills pools with the included endpoints. The result is empty if the
+// state does not have the service port.
 func Select(s State, port PortName, f Family) []Selection {
 	p := s.port(port)
 	if p == nil {
@@ -96,8 +96,8 @@ func Select(s State, port PortName, f Family) []Selection {
 	return all
 }
 
-// nearness says how the traffic of a service port is divided among levels, in one family. It is nil
-// if no preference decides.
+// nearness returns the division of the traffic of a service port among levels, in one family. It is
+// nil if no preference decides.
 func (s State) nearness(port PortName, f Family) *nearness {
 	p, svc := s.port(port), s.entries.At(port.Name).service
 	if p == nil || svc.Prefer == "" {
@@ -114,7 +114,7 @@ func (s State) nearness(port PortName, f Family) *nearness {
 	return nil
 }
 
-// port returns the service port of that name, nil if the state has none.
+// port returns the service port of that name, or nil if the state has none.
 func (s State) port(n PortName) *ServicePort {
 	svc := s.entries.At(n.Name).service
 	if svc == nil {

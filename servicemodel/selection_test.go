@@ -10,8 +10,9 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// A pool has exactly the endpoints that Select includes. The others have a reason. Foreign ones are
-// those of the other family, and those that share their address and port with an earlier choice.
+// A pool has exactly the endpoints that Select includes. The excluded endpoints have a reason.
+// Foreign endpoints are of the other family, or share their address and port with an earlier
+// choice.
 func TestSelectionsAreWhatPoolsHave(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Service is a desired service: what a program asks the kernel to balance.
+// Service is a desired service, which the kernel is to balance.
 //
-// The fields mean the same as the Kubernetes fields of the same name. kernlb itself does not know
-// Kubernetes.
+// Fields with the same name as a Kubernetes field have the same meaning. kernlb itself does not
+// know Kubernetes.
 type Service struct {
 	// Name identifies the service.
 	Name Name `json:"name"`
@@ -24,63 +24,63 @@ type Service struct {
 	// ClusterIPs are the addresses inside the cluster, at most one per family. Endpoints serve only
 	// addresses of their own family.
 	//
-	// Cluster IPs decide in which families the service exists. If all are of one family, the node
-	// does not balance the service's addresses and node ports of the other family, as in
-	// Kubernetes. A service without cluster IPs, which Kubernetes does not have, exists in both
-	// families. Its node ports then answer in the families of its endpoints and other addresses, or
-	// in both if it has none.
+	// Cluster IPs decide in which families the service exists. If all cluster IPs are of one
+	// family, the node does not balance the service's addresses and node ports of the other family,
+	// as in Kubernetes. A service without cluster IPs, which Kubernetes does not have, exists in
+	// both families. Its node ports then answer in the families of its endpoints and other
+	// addresses, or in both families if it has no endpoints and no addresses.
 	ClusterIPs []netip.Addr `json:"clusterIPs,omitempty"`
 
 	// ExternalIPs are further addresses that reach the service from outside.
 	ExternalIPs []netip.Addr `json:"externalIPs,omitempty"`
 
-	// LoadBalancerIPs are addresses that a load balancer in front of the node sends
-	// traffic to.
+	// LoadBalancerIPs are addresses to which a load balancer in front of the node sends traffic.
 	LoadBalancerIPs []LoadBalancerIP `json:"loadBalancerIPs,omitempty"`
 
 	// HostIPs are addresses of the node itself at which the ports are published, like a hostPort
 	// with a hostIP. For clients they work like ExternalIPs. IPv4 loopback addresses are allowed:
 	// they answer only to the node itself, and only if [Node.LocalhostNodePorts] is set. ::1 is not
 	// allowed, because Linux routes no packet from ::1 to an interface other than loopback and has
-	// no sysctl for it.
+	// no sysctl to change this.
 	//
 	// To publish a port at all addresses of the node, use a node port.
 	HostIPs []netip.Addr `json:"hostIPs,omitempty"`
 
 	// LoadBalancerSourceRanges restricts the clients of LoadBalancerIPs, each family independently.
 	// A family is unrestricted if it has no range here, or its whole range (/0). The ranges never
-	// restrict the other addresses or node ports. Clients does.
+	// restrict other addresses or node ports. For other addresses, use Clients.
 	LoadBalancerSourceRanges []netip.Prefix `json:"loadBalancerSourceRanges,omitempty"`
 
-	// Clients are rules for who may connect, at addresses of every kind. Without rules everybody
-	// may, except where LoadBalancerSourceRanges say otherwise.
+	// Clients are rules about the clients that may connect, at addresses of every kind. Without
+	// rules all clients may connect, except as LoadBalancerSourceRanges restrict them.
 	Clients []ClientRule `json:"clients,omitempty"`
 
 	// SessionAffinity keeps a client on its first endpoint.
 	SessionAffinity SessionAffinity `json:"sessionAffinity,omitzero"`
 
-	// InternalTrafficPolicy says which endpoints may serve ClusterIPs.
+	// InternalTrafficPolicy selects the endpoints that may serve ClusterIPs.
 	InternalTrafficPolicy TrafficPolicy `json:"internalTrafficPolicy,omitzero"`
 
-	// ExternalTrafficPolicy says which endpoints may serve all other addresses and node ports for
-	// clients outside the cluster. Under Local, the clients keep their source address.
+	// ExternalTrafficPolicy selects the endpoints that may serve all other addresses and node ports
+	// for clients outside the cluster. Under Local, the clients keep their source address.
 	ExternalTrafficPolicy TrafficPolicy `json:"externalTrafficPolicy,omitzero"`
 
-	// Prefer says which ready endpoints are preferred under policy Cluster: "node" for those on
-	// this node, then those in its zone, then all others; "zone" for those in its zone, then all
-	// others. Empty, the default, prefers none.
+	// Prefer selects the ready endpoints that are preferred under policy Cluster. "node" prefers
+	// endpoints on this node, then endpoints in its zone, then all others. "zone" prefers endpoints
+	// in its zone, then all others. Empty, the default, prefers none.
 	//
 	// A level of endpoints keeps all its traffic as long as 10 of 14 of its endpoints are ready.
-	// With fewer, it keeps ready/all × 1.4 of the traffic, and the rest goes to the next levels by
-	// the same rule (Envoy's priority levels). A quiesced endpoint counts as not ready, and a
-	// terminating endpoint does not count. If topology hints decide, the preference has no effect.
+	// With fewer, it keeps ready/all × 1.4 of the traffic, and the rest is sent to the next levels
+	// by the same rule (Envoy's priority levels). A quiesced endpoint is not ready, and a
+	// terminating endpoint is not counted at all. If topology hints decide, the preference has no
+	// effect.
 	//
-	// The shares become weights, so schedulers that do not follow weights exclude Prefer: "rr",
-	// "lc", "dh", "fo" and "ovf".
+	// The shares become weights, so Prefer cannot be combined with schedulers that do not follow
+	// weights: "rr", "lc", "dh", "fo" and "ovf".
 	Prefer string `json:"prefer,omitzero"`
 
 	// HealthCheckNodePort, if not zero, is the TCP port on which an external load balancer asks
-	// whether this node has local endpoints ([Table.HealthChecks]). It has an effect only with
+	// whether this node has local endpoints ([Table.HealthChecks]). It only has an effect with
 	// ExternalTrafficPolicy Local. It then must not equal a node port of the service.
 	HealthCheckNodePort uint16 `json:"healthCheckNodePort,omitzero"`
 
@@ -88,37 +88,37 @@ type Service struct {
 	// with a follower of package dataplane/silence, does about them. Other programs ignore it.
 	SilentEndpoints SilentPolicy `json:"silentEndpoints,omitzero"`
 
-	// Masquerade says which clients' source address is hidden from endpoints. The zero value does
-	// what kube-proxy does.
+	// Masquerade selects the clients whose source address is hidden from endpoints. The zero value
+	// behaves like kube-proxy.
 	Masquerade Masquerade `json:"masquerade,omitzero"`
 
 	// MasqueradeIPs are the addresses that endpoints see as the source of masqueraded connections,
-	// at most one per family. In a family without one, they see an address of the interface by
-	// which the packet leaves. The unspecified address stands for the address of the service that
-	// the client connects to; it changes nothing at node ports and loopback addresses. An endpoint
-	// that connects to itself sees this source if its connection would be masqueraded anyway, and
-	// else an address of the interface.
+	// at most one per family. In a family without such an address, endpoints see an address of the
+	// interface through which the packet leaves. The unspecified address stands for the address of
+	// the service to which the client connects; it changes nothing at node ports and loopback
+	// addresses. An endpoint that connects to itself sees this source if its connection would be
+	// masqueraded anyway, and otherwise an address of the interface.
 	//
 	// The endpoints' answers to these addresses must come back through this node.
 	MasqueradeIPs []netip.Addr `json:"masqueradeIPs,omitempty"`
 
 	// SlowStart is the time in which an endpoint that becomes ready grows to its whole weight, in
-	// whole seconds: at least 5 s, at most a day. It begins with a tenth. Zero means that it has
-	// all its weight at once.
+	// whole seconds: at least 5 s, at most a day. An endpoint begins with a tenth. Zero means that
+	// an endpoint has all its weight at once.
 	//
 	// The weight is within 5 % of a straight line, and changes at most ten times a second. If no
-	// endpoint was ready, those that become ready first have their whole weights, because nothing
-	// else could take their connections. An endpoint that was not ready for a while begins anew. A
-	// lower weight holds at once.
+	// endpoint was ready, the endpoints that become ready first have their whole weights, because
+	// no other endpoint could take their connections. An endpoint that was not ready for a while
+	// starts over. A lower weight takes effect at once.
 	//
-	// A program that starts goes on from the weights in the kernel. While no program runs, nothing
-	// grows. SlowStart takes the schedulers that [Service.Prefer] takes. It needs an
-	// engine: parts refuse it.
+	// A program that starts continues from the weights in the kernel. While no program runs,
+	// nothing grows. SlowStart can be combined with the same schedulers as [Service.Prefer]. It
+	// needs an engine: parts refuse it.
 	SlowStart time.Duration `json:"-"`
 
-	// Scheduler says how to choose among endpoints. The zero value is the backend's default: random
-	// for nftables and iptables, weighted round robin for IPVS.
-	// [Scheduler] says what each backend has.
+	// Scheduler selects how an endpoint is chosen. The zero value is the backend's default: random
+	// for nftables and iptables, weighted round robin for IPVS. [Scheduler] lists the schedulers of
+	// each backend.
 	Scheduler Scheduler `json:"scheduler,omitzero"`
 
 	// Forwarding says how packets reach an endpoint. The zero value is NAT.
@@ -138,13 +138,14 @@ type ServicePort struct {
 	// Port is the port at the service's addresses.
 	Port uint16 `json:"port"`
 	// EndPort, if not zero, makes the service port a range: it answers at all ports from Port to
-	// EndPort, as in a NetworkPolicy. From 1 to 65535 are all ports. A range has no node port.
+	// EndPort, as in a NetworkPolicy. The range from 1 to 65535 is all ports. A range has no node
+	// port.
 	//
 	// If services claim the same port of an address, a claim of exactly that port (and the same
-	// node port) wins over a range, and a narrower range over a wider one, whatever the services
-	// and the kinds of their addresses are. Of two ranges of equal width, the one that begins
-	// earlier wins. A range loses only the ports of the others. Equal ranges conflict as equal
-	// ports do.
+	// node port) wins over a range, and a narrower range over a wider range, whatever the services
+	// and the kinds of their addresses. Of two ranges of equal width, the range that begins earlier
+	// wins. A range loses only the ports of the winning claims. Equal ranges conflict like equal
+	// ports.
 	EndPort uint16 `json:"endPort,omitzero"`
 	// NodePort, if not zero, answers at the node's own addresses (see [Node.NodePortAddresses]).
 	NodePort uint16 `json:"nodePort,omitzero"`
@@ -159,7 +160,7 @@ type LoadBalancerIP struct {
 	Proxy bool `json:"proxy,omitzero"`
 }
 
-// TrafficPolicy says which endpoints a node may use for a service.
+// TrafficPolicy selects the endpoints that a node may use for a service.
 type TrafficPolicy string
 
 const (
@@ -169,7 +170,7 @@ const (
 	PolicyLocal TrafficPolicy = "Local"
 )
 
-// UnmarshalText also takes "Cluster" for [PolicyCluster], as Kubernetes writes it.
+// UnmarshalText also accepts "Cluster" for [PolicyCluster], as Kubernetes writes it.
 func (p *TrafficPolicy) UnmarshalText(text []byte) error {
 	*p = TrafficPolicy(wordOr(string(text), "Cluster"))
 	return nil
@@ -183,7 +184,7 @@ func wordOr(word, byDefault string) string {
 	return word
 }
 
-// parseWord returns the one of the words that s is, or "" if s is the word for the default.
+// parseWord returns the word that equals s, or "" if s is the word for the default.
 func parseWord[T ~string](s string, byDefault T, words []T) (T, error) {
 	switch {
 	case s == string(byDefault):
@@ -199,15 +200,15 @@ func parseWord[T ~string](s string, byDefault T, words []T) (T, error) {
 type SessionAffinity struct {
 	// ClientIP switches affinity on.
 	ClientIP bool
-	// Timeout is how long a client is remembered after its last new connection, in whole seconds:
-	// at least one, at most a day. Zero means three hours.
+	// Timeout is the time that a client is remembered after its last new connection, in whole
+	// seconds: at least one, at most a day. Zero means three hours.
 	Timeout time.Duration
-	// Bits4 and Bits6 are how many leading bits of an IPv4 and of an IPv6 address identify a
-	// client: addresses that agree in these bits are one client. Zero means the whole address.
+	// Bits4 and Bits6 are the numbers of leading bits of an IPv4 and an IPv6 address that identify
+	// a client: addresses that agree in these bits are one client. Zero means the whole address.
 	Bits4, Bits6 uint8
 	// WholeService gives a client the same endpoint address at all ports of the service. Without
 	// it, the ports remember their clients independently. A port whose endpoints do not have the
-	// remembered address chooses among its own.
+	// remembered address chooses one of its own endpoints.
 	WholeService bool
 }
 
@@ -222,14 +223,14 @@ const (
 // or "random". A backend refuses schedulers that it lacks: IPVS lacks random, nftables has random,
 // rr, wrr, sh, mh and, with [Endpoint.Share], lc and wlc; and iptables random, rr and sh.
 //
-// As in IPVS, rr and lc treat all endpoints alike, whatever the weights are. Shares under dh, fo
-// and ovf do not follow the weights, either. The other schedulers follow the weights.
+// As in IPVS, rr and lc treat all endpoints alike, whatever their weights. Shares under dh, fo and
+// ovf do not follow the weights, either. The other schedulers follow the weights.
 //
-// The schedulers that hash the client, [SourceHash] and [Maglev], take two options, in this order:
-// "sh+port", "mh+fallback", "mh+port+fallback" (IP_VS_SVC_F_SCHED_SH_PORT and _FALLBACK,
+// The schedulers that hash the client, [SourceHash] and [Maglev], accept two options, in this
+// order: "sh+port", "mh+fallback", "mh+port+fallback" (IP_VS_SVC_F_SCHED_SH_PORT and _FALLBACK,
 // IP_VS_SVC_F_SCHED_MH_PORT and _FALLBACK in include/uapi/linux/ip_vs.h). With port they also hash
-// the client's port, so that the connections of one client are spread. With fallback they use
-// another endpoint if the chosen one takes no new connections, for example while it drains.
+// the client's port, so that the connections of one client are spread. With fallback they use a
+// different endpoint if the chosen endpoint takes no new connections, for example while it drains.
 // Otherwise these clients are refused. In nftables the option changes nothing, because an endpoint
 // that takes no new connections is in no pool.
 type Scheduler string
@@ -253,7 +254,7 @@ const (
 	Overflow         Scheduler = "ovf"
 )
 
-// schedulers are the IPVS schedulers that have no options, and hashing those that do.
+// schedulers are the IPVS schedulers without options, and hashing the schedulers with options.
 var (
 	schedulers = []Scheduler{RoundRobin, WeightedRR, LeastConn, WeightedLC, LocalityLC, LocalityLCR,
 		DestHash, ShortestDelay, NeverQueue, Failover, Overflow}
@@ -280,7 +281,7 @@ func (s Scheduler) weighs() bool {
 	return !slices.Contains([]Scheduler{RoundRobin, LeastConn, DestHash, Failover, Overflow}, s)
 }
 
-// Even reports whether the scheduler treats all endpoints alike, whatever their weights are.
+// Even reports whether the scheduler treats all endpoints alike, whatever their weights.
 func (s Scheduler) Even() bool { return s == RoundRobin || s == LeastConn }
 
 // list joins words with a separator.
@@ -303,13 +304,13 @@ func (s Scheduler) Split() (name Scheduler, port, fallback bool) {
 	return Scheduler(rest), port, fallback
 }
 
-// Forwarding says how a packet is handed to its endpoint (IP_VS_CONN_F_FWD_MASK in
+// Forwarding is the method of passing a packet to its endpoint (IP_VS_CONN_F_FWD_MASK in
 // include/uapi/linux/ip_vs.h).
 type Forwarding string
 
 const (
-	// ForwardNAT is the default, and the only way outside IPVS. It rewrites the destination and, if
-	// needed, the source.
+	// ForwardNAT is the default, and the only method outside IPVS. It rewrites the destination and,
+	// if needed, the source.
 	ForwardNAT Forwarding = ""
 	// ForwardDirect sends the packet unchanged to the endpoint's link-layer address (direct
 	// routing).
@@ -318,7 +319,7 @@ const (
 	ForwardTunnel Forwarding = "tunnel"
 )
 
-// UnmarshalText also takes "nat" for [ForwardNAT].
+// UnmarshalText also accepts "nat" for [ForwardNAT].
 func (f *Forwarding) UnmarshalText(text []byte) error {
 	*f = Forwarding(wordOr(string(text), "nat"))
 	return nil
@@ -327,17 +328,17 @@ func (f *Forwarding) UnmarshalText(text []byte) error {
 // ParseForwarding returns the forwarding of a name: "nat", "direct" or "tunnel".
 func ParseForwarding(s string) (Forwarding, error) { return parseWord(s, "nat", forwardings) }
 
-// forwardings are the ways without the default.
+// forwardings are the methods except the default.
 var forwardings = []Forwarding{ForwardDirect, ForwardTunnel}
 
 // SilentPolicy says what happens to endpoints that do not answer new connections of clients.
 type SilentPolicy uint8
 
 const (
-	// SilentDefault is the default: what the program does about other services.
+	// SilentDefault is the default: the program's policy for all services applies.
 	SilentDefault SilentPolicy = iota
-	// SilentEject takes endpoints that do not answer TCP connections out until they answer again.
-	// It needs [ForwardNAT], because other answers do not pass this node.
+	// SilentEject removes endpoints that do not answer TCP connections until they answer again. It
+	// needs [ForwardNAT], because otherwise answers do not pass this node.
 	SilentEject
 	// SilentStay lets all endpoints take connections.
 	SilentStay
@@ -357,7 +358,7 @@ func (p SilentPolicy) String() string {
 // MarshalText returns the policy's String.
 func (p SilentPolicy) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText reads what [ParseSilentPolicy] does.
+// UnmarshalText accepts the same words as [ParseSilentPolicy].
 func (p *SilentPolicy) UnmarshalText(text []byte) (err error) {
 	*p, err = ParseSilentPolicy(string(text))
 	return err
@@ -372,16 +373,16 @@ func ParseSilentPolicy(s string) (SilentPolicy, error) {
 	return SilentPolicy(i), nil
 }
 
-// MasqueradePolicy says which packets get the node's address as their source, so that endpoints
-// answer to the node. Two kinds of connections are always masqueraded: from an endpoint to itself,
-// and from the node itself to a loopback address.
+// MasqueradePolicy selects the packets that get the node's address as their source, so that
+// endpoints answer to the node. Two kinds of connections are always masqueraded: connections from
+// an endpoint to itself, and from the node itself to a loopback address.
 type MasqueradePolicy string
 
 const (
-	// MasqueradeDefault is the default and does what kube-proxy does. At cluster IPs it is
-	// MasqueradeNotPods if the node can tell pods, else MasqueradeNever; [Node.MasqueradeAll] makes
-	// it MasqueradeAlways. At all other addresses it is MasqueradeAlways, or MasqueradeHost with
-	// external traffic policy Local.
+	// MasqueradeDefault is the default and behaves like kube-proxy. At cluster IPs it is
+	// MasqueradeNotPods if the node can detect pods, else MasqueradeNever; [Node.MasqueradeAll]
+	// makes it MasqueradeAlways. At all other addresses it is MasqueradeAlways, or MasqueradeHost
+	// with external traffic policy Local.
 	MasqueradeDefault MasqueradePolicy = ""
 	// MasqueradeAlways masquerades all clients.
 	MasqueradeAlways MasqueradePolicy = "always"
@@ -390,17 +391,17 @@ const (
 	// MasqueradeHost masquerades only the node itself.
 	MasqueradeHost MasqueradePolicy = "host"
 	// MasqueradeNever masquerades no client. The endpoints' answers must come back through this
-	// node some other way: by routing, or because the endpoints are on it.
+	// node in a different way: by routing, or because the endpoints are on this node.
 	MasqueradeNever MasqueradePolicy = "never"
 )
 
-// UnmarshalText also takes "default" for [MasqueradeDefault].
+// UnmarshalText also accepts "default" for [MasqueradeDefault].
 func (p *MasqueradePolicy) UnmarshalText(text []byte) error {
 	*p = MasqueradePolicy(wordOr(string(text), "default"))
 	return nil
 }
 
-// masqueradePolicies are the policies without the default.
+// masqueradePolicies are the policies except the default.
 var masqueradePolicies = []MasqueradePolicy{MasqueradeAlways, MasqueradeNotPods, MasqueradeHost,
 	MasqueradeNever}
 
@@ -409,7 +410,7 @@ func ParseMasqueradePolicy(s string) (MasqueradePolicy, error) {
 	return parseWord(s, "default", masqueradePolicies)
 }
 
-// Masquerade has a policy for each kind of address that a service answers at.
+// Masquerade has a policy for each kind of address at which a service answers.
 type Masquerade struct {
 	ClusterIPs      MasqueradePolicy `json:"clusterIPs,omitzero"`
 	LoadBalancerIPs MasqueradePolicy `json:"loadBalancerIPs,omitzero"`
@@ -433,25 +434,25 @@ func MasqueradeAt(p MasqueradePolicy) Masquerade { return Masquerade{p, p, p, p,
 
 // Endpoint is one address that serves a service.
 //
-// If several endpoints of a service have the same address and port, only one of them counts: a
-// ready one before one that serves while it terminates. Among others, one that is not terminating
-// comes first, then the first in the list.
+// If several endpoints of a service have the same address and port, only one of them is used: a
+// ready endpoint before an endpoint that serves while it terminates. Among the rest, an endpoint
+// that is not terminating comes first, then the first in the list.
 type Endpoint struct {
 	// Addr is the address at which the endpoint listens. Its family decides which of the service's
 	// addresses it serves.
 	Addr netip.Addr `json:"addr"`
 
-	// Ports are the endpoint's ports. A service port uses the one with its name and protocol. An
-	// endpoint without such a port does not serve the service port.
+	// Ports are the endpoint's ports. A service port uses the endpoint port with its name and
+	// protocol. An endpoint without such a port does not serve the service port.
 	Ports []EndpointPort `json:"ports,omitempty"`
 
 	// Condition says whether the endpoint takes connections. The zero value is [Ready].
 	Condition Condition `json:"condition,omitzero"`
 
-	// Node is the name of the node that the endpoint runs on, empty if unknown. The endpoint is
-	// local if it equals [Node.Name].
+	// Node is the name of the node on which the endpoint runs, empty if unknown. The endpoint is
+	// local if the name equals [Node.Name].
 	Node string `json:"node,omitzero"`
-	// Zone is the zone that the endpoint runs in. It counts only for [Service.Prefer].
+	// Zone is the zone in which the endpoint runs. Only [Service.Prefer] uses it.
 	Zone string `json:"zone,omitzero"`
 	// ForNodes and ForZones are topology hints: the nodes and zones that should use this endpoint.
 	ForNodes []string `json:"forNodes,omitempty"`
@@ -460,13 +461,13 @@ type Endpoint struct {
 	// Weight is the endpoint's share relative to the other endpoints. Zero means 1.
 	Weight uint16 `json:"weight,omitzero"`
 
-	// Share is how many new connections the endpoint gets at present, relative to the other
-	// endpoints, under [LeastConn] and [WeightedLC] at nftables, whose kernel counts no
-	// connections: a program counts them, and feeds shares back. Zero is the mean of the other
-	// endpoints, by weight. If all are zero, the pool keeps the shares that it has in the kernel;
-	// in the beginning they follow the weights. Shares come true as units of a power of two, at
-	// least 64, so that few of them change at a time; if they are the weights, they come true
-	// exactly. They have no effect elsewhere.
+	// Share is the number of new connections that the endpoint should get at present, relative to
+	// the other endpoints, under [LeastConn] and [WeightedLC] in nftables. There the kernel counts
+	// no connections: a program counts them, and feeds shares back. Zero is the mean of the other
+	// endpoints, by weight. If all shares are zero, the pool keeps the shares that it has in the
+	// kernel; in the beginning they follow the weights. Shares are rounded to units of a power of
+	// two, at least 64, so that few clients move at a time; shares that equal the weights are
+	// exact. They have no effect elsewhere.
 	Share uint16 `json:"share,omitzero"`
 }
 
@@ -478,14 +479,15 @@ const (
 	Ready Condition = ""
 	// NotReady endpoints take no connections, and keep no UDP flows.
 	NotReady Condition = "not-ready"
-	// Serving endpoints shut down, and can still serve. They get new connections only if no
+	// Serving endpoints shut down, but can still serve. They get new connections only if no
 	// endpoint is ready. In Kubernetes they are serving and terminating.
 	Serving Condition = "serving"
-	// Terminating endpoints shut down, and serve no more.
+	// Terminating endpoints shut down, and no longer serve.
 	Terminating Condition = "terminating"
-	// Quiesced endpoints take no new connections, and are no fallback either. Elsewhere a weight of
-	// 0 means this. Their connections and UDP flows are treated like those of Serving endpoints
-	// ([ConnectionPolicy]). Clients that session affinity remembers get another endpoint.
+	// Quiesced endpoints take no new connections, and are no fallback either. Other programs
+	// express this as a weight of 0. Their connections and UDP flows are treated like those of
+	// Serving endpoints ([ConnectionPolicy]). Clients that session affinity remembers get a
+	// different endpoint.
 	Quiesced Condition = "quiesced"
 )
 
@@ -501,27 +503,27 @@ func (c Condition) Unready() Condition {
 	return NotReady
 }
 
-// UnmarshalText also takes "ready" for [Ready].
+// UnmarshalText also accepts "ready" for [Ready].
 func (c *Condition) UnmarshalText(text []byte) error {
 	*c = Condition(wordOr(string(text), "ready"))
 	return nil
 }
 
-// conditions are the conditions without the default.
+// conditions are the conditions except the default.
 var conditions = []Condition{NotReady, Serving, Terminating, Quiesced}
 
-// EndpointPort is a port that an [Endpoint] listens on. It serves the service ports of its name and
-// protocol.
+// EndpointPort is a port on which an [Endpoint] listens. It serves the service ports with its name
+// and protocol.
 type EndpointPort struct {
 	Name     string   `json:"name,omitzero"`
 	Protocol Protocol `json:"protocol"`
-	// Port is the port that packets are sent to. Zero is the port of the service
-	// ([ServicePort.Port]). If that is a range, packets keep their ports.
+	// Port is the port to which packets are sent. Zero means the port of the service
+	// ([ServicePort.Port]). If that port is a range, packets keep their ports.
 	Port uint16 `json:"port,omitzero"`
 }
 
-// TargetPort returns the port to which packets for the service ports of p's name and protocol are
-// sent at an endpoint with the port p: p.Port, or the service's own port if that is zero. The
+// TargetPort returns the port at an endpoint with the port p to which packets are sent, for the
+// service port with p's name and protocol: p.Port, or the service's own port if p.Port is zero. The
 // result is zero if packets keep their ports, or if the service has no such port.
 func (s *Service) TargetPort(p EndpointPort) uint16 {
 	if s == nil || p.Port != 0 {
@@ -537,7 +539,7 @@ func (s *Service) TargetPort(p EndpointPort) uint16 {
 }
 
 // target returns the port of an endpoint, given as p, to which packets for s are sent. Zero means
-// that they keep their ports.
+// that packets keep their ports.
 func (s *ServicePort) target(p uint16) uint16 {
 	if p == 0 && s.EndPort == 0 {
 		return s.Port

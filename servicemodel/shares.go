@@ -6,11 +6,11 @@ import (
 )
 
 // AffinityText returns the session affinity of a frontend as text, such as "3h0m0s by /24 for the
-// service", and "" if it has none.
+// service", or "" if it has no affinity.
 func (f *Frontend) AffinityText() string { return f.affinityText() }
 
-// Shares returns the shares of new connections that the slots of a pool are to have, from 0 to 1:
-// by weight, or equal ones under [RoundRobin] and [LeastConn], which ignore weights, or those that
+// Shares returns the shares of new connections that the slots of a pool should get, from 0 to 1: by
+// weight; equal shares under [RoundRobin] and [LeastConn], which ignore weights; or the shares that
 // were fed back ([Endpoint.Share]). [DestHash], [LocalityLC], [LocalityLCR], [Failover] and
 // [Overflow] have no shares, so the result is nil.
 func (p *Pool) Shares() []float64 {
@@ -30,9 +30,9 @@ func (p *Pool) Shares() []float64 {
 	return shares
 }
 
-// maglevSizes are the numbers of entries that a table of [Maglev] can have, all prime. A pool of n
-// endpoints has the smallest table of at least 100·n entries, or the largest one. The steps are
-// wide, because nearly all clients move when a pool gets a table of another size.
+// maglevSizes are the possible sizes of a table of [Maglev], all prime. A pool of n endpoints has
+// the smallest table of at least 100·n entries, or the largest table. The steps are wide, because
+// nearly all clients move when the size of a pool's table changes.
 var maglevSizes = [...]int{1021, 4093, 16381, 65521}
 
 // MaglevSize returns the number of entries in a pool's table of [Maglev]. It is 0 if the pool has
@@ -52,13 +52,14 @@ func maglevSize(endpoints int) int {
 	return 0
 }
 
-// Maglev returns a pool's table of [Maglev]: for each entry, the slot of its endpoint. It depends
-// only on the endpoints and their weights, and not on their slots. Every endpoint has an entry.
+// Maglev returns a pool's table of [Maglev]: for each entry, the slot of its endpoint. The
+// endpoints of the entries depend only on the endpoints and their weights, and not on the order of
+// slots. Every endpoint has an entry.
 //
-// Each endpoint has a list of all entries, in an order that a hash of the endpoint gives (Eisenbud
-// et al., Maglev, NSDI 2016, section 3.4). The endpoints take turns. In its turn, an endpoint takes
-// the next free entry of its list. An endpoint below the greatest weight has a turn only in some
-// rounds, in proportion to its weight.
+// Each endpoint has a list of all entries, in an order that results from a hash of the endpoint
+// (Eisenbud et al., Maglev, NSDI 2016, section 3.4). The endpoints take turns. In its turn, an
+// endpoint takes the next free entry of its list. An endpoint below the greatest weight has a turn
+// only in some rounds, in proportion to its weight.
 func (p *Pool) Maglev() []uint16 {
 	size, slots := p.MaglevSize(), p.Slots
 	if size == 0 || len(slots) == 0 {
@@ -99,7 +100,7 @@ func (p *Pool) Maglev() []uint16 {
 // maglevTaker is an endpoint that takes entries.
 type maglevTaker struct {
 	slot, weight int
-	turns        int // how many it had
+	turns        int // the number of its turns so far
 	next, skip   int // its list: the next entry, and the distance to the one after it
 }
 

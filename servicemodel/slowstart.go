@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	// slowStartMin is the shortest [Service.SlowStart]. With a step in 100 ms and weights in
+	// slowStartMin is the shortest [Service.SlowStart]. With a step every 100 ms and weights in
 	// twentieths, a weight is then within 5 % of the line.
 	slowStartMin = 5 * time.Second
 	slowStartMax = 24 * time.Hour
-	// slowStartUnits is the least weight of an endpoint, so that it can grow in steps of 5 %.
+	// slowStartUnits is the smallest weight of an endpoint, so that it can grow in steps of 5 %.
 	slowStartUnits = 20
-	// slowStartShare is the part of its weight that an endpoint begins with.
+	// slowStartShare is the fraction of its weight with which an endpoint begins.
 	slowStartShare = .1
-	// slowStartStep is the least time between two steps of a table.
+	// slowStartStep is the shortest time between two steps of a table.
 	slowStartStep = 100 * time.Millisecond
 )
 
-// ramps are the endpoints of a table that have only a part of their weight, see
-// [Service.SlowStart]. Everything else of a table is the same at any time.
+// ramps are the endpoints of a table that have only a fraction of their weight, see
+// [Service.SlowStart]. The rest of a table does not depend on the time.
 type ramps struct {
 	pools   pmap.Map[PoolID, []growing, poolHash]
 	stepped time.Time // when weights last changed because time passed
-	next    time.Time // when they are to change again
+	next    time.Time // the time of the next change
 }
 
 // growing is an endpoint in a pool that grows to its whole weight.
@@ -38,7 +38,8 @@ type growing struct {
 }
 
 // stretch multiplies the weights of slots so that each can grow in small steps. With few scales, it
-// multiplies by slowStartUnits or by nothing, so that another least weight rarely changes the rest.
+// multiplies by slowStartUnits or not at all, so that a change of the smallest weight rarely
+// changes the rest.
 func stretch(slots []Slot, fewScales bool) {
 	least, total := uint64(math.MaxUint16), uint64(0)
 	for i := range slots {
@@ -75,8 +76,8 @@ func (t *Table) whole() *Table {
 	return &w
 }
 
-// with returns p with other weights of growing endpoints, and with units that move few clients from
-// like. It is p itself if nothing differs.
+// with returns p with new weights of growing endpoints, and with units that move few clients from
+// like. It returns p itself if nothing differs.
 func (p *Pool) with(like *Pool, list []growing, weight func(*growing) uint16) *Pool {
 	same := p
 	for i := range p.Slots {
@@ -111,15 +112,15 @@ func find(list []growing, endpoint netip.AddrPort) *growing {
 	return nil
 }
 
-// At returns the table, which [Resolve] made, as it is at a time: endpoints that began to be ready
-// after prev, and those that grow in prev, have a part of their weight. prev is the table that the
-// kernel holds or is to hold: an earlier result of At, or one that was read from a kernel. From a
-// reading, At takes the weights that endpoints have, in relation to the one that has grown most,
+// At returns the table, which [Resolve] made, at a point in time: endpoints that became ready after
+// prev, and endpoints that grow in prev, have a fraction of their weight. prev is the present or
+// planned table of the kernel: an earlier result of At, or a table that was read from a kernel.
+// From a reading, At takes the endpoints' weights in relation to the endpoint that has grown most,
 // and lets them grow from there.
 //
-// The result depends on prev, the state and the time alone. If no service has a slow start, it is
-// the table itself, and that costs nothing. At takes the next step no sooner than 100 ms after the
-// last one. It also takes one in pools that change for other reasons.
+// The result depends only on prev, the state and the time. If no service has a slow start, At
+// returns t itself at no cost. At takes the next step at least 100 ms after the last step. It also
+// takes a step in pools that change for other reasons.
 func (t *Table) At(now func() time.Time, prev *Table) *Table {
 	if !t.remembers() || t.memory.state.slowStarts == 0 {
 		return t
@@ -152,8 +153,8 @@ func (t *Table) At(now func() time.Time, prev *Table) *Table {
 	return &at
 }
 
-// NextStep returns when the table is to change because time passes. It is zero if no endpoint
-// grows.
+// NextStep returns the time at which the table will change because time passes. It is zero if no
+// endpoint grows.
 func (t *Table) NextStep() time.Time {
 	if t == nil || t.ramps == nil {
 		return time.Time{}
@@ -161,11 +162,11 @@ func (t *Table) NextStep() time.Time {
 	return t.ramps.next
 }
 
-// ramper makes a table of the present from a table with whole weights.
+// ramper computes the present table from a table with whole weights.
 type ramper struct {
 	t     *Table // a copy that may be changed
 	prev  *Table
-	old   *ramps // those of prev
+	old   *ramps // the ramps of prev
 	now   time.Time
 	ramps ramps
 	done  map[PoolID]bool // pools that differ
@@ -180,7 +181,7 @@ func (t *Table) slowStart(id PoolID) time.Duration {
 	return 0
 }
 
-// changed handles a pool that differs from the one before.
+// changed handles a pool that differs from its predecessor.
 func (r *ramper) changed(was, is *Pool) {
 	takes := r.t.slowStart(is.ID)
 	if takes == 0 {
@@ -210,8 +211,8 @@ func (r *ramper) changed(was, is *Pool) {
 	r.grow(is, list, takes)
 }
 
-// newParts returns which part of its weight in is each endpoint had in was. The endpoint with the
-// greatest part counts as whole.
+// newParts returns, for each endpoint in is, the fraction of its weight that it had in was. The
+// endpoint with the greatest fraction is considered whole.
 func newParts(was, is *Pool) map[netip.AddrPort]float64 {
 	parts, greatest := map[netip.AddrPort]float64{}, 0.
 	for _, s := range was.Slots {
@@ -230,8 +231,8 @@ func newParts(was, is *Pool) map[netip.AddrPort]float64 {
 	return parts
 }
 
-// readyBefore returns the endpoints that were ready in the state before, also those that were in no
-// pool, because nearer ones were preferred.
+// readyBefore returns the endpoints that were ready in the previous state, including endpoints that
+// were in no pool because nearer endpoints were preferred.
 func (r *ramper) readyBefore(id PoolID) map[netip.AddrPort]bool {
 	if !r.prev.remembers() {
 		return nil
@@ -248,8 +249,8 @@ func (r *ramper) readyBefore(id PoolID) map[netip.AddrPort]bool {
 	return all
 }
 
-// rescaled returns when an endpoint would have begun to grow, if its service had always had the
-// slow start that it has now.
+// rescaled returns the time at which an endpoint would have begun to grow if its service had always
+// had its present slow start.
 func (r *ramper) rescaled(since time.Time, id PoolID) time.Time {
 	before, takes := r.prev.slowStart(id), r.t.slowStart(id)
 	if before == 0 || before == takes {
@@ -289,7 +290,7 @@ func (r *ramper) goOn() {
 	}
 }
 
-// grow gives the endpoints of a pool the weights of the present.
+// grow gives the endpoints of a pool their present weights.
 func (r *ramper) grow(p *Pool, list []growing, takes time.Duration) {
 	var left []growing
 	for _, g := range list {
@@ -320,8 +321,8 @@ func (g *growing) weight(now time.Time, takes time.Duration) uint16 {
 	return uint16(min(max(steps*g.unit(), 1), float64(g.whole)))
 }
 
-// next returns when the weight changes after a time, a little later, so that rounding does not miss
-// the change.
+// next returns the time of the next change of the weight, a little later, so that rounding does not
+// miss the change.
 func (g *growing) next(now time.Time, takes time.Duration) time.Time {
 	steps := math.Round(float64(g.weight(now, takes)) / g.unit())
 	line := (steps + .5) * g.unit() / float64(g.whole)

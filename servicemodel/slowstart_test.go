@@ -21,7 +21,7 @@ func slowly(d time.Duration) func(*sm.Service) {
 
 func weighing(w uint16) func(*sm.Endpoint) { return func(e *sm.Endpoint) { e.Weight = w } }
 
-// ramp is a table that lives through time, as in an engine.
+// ramp is a table that changes with time, as in an engine.
 type ramp struct {
 	t    testing.TB
 	now  time.Time
@@ -41,14 +41,14 @@ func (r *ramp) apply(s sm.State) *ramp {
 	return r
 }
 
-// restart forgets all but what a kernel holds.
+// restart forgets everything except the contents of a kernel.
 func (r *ramp) restart(s sm.State) *ramp {
 	read := ok(sm.NewTable(r.held.Contents()))(r.t)
 	r.held = mustResolve(r.t, nil, s).At(r.clock, read)
 	return r
 }
 
-// step waits until the next step, and takes it that much later.
+// step waits until the next step, and makes the step late by the given time.
 func (r *ramp) step(s sm.State, late time.Duration) *ramp {
 	r.now = r.held.NextStep().Add(late)
 	return r.apply(s)
@@ -56,7 +56,7 @@ func (r *ramp) step(s sm.State, late time.Duration) *ramp {
 
 func (r *ramp) grows() bool { return !r.held.NextStep().IsZero() }
 
-// after takes all steps until so much later.
+// after makes all steps until the given time has passed.
 func (r *ramp) after(d time.Duration, s sm.State) *ramp {
 	for end := r.now.Add(d); ; {
 		if next := r.held.NextStep(); next.IsZero() || next.After(end) {
@@ -77,8 +77,8 @@ func (r *ramp) weights() map[string]uint16 {
 	return all
 }
 
-// At any time a weight is within 5 % of the line, it never falls, and there are at most ten steps
-// in a second, although each may be 20 ms late.
+// At any time a weight is within 5 % of the line, it never decreases, and there are at most ten
+// steps per second, although each step may be 20 ms late.
 func TestEndpointsGrowAlongALine(t *testing.T) {
 	t.Parallel()
 	src := newSource(t)
@@ -148,12 +148,12 @@ func TestAStepTouchesOneSlot(t *testing.T) {
 	}
 }
 
-// slowService is the service of the cases of growths.
+// slowService returns the service of the cases of growths.
 func slowService(edits ...func(*sm.Service)) *sm.Service {
 	return webService(append([]func(*sm.Service){slowly(20 * time.Second)}, edits...)...)
 }
 
-// threeWith is a state with A, B and C, changed by an edit.
+// threeWith returns a state with A, B and C, after an edit.
 func threeWith(svc *sm.Service, edit func([]sm.Endpoint)) sm.State {
 	own := slices.Clone(three)
 	edit(own)
@@ -169,7 +169,7 @@ var (
 	begun = stateOf(thisNode, slowService(), three...)
 )
 
-// growths begin with A and B whole, and C in the middle of 20 s.
+// growths begin with A and B whole, and C halfway through 20 s.
 var growths = []struct {
 	name string
 	then func(*ramp)
@@ -269,8 +269,8 @@ func TestStretchedWeightsStayBounded(t *testing.T) {
 		"10.64.0.2:8080 weight 6"}, texts(table.Pools()))
 }
 
-// A pool of sh whose weights no backend expresses by units has no units: a thousand endpoints would
-// need gigabytes for them.
+// A pool of sh whose weights no backend can express by units has no units: a thousand endpoints
+// would need gigabytes.
 func TestHeavyHashesHaveNoUnits(t *testing.T) { // alone, because it counts what is allocated
 	for _, takes := range []time.Duration{0, time.Minute} {
 		svc := webService(slowly(takes), func(s *sm.Service) { s.Scheduler = sm.SourceHash })
@@ -317,7 +317,7 @@ func TestServicesInJSONHaveTheirSlowStartAsText(t *testing.T) {
 	require.ErrorContains(t, json.Unmarshal([]byte(`{"slowstrat": "1m"}`), &read), "slowstrat")
 }
 
-// growingServices are five services, and a third endpoint of the first n of them grows.
+// growingServices returns five services; a third endpoint of the first n services grows.
 func growingServices(n int) sm.State {
 	s := sm.State{}.WithNode(thisNode)
 	for i := range 5 {
@@ -335,8 +335,8 @@ func growingServices(n int) sm.State {
 
 func (r *ramp) pools() []string { return texts(r.held.Pools()) }
 
-// Whenever the state changes within 100 ms after a step, all endpoints that grow keep their
-// weights, although some were ready earlier than others.
+// If the state changes less than 100 ms after a step, all growing endpoints keep their weights,
+// although some were ready earlier than others.
 func TestChangesBetweenStepsLeaveWhatGrows(t *testing.T) {
 	t.Parallel()
 	r := newRamp(t, growingServices(0))
@@ -358,7 +358,7 @@ func TestChangesBetweenStepsLeaveWhatGrows(t *testing.T) {
 	}
 }
 
-// A service that stops growing, for whatever reason, leaves the others as they are.
+// If a service stops growing, for whatever reason, the other services stay as they are.
 func TestServicesGrowIndependently(t *testing.T) {
 	t.Parallel()
 	s := growingServices(3)

@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// Split divides a change set that is too large to be written at once. The
-// first part changes the node's rules and half of the service ports. It prefers new service ports,
-// then changed ones, then those that go. A frontend that moves from one service port to another
-// belongs to the latter. The rest begins where the first part ends, and leads to c.New. In no table
-// on the way does a frontend lack the pool that it balances over. Both results are nil if fewer
-// than two service ports differ.
+// Split divides a change set that is too large to be written at once. The first part changes the
+// node's rules and half of the service ports. It prefers new service ports, then changed ports,
+// then removed ports. A frontend that moves from one service port to another belongs to the latter.
+// The rest begins where the first part ends, and results in c.New. In every intermediate table,
+// each frontend has the pool over which it balances. Both results are nil if fewer than two service
+// ports differ.
 func (c *ChangeSet) Split() (first, rest *ChangeSet) {
 	if c == nil {
 		return nil, nil
@@ -57,7 +57,7 @@ func (c *ChangeSet) Split() (first, rest *ChangeSet) {
 	return first, Diff(first.New, c.New)
 }
 
-// half returns half of the service ports that differ, in the order in which they change; nil if
+// half returns half of the service ports that differ, in the order in which they change, or nil if
 // there are fewer than two.
 func (c *ChangeSet) half() map[PortName]bool {
 	type fate struct{ was, is bool }
@@ -73,7 +73,7 @@ func (c *ChangeSet) half() map[PortName]bool {
 
 	rank := func(n PortName) int {
 		switch f := fates[n]; {
-		case !f.was: // it comes
+		case !f.was: // it is added
 			return 0
 		case f.is: // it changes
 			return 1
@@ -99,8 +99,7 @@ func (c *ChangeSet) half() map[PortName]bool {
 	return half
 }
 
-// among returns those changes of a list that add an address that is used, or remove one that is
-// not.
+// among returns the changes of l that add a used address or remove an unused one.
 func among(l []AddrChange, used func(netip.Addr) bool) []AddrChange {
 	return filter(l, func(a AddrChange) bool { return a.Added == used(a.Addr) })
 }

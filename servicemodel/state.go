@@ -7,9 +7,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// State is what a program wants: services, their endpoints, and the node that balances them. It is
-// an immutable value. The With methods return a new state that shares everything else; their cost
-// does not grow with the number of services. Setting a value that is already there returns the
+// State is a program's desired state: services, their endpoints, and the node that balances them.
+// It is an immutable value. The With methods return a new state that shares everything else; their
+// cost does not grow with the number of services. Setting a value that is already there returns the
 // state itself. The zero value is an empty state on the zero [Node].
 //
 // A state copies its inputs and outputs: modifying them later affects no state. To change a
@@ -21,18 +21,18 @@ import (
 type State struct {
 	node    *Node // nil stands for the zero Node
 	entries pmap.Map[Name, entry, nameHash]
-	// services counts the services, slowStarts those that have a slow start, and ejecting those
-	// with [SilentEject].
+	// services counts the services, slowStarts the services with a slow start, and ejecting the
+	// services with [SilentEject].
 	services, slowStarts, ejecting int
 }
 
-// entry is what a state has under one name. Either part may be missing.
+// entry is the content of a state under one name. Either field may be missing.
 type entry struct {
 	service   *Service
 	endpoints []Endpoint
 }
 
-// WithNode returns s seen from node n.
+// WithNode returns s from the view of node n.
 func (s State) WithNode(n Node) State {
 	if !s.viewpoint().equal(&n) {
 		s.node = n.clone()
@@ -40,8 +40,8 @@ func (s State) WithNode(n Node) State {
 	return s
 }
 
-// WithService returns s with the service set. It replaces a service of that name. A nil service
-// changes nothing.
+// WithService returns s with the service set. It replaces a service with the same name. A nil
+// service changes nothing.
 func (s State) WithService(svc *Service) State {
 	if svc == nil {
 		return s
@@ -64,7 +64,7 @@ func (s State) WithEndpoints(n Name, eps []Endpoint) State {
 		return s
 	}
 
-	// Most endpoints of a service have the same ports and hints: neighbours in the list share them.
+	// Most endpoints of a service have the same ports and hints: adjacent endpoints share them.
 	own := append([]Endpoint(nil), eps...)
 	var last Endpoint
 	if len(was.endpoints) > 0 {
@@ -81,7 +81,7 @@ func (s State) WithEndpoints(n Name, eps []Endpoint) State {
 	return s.with(n, was, entry{was.service, own})
 }
 
-// with returns s with is instead of was under a name.
+// with returns s with the entry of n changed from was to is.
 func (s State) with(n Name, was, is entry) State {
 	count := func(svc *Service, by int) {
 		if svc != nil {
@@ -117,7 +117,7 @@ func (s State) viewpoint() *Node {
 	return s.node
 }
 
-// Service returns the service of that name, nil if there is none.
+// Service returns the service of that name, or nil if there is none.
 func (s State) Service(n Name) *Service {
 	if svc := s.entries.At(n).service; svc != nil {
 		return svc.clone()
@@ -157,8 +157,8 @@ func (s State) sharedServices() iter.Seq[*Service] {
 	}
 }
 
-// Tried returns s with the definitions in before of services that have no pool in t. A backend has
-// not seen the pools of their new definitions, and may refuse these later.
+// Tried returns s, but with the definitions in before for services that have no pool in t. A
+// backend has not seen the pools of their new definitions, and may refuse these pools later.
 func (s State) Tried(before State, t *Table) State {
 	tried := s
 	for c := range pmap.Diff(before.entries, s.entries, entry.equal) {
@@ -174,7 +174,7 @@ func (s State) Tried(before State, t *Table) State {
 // Len returns the number of services.
 func (s State) Len() int { return s.services }
 
-// Ejecting returns the number of services that want silent endpoints out ([SilentEject]).
+// Ejecting returns the number of services whose silent endpoints are ejected ([SilentEject]).
 func (s State) Ejecting() int { return s.ejecting }
 
 // Same reports whether s and o are the same state, in constant time. States that are not the same
@@ -183,10 +183,10 @@ func (s State) Same(o State) bool {
 	return s.node == o.node && s.entries.Same(o.entries)
 }
 
-// Since compares s with an older one. It returns how many services came, went or changed
-// their definition, how many services have other endpoints, and by how many the number of endpoints
-// grew. The cost depends on the difference. Compared with the zero State, it counts everything. It
-// ignores the node.
+// Since compares s with an older state. It returns the number of services that were added, removed
+// or redefined, the number of services whose endpoints changed, and the increase in the number of
+// endpoints. The cost depends on the difference. Compared with the zero State, it counts
+// everything. It ignores the node.
 func (s State) Since(old State) (services, endpoints, growth int) {
 	for c := range pmap.Diff(old.entries, s.entries, entry.equal) {
 		if !c.Old.service.equal(c.New.service) {
@@ -265,8 +265,8 @@ func (d PodDetector) equal(o PodDetector) bool {
 }
 
 // States, tables and change sets share their common contents with each other, never with a caller.
-// Values are copied when a caller passes them in and when a caller gets them. This file holds the
-// copying. Inside the package, shared values are read without a copy.
+// Values are copied when a caller passes them in and when a caller gets them. This file contains
+// the copying. Inside the package, shared values are read without a copy.
 
 // clone returns a deep copy of s.
 func (s *Service) clone() *Service {
@@ -306,7 +306,7 @@ func cloneEndpoints(eps []Endpoint) []Endpoint {
 	return own
 }
 
-// cloneUnless returns known if it equals list, else a copy of list.
+// cloneUnless returns known if it equals list, or else a copy of list.
 func cloneUnless[T comparable](list, known []T) []T {
 	if slices.Equal(list, known) {
 		return known

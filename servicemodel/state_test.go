@@ -78,7 +78,7 @@ func perturb(t *testing.T, v reflect.Value, path string, check func(path string)
 	}
 }
 
-// otherValue returns another value for v, if v is a leaf: an address, a word or a number.
+// otherValue returns a different value for v, if v is a leaf: an address, a word or a number.
 func otherValue(v reflect.Value) (other reflect.Value, leaf bool) {
 	switch x := v.Interface().(type) {
 	case netip.Addr:

@@ -9,9 +9,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// Table says what services mean on one node: frontends, pools, and sets that depend on them. Tables
-// are immutable. [Resolve] makes tables from a state, [NewTable] from a backend's reading of the
-// kernel. The nil *Table is an empty table.
+// Table is the meaning of services on one node: frontends, pools, and sets that depend on them.
+// Tables are immutable. [Resolve] builds tables from a state, and [NewTable] from a backend's
+// reading of the kernel. The nil *Table is an empty table.
 //
 // Tables share their contents with each other and with the callers of their methods. A caller must
 // not modify the objects that a method returns. The build tag sharecheck finds callers that do.
@@ -27,7 +27,7 @@ type Table struct {
 	// contested has all claims of each key that several services claim, the winner first.
 	contested pmap.Map[FrontendKey, []*Frontend, keyHash]
 
-	memory *memory // nil unless made by Resolve
+	memory *memory // nil unless Resolve built the table
 	ramps  *ramps  // nil if all endpoints have their whole weights
 }
 
@@ -48,8 +48,8 @@ type Contents struct {
 	Hairpins   []netip.Addr `json:"hairpins,omitempty"`
 }
 
-// NewTable returns a table with a copy of the contents, which may be in any order. It is an error
-// if a key or an identity occurs twice.
+// NewTable returns a table with a copy of the contents, which may be in any order. It returns an
+// error if a key or an identity occurs twice.
 func NewTable(c Contents) (*Table, error) {
 	t := &Table{rules: c.Rules.clone(), clusterIPs: countAddrs(slices.Clone(c.ClusterIPs)),
 		hairpins: countAddrs(slices.Clone(c.Hairpins))}
@@ -97,10 +97,10 @@ func (t *Table) Len() int { return t.orEmpty().frontends.Len() }
 // Frontends returns all frontends in the order of their keys.
 func (t *Table) Frontends() iter.Seq[*Frontend] { return each(t.orEmpty().frontends.All(), lend) }
 
-// Frontend returns the frontend with the given key, nil if there is none.
+// Frontend returns the frontend with the given key, or nil if there is none.
 func (t *Table) Frontend(k FrontendKey) *Frontend { return lend(t.orEmpty().frontends.At(k)) }
 
-// FrontendsOf returns the frontends of a service port in the order of their keys, both families.
+// FrontendsOf returns the frontends of a service port in the order of their keys, in both families.
 func (t *Table) FrontendsOf(n PortName) []*Frontend { return lendAll(t.orEmpty().owned.At(n)) }
 
 // FrontendsOfService returns the frontends of all ports of a service.
@@ -112,15 +112,15 @@ func (t *Table) FrontendsOfService(n Name) (l []*Frontend) {
 	return lendAll(l)
 }
 
-// Pools returns all pools in the order of their identities. Each is used by at least one frontend.
+// Pools returns all pools in the order of their identities. At least one frontend uses each pool.
 func (t *Table) Pools() iter.Seq[*Pool] { return each(t.orEmpty().pools.All(), lend) }
 
-// Pool returns the pool with the given identity, nil if there is none.
+// Pool returns the pool with the given identity, or nil if there is none.
 func (t *Table) Pool(id PoolID) *Pool { return lend(t.orEmpty().pools.At(id)) }
 
-// PoolsOf returns the pools that a frontend balances over: internal for internal traffic, and
-// external for external traffic if that pool is another one. A result is nil if that traffic is not
-// balanced, or the table lacks the pool.
+// PoolsOf returns the pools over which a frontend balances: internal for internal traffic, and
+// external for external traffic if it uses a different pool. A result is nil if that traffic is not
+// balanced, or if the table lacks the pool.
 func (t *Table) PoolsOf(f *Frontend) (internal, external *Pool) {
 	if f == nil {
 		return nil, nil
@@ -134,7 +134,7 @@ func (t *Table) PoolsOf(f *Frontend) (internal, external *Pool) {
 	return internal, external
 }
 
-// Slots yields the slots of the pools of a frontend. An endpoint of both pools comes twice.
+// Slots yields the slots of the pools of a frontend. An endpoint in both pools is yielded twice.
 func (t *Table) Slots(f *Frontend) iter.Seq[Slot] {
 	internal, external := t.PoolsOf(f)
 	return func(yield func(Slot) bool) {
@@ -151,7 +151,7 @@ func (t *Table) Slots(f *Frontend) iter.Seq[Slot] {
 	}
 }
 
-// Contents returns the contents that a kernel holds. [NewTable] makes an equal table from them.
+// Contents returns the contents that a kernel holds. [NewTable] builds an equal table from them.
 func (t *Table) Contents() Contents {
 	return Contents{Rules: t.Rules(), Frontends: slices.Collect(t.Frontends()),
 		Pools: slices.Collect(t.Pools()), ClusterIPs: slices.Collect(t.ClusterIPs()),
@@ -169,7 +169,7 @@ func (t *Table) HasClusterIP(a netip.Addr) bool {
 }
 
 // Hairpins returns, sorted, the addresses of endpoints that may connect to a service and get
-// themselves as its endpoint: endpoints on this node, or on an unknown one. Such a connection must
+// themselves as its endpoint: endpoints on this node, or on an unknown node. Such a connection must
 // be masqueraded, because otherwise its reply does not come back through the node.
 func (t *Table) Hairpins() iter.Seq[netip.Addr] { return keys(t.orEmpty().hairpins.All()) }
 
@@ -205,8 +205,8 @@ type HealthCheck struct {
 	Service Name   `json:"service"`
 	Port    uint16 `json:"port"`
 	// IPv4 and IPv6 count the addresses of ready endpoints on this node that have a port, whether
-	// a port of the service has its name or not, as in kube-proxy. The count is [NotServed] in a
-	// family in which the service does not exist: nothing answers there.
+	// or not its name is the name of a service port, as in kube-proxy. In a family in which the
+	// service does not exist, the count is [NotServed]: nothing answers there.
 	IPv4 int `json:"ipv4"`
 	IPv6 int `json:"ipv6"`
 }
@@ -214,7 +214,7 @@ type HealthCheck struct {
 // NotServed is the count of a family in which a service does not exist, see [HealthCheck].
 const NotServed = -1
 
-// Conflict says that two services claim one key. The winner has the lower kind, then the lower
+// Conflict says that two services claim the same key. The winner has the lower kind, then the lower
 // name. Winner.Name and Loser.Name name the services.
 type Conflict struct {
 	Key    FrontendKey `json:"key"`
@@ -241,7 +241,7 @@ func values[K, V any](seq iter.Seq2[K, V]) iter.Seq[V] {
 	return each(seq, func(v V) V { return v })
 }
 
-// each yields what of returns for each value, such as a copy.
+// each yields the result of of for each value, such as a copy.
 func each[K, V, T any](seq iter.Seq2[K, V], of func(V) T) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for _, v := range seq {

@@ -18,7 +18,7 @@ func contentsOf(r source, t *sm.Table) sm.Contents {
 		c.Frontends[i], c.Frontends[j] = c.Frontends[j], c.Frontends[i]
 	})
 	r.Shuffle(len(c.Pools), func(i, j int) { c.Pools[i], c.Pools[j] = c.Pools[j], c.Pools[i] })
-	c.ClusterIPs = append(c.ClusterIPs, c.ClusterIPs...) // sets may name an address twice
+	c.ClusterIPs = append(c.ClusterIPs, c.ClusterIPs...) // sets may contain an address twice
 	return c
 }
 
@@ -141,7 +141,7 @@ func scramble(v reflect.Value) {
 			}
 		}
 	case reflect.Slice:
-		all := v.Slice(0, v.Cap()) // also what an append would overwrite
+		all := v.Slice(0, v.Cap()) // including elements that an append would overwrite
 		for i := range all.Len() {
 			scramble(all.Index(i))
 		}

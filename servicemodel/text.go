@@ -14,7 +14,7 @@ import (
 // same text; see docs/json.md.
 
 // nameOf returns value's name, or a kind and a number, such as "verdict 9". The names of a type are
-// at the indexes of its values.
+// indexed by its values.
 func nameOf[T ~uint8](kind string, value T, names []string) string {
 	if int(value) < len(names) && names[value] != "" {
 		return names[value]
@@ -22,7 +22,7 @@ func nameOf[T ~uint8](kind string, value T, names []string) string {
 	return kind + " " + uitoa(uint16(value))
 }
 
-// marshalName returns value's name, or an error if it has none. A zero without a name is empty.
+// marshalName returns value's name, or an error if it has no name. A zero without a name is empty.
 func marshalName[T ~uint8](value T, names []string) ([]byte, error) {
 	if int(value) < len(names) && (value == 0 || names[value] != "") {
 		return []byte(names[value]), nil
@@ -30,7 +30,7 @@ func marshalName[T ~uint8](value T, names []string) ([]byte, error) {
 	return nil, fmt.Errorf("%v: has no name", value)
 }
 
-// unmarshalName sets *value to the one with that name.
+// unmarshalName sets *value to the value with that name.
 func unmarshalName[T ~uint8](value *T, text []byte, names []string) error {
 	if i := slices.Index(names, string(text)); i >= 0 && len(text) > 0 {
 		*value = T(i)
@@ -170,10 +170,10 @@ func (p ConnectionPolicy) MarshalText() ([]byte, error) {
 	return []byte(p.String()), nil
 }
 
-// IsZero reports whether p is the default. Its time does not matter.
+// IsZero reports whether p is the default, whatever its time.
 func (p ConnectionPolicy) IsZero() bool { return p.Mode == ConnectionsDefault }
 
-// UnmarshalText reads what [ParseConnectionPolicy] does, and "default".
+// UnmarshalText accepts "default" and the words of [ParseConnectionPolicy].
 func (p *ConnectionPolicy) UnmarshalText(text []byte) (err error) {
 	if string(text) == "default" {
 		*p = ConnectionPolicy{}
@@ -184,10 +184,11 @@ func (p *ConnectionPolicy) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// IsZero reports whether affinity is off. The other fields do not matter.
+// IsZero reports whether affinity is off, whatever the other fields.
 func (a SessionAffinity) IsZero() bool { return !a.ClientIP }
 
-// bits returns how many bits of an address in family f identify a client, 0 for the whole address.
+// bits returns the number of bits of an address in family f that identify a client, 0 for the whole
+// address.
 func (a SessionAffinity) bits(f Family) uint8 {
 	switch {
 	case f == IPv4 && a.Bits4 < 32:
@@ -199,9 +200,9 @@ func (a SessionAffinity) bits(f Family) uint8 {
 	return 0
 }
 
-// MarshalText returns "none", or how long a client is remembered, such as "3h0m0s", or "default"
-// for the default of three hours. The bits that identify a client and the whole service follow:
-// "3h0m0s ipv4/24 ipv6/56 service". It drops the other fields if affinity is off.
+// MarshalText returns "none", or the time that a client is remembered, such as "3h0m0s", or
+// "default" for the default of three hours. The bits that identify a client and the whole service
+// follow: "3h0m0s ipv4/24 ipv6/56 service". It drops the other fields if affinity is off.
 func (a SessionAffinity) MarshalText() ([]byte, error) {
 	if !a.ClientIP {
 		return []byte("none"), nil
@@ -250,7 +251,7 @@ func (a *SessionAffinity) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// word sets the field that a word of the text is about.
+// word sets the field to which a word of the text refers.
 func (a *SessionAffinity) word(word string) (ok bool) {
 	family, bits, _ := strings.Cut(word, "/")
 	n, err := strconv.ParseUint(bits, 10, 8)

@@ -129,7 +129,7 @@ func TestConnectionPoliciesAreValidated(t *testing.T) {
 		"connection policy: drain: 0s: must be at least 1s")
 }
 
-// A connection policy does not change the table. Only package flows acts on it.
+// A connection policy does not change the table. Only package flows acts on the policy.
 func TestConnectionPoliciesStayOutOfTheTable(t *testing.T) {
 	t.Parallel()
 	svc := webService(func(s *sm.Service) { s.Connections.Mode = sm.CutConnections })

@@ -49,10 +49,11 @@ func (t Trace) String() string {
 }
 
 // Trace decides about a packet like [Table.Decide], and explains the decision. Only resolved tables
-// know which endpoints are unused, and why. A table that was read from a kernel has only the used
-// ones. A table does not contain the clients that the kernel remembers for session affinity.
+// know the unused endpoints and the reasons. A table that was read from a kernel has only the used
+// endpoints. A table does not contain the clients that the kernel remembers for session affinity.
 //
-// It costs O(log n), or O(n) if the packet meets no frontend: then it searches for similar ones.
+// It costs O(log n), or O(n) if the packet matches no frontend: then it searches for similar
+// frontends.
 func (t *Table) Trace(p Packet, here Locality) Trace {
 	t = t.orEmpty()
 	r := tracer{Trace: Trace{Packet: p, Decision: t.Decide(p, here)}, t: t, here: here}
@@ -77,7 +78,7 @@ func (r *tracer) step(kind, format string, args ...any) {
 	r.Steps = append(r.Steps, Step{kind, fmt.Sprintf(format, args...)})
 }
 
-// source says where the packet comes from.
+// source explains the origin of the packet.
 func (r *tracer) source() string {
 	src, pods := r.Packet.Src.Addr(), r.t.rules.LocalPods
 	switch r.Decision.Origin {
@@ -149,7 +150,7 @@ func (r *tracer) atFrontend(f *Frontend) {
 	r.step("masquerade", "%s", r.masquerade(f))
 }
 
-// atRange says in which range the packet's port is, and in which wider ones it is, too.
+// atRange names the range that contains the packet's port, and wider ranges that also contain it.
 func (r *tracer) atRange(f *Frontend) {
 	r.step("destination", "%v is in the range %s of %v, %s", r.Packet.key(), f.Key.ports(),
 		f.Service, kindText(f.Kind))
@@ -159,7 +160,7 @@ func (r *tracer) atRange(f *Frontend) {
 	}
 }
 
-// affinity says who stays with an endpoint, where, and for how long.
+// affinity explains which clients stay with an endpoint, at which ports, and for how long.
 func (r *tracer) affinity(f *Frontend) string {
 	client, whose, at := "the client stays with the endpoint that it is given", "it has", ""
 	if p, err := r.Packet.Src.Addr().Prefix(int(f.AffinityBits)); err == nil && p.Bits() > 0 {
@@ -173,7 +174,7 @@ func (r *tracer) affinity(f *Frontend) string {
 	return fmt.Sprintf("%s%s, until %s made no connection for %v", client, at, whose, f.Affinity)
 }
 
-// policy says which traffic policy counts, and its meaning.
+// policy names the traffic policy that applies, and explains it.
 func (r *tracer) policy(f *Frontend, v Verdict) string {
 	name := f.policyName()
 	switch {
@@ -200,7 +201,7 @@ func (t *Table) isLocal(f *Frontend) bool {
 	return svc.ExternalTrafficPolicy == PolicyLocal
 }
 
-// endpoints says how many endpoints are used, and why the others are not.
+// endpoints states the number of endpoints that are used, and the reasons why the rest are not.
 func (r *tracer) endpoints(f *Frontend, v Verdict) {
 	used := len(r.Decision.Candidates)
 	if !r.t.remembers() {
@@ -227,7 +228,7 @@ func (r *tracer) endpoints(f *Frontend, v Verdict) {
 	}
 }
 
-// growing names the endpoints that have a part of their weight.
+// growing names the endpoints that have a fraction of their weight.
 func (r *tracer) growing(f *Frontend, v Verdict) {
 	id, balances := f.Pool(v)
 	if !balances || r.t.ramps == nil {
@@ -270,7 +271,7 @@ func (r *tracer) masquerade(f *Frontend) string {
 	return fmt.Sprintf("the endpoint sees %v", src)
 }
 
-// outcome says what happens, and why.
+// outcome states the outcome and the reason.
 func (r *tracer) outcome() string {
 	d := &r.Decision
 	if d.Outcome != Balanced {
@@ -326,7 +327,7 @@ func (r *tracer) nearMisses() {
 	}
 }
 
-// notNodePort says why an address of the node answers no node ports.
+// notNodePort returns the reason why an address of the node answers no node ports.
 func (r *tracer) notNodePort(dst netip.Addr) string {
 	switch {
 	case !r.here.Local(dst):

@@ -22,7 +22,7 @@ func TestTraceOfAConflict(t *testing.T) {
 		Text: "default/thief:http claims it too, as an external IP, and does not get it"})
 }
 
-// A trace agrees with Decide, for the resolved table and for the one that a kernel would return.
+// A trace agrees with Decide, for the resolved table and for a table that a kernel would return.
 // Its steps are in order and end with the outcome. Every unused endpoint has a step.
 func TestTracesAgreeWithDecisions(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,7 @@ func (p *Pool) hashes() bool {
 	return name == SourceHash
 }
 
-// UnitsOf returns the units of a pool under [SourceHash], also those that [Pool.Units] leaves out.
+// UnitsOf returns the units of a pool under [SourceHash], even if [Pool.Units] is nil.
 func (p *Pool) UnitsOf() []int32 {
 	if p.Units != nil {
 		return p.Units
@@ -31,15 +31,15 @@ func (p *Pool) UnitsOf() []int32 {
 	return l
 }
 
-// lay gives p, which hashes clients, a number of units for each unit of weight, so that few clients
-// move between like and p. Slots that like has, too, keep their units.
+// lay gives p, which hashes clients, scale units for each unit of weight, so that few clients move
+// between like and p. Slots that are also in like keep their units.
 //
 // A client draws a unit in a level, from a power of two to the next. Below the highest level all
 // positions have a unit, because a draw that misses there would favour the lower levels. A unit
-// that goes there is replaced by one of the highest level. In the highest level it leaves a hole,
-// and so moves no other clients. New units fill holes first.
+// that is removed there is replaced by a unit of the highest level. In the highest level it leaves
+// a hole, and so moves no other clients. New units fill holes first.
 //
-// A pool of more than maxUnits gets no units. No backend has an element for each of these.
+// A pool of more than maxUnits gets no units. No backend has that number of elements.
 func (p *Pool) lay(like *Pool, scale int) {
 	left, missing := make([]int, len(p.Slots)), 0
 	for i, s := range p.Slots {
@@ -99,14 +99,14 @@ func (p *Pool) lay(like *Pool, scale int) {
 	}
 }
 
-// keepUnits copies the units of like to p's, as far as endpoints have units left. It returns how
-// many these are.
+// keepUnits copies the units of like to the units of p, as long as endpoints have units left. It
+// returns the number of copied units.
 func keepUnits(units []int32, left []int, like, p *Pool) (kept int) {
 	if like == nil || like.hashes() != p.hashes() ||
 		like.Units == nil && like.weights() > maxUnits {
 		return 0
 	}
-	moved := map[netip.AddrPort]int{} // the slots of endpoints that had another
+	moved := map[netip.AddrPort]int{} // the slots of endpoints whose slot changed
 	for i, s := range p.Slots {
 		if i >= len(like.Slots) || like.Slots[i].Endpoint != s.Endpoint {
 			moved[s.Endpoint] = i
@@ -144,7 +144,7 @@ func (p *Pool) weights() (sum int) {
 	return sum
 }
 
-// scale returns how many units each unit of weight has.
+// scale returns the number of units of each unit of weight.
 func (p *Pool) scale() int {
 	units := 0
 	for _, u := range p.Units {

@@ -12,12 +12,12 @@ import (
 )
 
 // Validate checks the whole state. It joins all problems in one error, each a *[FieldError], or
-// returns nil. Services that claim the same address and port are no problem here; see
+// returns nil. Services that claim the same address and port are not a problem; see
 // [Table.Conflicts].
 //
-// Some inputs are normalised and not refused: the host bits of ranges are ignored, and if endpoints
-// have the same address and port, one of them is used. IPv4-mapped IPv6 addresses are refused: they
-// never occur on the wire, so they are probably a mistake.
+// Some inputs are normalised and not refused: the host bits of ranges are ignored, and if several
+// endpoints have the same address and port, one of them is used. IPv4-mapped IPv6 addresses are
+// refused: they never occur on the wire, so they are probably a mistake.
 func (s State) Validate() error {
 	_, err := s.editsSince(State{}, true)
 	return err
@@ -27,7 +27,7 @@ func (s State) Validate() error {
 type edit = pmap.Change[Name, entry]
 
 // editsSince returns the differences from old to s, in the order of names. It skips shared
-// contents. The error joins the problems of the edits and, if asked to, of the node.
+// contents. The error joins the problems of the edits and, on request, of the node.
 func (s State) editsSince(old State, node bool) (edits []edit, err error) {
 	var p problems
 	if node {
@@ -50,7 +50,7 @@ func (s State) editsSince(old State, node bool) (edits []edit, err error) {
 			p.checkName(*name)
 		}
 
-		// Endpoints that share their ports share their problems. The older state has none.
+		// Endpoints that share their ports share their problems. The older state has no problems.
 		var checked []EndpointPort
 		if len(was.endpoints) > 0 {
 			checked = was.endpoints[0].Ports
@@ -128,9 +128,9 @@ func quote(s string) string { return fmt.Sprintf("%q", s) }
 type addrKind int
 
 const (
-	anyUnicast addrKind = iota // also link-local ones
-	routable                   // no link-local ones
-	ofHost                     // also link-local ones, and IPv4 loopback
+	anyUnicast addrKind = iota // including link-local addresses
+	routable                   // no link-local addresses
+	ofHost                     // including link-local addresses and IPv4 loopback
 )
 
 func (p *problems) checkAddrs(list string, addrs []netip.Addr, kind addrKind) {
@@ -294,16 +294,16 @@ func (p *problems) checkPorts(s *Service) {
 	}
 }
 
-// numberKey is a port number of a protocol, or a range that ends with another number.
+// numberKey is a port number of a protocol, or a range that ends with a different number.
 type numberKey struct {
 	protocol    Protocol
 	number, end uint16
 }
 
-// firsts knows where each key of a list comes first.
+// firsts has the first index of each key of a list.
 type firsts[K comparable] map[K]int
 
-// add adds the key of element i, unless an earlier element has it. It returns that element.
+// add adds the key of element i. If an earlier element has the key, it returns that element.
 func (f firsts[K]) add(key K, i int) (first int, again bool) {
 	if first, again = f[key]; !again {
 		f[key] = i
@@ -311,7 +311,7 @@ func (f firsts[K]) add(key K, i int) (first int, again bool) {
 	return first, again
 }
 
-// checkPort checks what ports of services and of endpoints have in common.
+// checkPort makes the checks that are the same for ports of services and of endpoints.
 func (p *problems) checkPort(name string, protocol Protocol) {
 	p.checkText("name", name, false)
 	if !protocol.Valid() {
@@ -387,7 +387,7 @@ func (s Scheduler) known() bool {
 		slices.Contains(hashing, name)
 }
 
-// checkEndpoint checks an endpoint, except its ports if they are those that were checked.
+// checkEndpoint checks an endpoint. It skips its ports if they are the checked list.
 func (p *problems) checkEndpoint(e *Endpoint, checked []EndpointPort) {
 	p.checkAddr("addr", e.Addr, routable)
 	checkWord(p, "condition", e.Condition, conditions...)
@@ -414,7 +414,7 @@ type FieldError struct {
 	Service Name
 	Object  string // what it is about, such as "service default/web" or "node"
 	Field   string // the path of the field, such as "ports[1].nodePort"
-	Value   string // the offending value as text; empty if it is the absence that offends
+	Value   string // the offending value as text; empty if the problem is a missing value
 	Reason  string // what is wrong
 }
 

@@ -22,7 +22,7 @@ func ports(list ...sm.ServicePort) func(*sm.Service) {
 
 var longName = strings.Repeat("a", 254)
 
-// invalidServices are services. testdata/problems.txt has what is wrong with each.
+// invalidServices are services. testdata/problems.txt has the problems of each.
 var invalidServices = []struct {
 	name string
 	edit func(*sm.Service)
@@ -165,7 +165,7 @@ var badNode = sm.Node{
 	Forbidden:      "accept",
 }
 
-// problems returns a line for each problem. All of them must be about fields.
+// problems returns a line for each problem. All problems must concern fields.
 func problems(t *testing.T, err error) string {
 	t.Helper()
 	if err == nil {

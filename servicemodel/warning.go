@@ -12,9 +12,9 @@ import (
 )
 
 // Warning says that a part of a valid state has no effect on its node, or that a service rejects
-// all packets because of what the state says about its endpoints. The state is applied as it is. A
-// service without endpoints, or without endpoints of one family, causes no warning: its frontends
-// have a [Cause].
+// all packets because of the state of its endpoints. The state is applied nevertheless. A service
+// without endpoints, or without endpoints of one family, causes no warning: its frontends have a
+// [Cause].
 type Warning struct {
 	Kind WarningKind `json:"kind"`
 	// Service is the name of the service or of its endpoints. It is zero for the node.
@@ -46,15 +46,15 @@ func (w Warning) String() string {
 	return "service " + w.Service.String() + ": " + w.Field + ": " + w.Reason
 }
 
-// Warnings is an immutable list of warnings, in the order of their services. Those about the node
-// come first. Its JSON is an array.
+// Warnings is an immutable list of warnings, in the order of their services. The warnings about the
+// node come first. Its JSON is an array.
 type Warnings struct {
 	of pmap.Map[Name, []Warning, nameHash]
 	n  int
 }
 
-// Warnings returns the warnings about the state that t was resolved from. Only tables from
-// [Resolve] have any.
+// Warnings returns the warnings about the state from which t was resolved. Only tables from
+// [Resolve] have warnings.
 func (t *Table) Warnings() Warnings {
 	if !t.remembers() {
 		return Warnings{}
@@ -80,7 +80,7 @@ func (w Warnings) IsZero() bool { return w.n == 0 }
 // All returns all warnings.
 func (w Warnings) All() iter.Seq[Warning] { return w.Since(Warnings{}) }
 
-// Of returns the warnings about one service, or those about the node for the zero Name.
+// Of returns the warnings about one service, or about the node for the zero Name.
 func (w Warnings) Of(n Name) []Warning { return slices.Clone(w.of.At(n)) }
 
 // Since returns the warnings that old does not have. If old belongs to an earlier table of the same
@@ -144,7 +144,7 @@ type warner struct {
 	claims []*Frontend
 	kinds  [HostIP + 1]perFamily[bool] // of the claims
 	in     perFamily[bool]             // the families of the claims
-	answer perFamily[int]              // how many ports have claims of a family
+	answer perFamily[int]              // the number of ports with claims of a family
 	found  []Warning
 }
 
@@ -242,8 +242,8 @@ func (w *warner) addresses() {
 	}
 }
 
-// sourceRanges warns about source ranges of a family without a load balancer IP, unless they are
-// only in the list beside ranges that count.
+// sourceRanges warns about source ranges of a family without a load balancer IP. It does not warn
+// if the service has no address of that family and the ranges of the other family have an effect.
 func (w *warner) sourceRanges() {
 	if len(w.svc.LoadBalancerSourceRanges) == 0 {
 		return
@@ -261,7 +261,8 @@ func (w *warner) sourceRanges() {
 	}
 }
 
-// policies warns about policies that concern nothing that the service has.
+// policies warns about policies without effect, because the service has nothing to which they
+// apply.
 func (w *warner) policies() {
 	s, v := w.svc, w.view
 	external := w.has(LoadBalancer) || w.has(ExternalIP) || w.has(NodePort) || w.has(HostIP)
@@ -286,7 +287,7 @@ func (w *warner) policies() {
 }
 
 // masquerade warns about policies for kinds of addresses that the service does not have. The same
-// policy for all kinds is for whatever the service has.
+// policy for all kinds causes no warning.
 func (w *warner) masquerade() {
 	for i, a := range w.svc.MasqueradeIPs {
 		f := FamilyOf(a)
@@ -352,7 +353,7 @@ func (w *warner) serves(e *Endpoint, p *ServicePort) bool {
 	return ok
 }
 
-// endpoints warns about endpoints that serve nothing, and about settings that concern none.
+// endpoints warns about endpoints that serve nothing, and about settings that apply to no endpoint.
 func (w *warner) endpoints() {
 	usable, unready, far := false, 0, w.svc.Prefer != ""
 	foreign, weighed := -1, -1
@@ -393,8 +394,8 @@ func (w *warner) endpoints() {
 }
 
 // withoutEndpoints warns about addresses of a family in which the service has no endpoint, while it
-// has endpoints of the other family. A node port is in both families of the node without anybody
-// having asked for it.
+// has endpoints of the other family. Node ports cause no warning, because they are in both families
+// of the node without a request.
 func (w *warner) withoutEndpoints() {
 	of := FamilyOf(w.eps[0].Addr)
 	f := IPv4 + IPv6 - of
@@ -409,7 +410,7 @@ func (w *warner) withoutEndpoints() {
 	}
 }
 
-// shares warns about shares that the scheduler does not take.
+// shares warns about shares that the scheduler does not use.
 func (w *warner) shares() {
 	i := slices.IndexFunc(w.eps, func(e Endpoint) bool { return e.Share > 0 })
 	if i >= 0 && !w.svc.Scheduler.Fed() {

@@ -12,8 +12,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// informative are the fields that may leave a table as it is without a warning, with the reasons.
-// All fields below a field count, too.
+// informative are the fields that may leave a table unchanged without a warning, with the reasons.
+// The list also covers all fields below a field.
 var informative = [][2]string{
 	{"endpoint.Weight", "is a share: alone in a pool, an endpoint has all of it"},
 	{"endpoint.Zone", "says where the endpoint is: Prefer uses it"},
@@ -38,8 +38,8 @@ var informative = [][2]string{
 	{"service.SlowStart", "makes weights grow in the course of time"},
 }
 
-// Each field of a service, of an endpoint and of the node, set alone to another value in a random
-// valid state without warnings, changes the table, makes the state invalid, or causes a warning.
+// In a random valid state without warnings, each field of a service, of an endpoint and of the node
+// is changed alone. Each change alters the table, makes the state invalid, or causes a warning.
 func TestNoFieldIsSilentlyWithoutEffect(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
@@ -65,7 +65,7 @@ func TestNoFieldIsSilentlyWithoutEffect(t *testing.T) {
 				return below && (rest == "" || strings.ContainsRune(".[ ", rune(rest[0])))
 			})
 
-			// An endpoint that serves is used all the same if no other is ready.
+			// An endpoint that serves is used anyway if no other endpoint is ready.
 			known = known || v.Name == "endpoint.Condition" &&
 				strings.Contains(changed, `"condition":"serving"`)
 			if changed != text && (!known || unused(after, v.State.Service(name), v.Name)) {
@@ -75,7 +75,7 @@ func TestNoFieldIsSilentlyWithoutEffect(t *testing.T) {
 	}
 }
 
-// unused reports whether a field of source ranges or of a masquerade policy is about addresses that
+// unused reports whether a field of source ranges or of a masquerade policy concerns addresses that
 // the service does not have. No reason of the list above excuses that.
 func unused(t *sm.Table, svc *sm.Service, field string) bool {
 	kinds := map[sm.Kind]bool{}
@@ -101,8 +101,8 @@ func unused(t *sm.Table, svc *sm.Service, field string) bool {
 	return false
 }
 
-// healthy returns a state of one service with ready endpoints, several of each family. The first is
-// on this node.
+// healthy returns a state of one service with several ready endpoints of each family. The first
+// endpoint is on this node.
 func (r source) healthy(n sm.Name) sm.State {
 	svc, node := r.service(n), r.node()
 	if r.chance(50) {
@@ -244,7 +244,7 @@ func TestGivenSourcesThatNobodyGetsAreWarnedOf(t *testing.T) {
 	}, "192.0.2.9", "2001:db8::9"))
 }
 
-// A change costs what it changes, and tells only what is new.
+// The cost of a change depends on its size, and only new warnings are reported.
 func TestNewWarnings(t *testing.T) {
 	t.Parallel()
 	s := stateOf(thisNode, webService())

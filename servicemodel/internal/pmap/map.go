@@ -2,7 +2,7 @@
 // but a path with the original.
 //
 // A [Map] is a treap: a binary search tree by key that is also a heap by a priority, here a hash of
-// the key. The shape of such a tree depends only on its keys, not on the order in which they came.
+// the key. The shape of such a tree depends only on its keys, not on the order of their insertion.
 // So two maps with nearly the same contents have nearly the same shape. [Diff] walks them side by
 // side, and skips the parts that they share.
 package pmap
@@ -16,7 +16,7 @@ import (
 // number if the key sorts before, with or after another.
 type Key[K any] interface{ Compare(K) int }
 
-// Hasher hashes keys. It is implemented by an empty struct, so that the zero [Map] has its hasher.
+// Hasher hashes keys. An empty struct implements it, so that the zero [Map] has its hasher.
 type Hasher[K any] interface {
 	// Hash returns a well mixed number that is the same for keys that compare equal, such as
 	// [Hash].
@@ -29,7 +29,7 @@ type Plain[K comparable] struct{}
 // Hash returns [Hash].
 func (Plain[K]) Hash(k K) uint64 { return Hash(k) }
 
-// seed is the same for all maps of a process, so that equal keys give trees of one shape.
+// seed is the same for all maps of a process, so that equal keys give trees of the same shape.
 var seed = maphash.MakeSeed()
 
 // Hash returns a hash of k, which differs from process to process. It allocates memory if k
@@ -42,7 +42,7 @@ type Map[K Key[K], V any, O Hasher[K]] struct {
 	size int
 }
 
-// node is one entry. Nodes are immutable once they can be reached from a Map.
+// node is one entry. A node is immutable once a Map can reach it.
 type node[K Key[K], V any] struct {
 	left, right *node[K, V]
 	priority    uint64
@@ -53,11 +53,11 @@ type node[K Key[K], V any] struct {
 // Len returns the number of entries.
 func (m Map[K, V, O]) Len() int { return m.size }
 
-// Same reports whether m and o are one and the same map, which costs nothing to find out. Maps that
-// are not the same may still hold the same entries.
+// Same reports in constant time whether m and o are the same map. Maps that are not the same may
+// still hold the same entries.
 func (m Map[K, V, O]) Same(o Map[K, V, O]) bool { return m.root == o.root }
 
-// Get returns the value of k, and whether there is one.
+// Get returns the value of k, and whether m has one.
 func (m Map[K, V, O]) Get(k K) (v V, ok bool) {
 	for n := m.root; n != nil; {
 		switch c := k.Compare(n.key); {
@@ -73,7 +73,7 @@ func (m Map[K, V, O]) Get(k K) (v V, ok bool) {
 	return v, false
 }
 
-// At returns the value of k, the zero value if there is none.
+// At returns the value of k, or the zero value if m has none.
 func (m Map[K, V, O]) At(k K) V {
 	v, _ := m.Get(k)
 	return v
@@ -127,13 +127,13 @@ func (n *node[K, V]) walk(from *K, yield func(K, V) bool) bool {
 	return n.left.walk(from, yield) && yield(n.key, n.value) && n.right.walk(nil, yield)
 }
 
-// above reports whether n belongs nearer to the root than o. Between equal hashes the key decides,
-// so that the shape depends only on the keys.
+// above reports whether n belongs nearer to the root than o. If the hashes are equal, the key
+// decides, so that the shape depends only on the keys.
 func (n *node[K, V]) above(o *node[K, V]) bool {
 	return n.priority > o.priority || n.priority == o.priority && n.key.Compare(o.key) < 0
 }
 
-// insert returns n with fresh, and whether its key is new. No other map holds fresh yet.
+// insert returns n with fresh, and whether the key is new. No other map holds fresh yet.
 func (n *node[K, V]) insert(fresh *node[K, V]) (root *node[K, V], added bool) {
 	if n == nil {
 		return fresh, true
@@ -159,7 +159,7 @@ func (n *node[K, V]) insert(fresh *node[K, V]) (root *node[K, V], added bool) {
 	return &own, added
 }
 
-// remove returns n without k, and whether k was there. If it was not, remove returns n itself.
+// remove returns n without k, and whether n had k. If it did not, remove returns n itself.
 func (n *node[K, V]) remove(k K) (root *node[K, V], found bool) {
 	if n == nil {
 		return nil, false
@@ -234,21 +234,21 @@ type Change[K, V any] struct {
 	// Old and New are the values in the first and the second map; the zero value where the key is
 	// missing.
 	Old, New V
-	// InOld and InNew say which of the maps hold the key: at least one does.
+	// InOld and InNew say which of the maps hold the key: at least one of them does.
 	InOld, InNew bool
 }
 
-// Diff returns the keys that only one of the maps holds, or whose values same tells apart, in
-// order. It skips parts that the maps share. Each change between the maps costs the logarithm of
-// their size.
+// Diff returns, in order, the keys that only one of the maps holds, or whose values differ
+// according to same. It skips parts that the maps share. Each change between the maps costs the
+// logarithm of their size.
 func Diff[K Key[K], V any, O Hasher[K]](a, b Map[K, V, O],
 	same func(V, V) bool) iter.Seq[Change[K, V]] {
 	return func(yield func(Change[K, V]) bool) { diff(a.root, b.root, same, yield) }
 }
 
-// diff compares two trees of one range of keys. If the roots hold different keys, the root that is
-// above the other cannot occur in the other tree, because it would be the root there. So it is a
-// change, and the other tree is split around it.
+// diff compares two trees of the same range of keys. If the roots hold different keys, the root
+// that is above the other cannot occur in the other tree, because it would be the root there. So
+// this root is a change, and the other tree is split around it.
 func diff[K Key[K], V any](a, b *node[K, V], same func(V, V) bool,
 	yield func(Change[K, V]) bool) bool {
 	switch {
@@ -272,8 +272,8 @@ func diff[K Key[K], V any](a, b *node[K, V], same func(V, V) bool,
 		diff(after, b.right, same, yield)
 }
 
-// Builder makes a [Map] of entries given in the order of their keys, in linear time. The zero value
-// is ready to use.
+// Builder builds a [Map] from entries in the order of their keys, in linear time. The zero value is
+// ready to use.
 type Builder[K Key[K], V any, O Hasher[K]] struct {
 	// spine is the path from the root to the last entry, always to the right.
 	spine []*node[K, V]
@@ -281,8 +281,8 @@ type Builder[K Key[K], V any, O Hasher[K]] struct {
 	size  int
 }
 
-// slabSize is how many nodes are allocated at once. A slab lives as long as any of its nodes: small
-// enough to go away some time, large enough to be cheap.
+// slabSize is the number of nodes that are allocated at once. A slab lives as long as any of its
+// nodes: small enough to be freed eventually, large enough to be cheap.
 const slabSize = 32
 
 // Append adds an entry whose key must be above all keys so far. If it is not, Append adds nothing

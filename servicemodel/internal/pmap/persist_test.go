@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counted is a key that counts how often it is compared.
+// counted is a key that counts its comparisons.
 type counted struct {
 	n     int
 	calls *int
@@ -28,7 +28,7 @@ type byNumber struct{}
 
 func (byNumber) Hash(k counted) uint64 { return Hash(k.n) }
 
-// clash hashes all keys alike, which must cost time only.
+// clash hashes all keys alike, which must only cost time.
 type clash struct{}
 
 func (clash) Hash(counted) uint64 { return 7 }
@@ -48,7 +48,7 @@ func newRand(t *testing.T) *rand.Rand {
 
 func key(n int) counted { return counted{n: n} }
 
-// content returns what a map holds, in the order in which it holds it.
+// content returns the contents of a map, in the map's order.
 func content[O Hasher[counted]](m Map[counted, int, O]) (keys, values []int) {
 	for k, v := range m.All() {
 		keys, values = append(keys, k.n), append(values, v)
@@ -56,7 +56,7 @@ func content[O Hasher[counted]](m Map[counted, int, O]) (keys, values []int) {
 	return keys, values
 }
 
-// check compares a map with a model of it in all that can be seen.
+// check compares everything visible of a map with a model.
 func check[O Hasher[counted]](t *testing.T, m Map[counted, int, O], model map[int]int) {
 	t.Helper()
 	want := slices.Sorted(maps.Keys(model))
@@ -90,7 +90,7 @@ func testAgainstModel[O Hasher[counted]](t *testing.T) {
 
 			if i%20 == 0 {
 				check(t, m, model)
-				check(t, before, old) // what was there before is as it was
+				check(t, before, old) // the earlier map is unchanged
 			}
 		}
 
