@@ -31,7 +31,7 @@ type backend struct {
 	kernel // embedded: it has the methods that need the kernel, with stubs for other systems
 	log    *slog.Logger
 	pl     plan.Planner
-	// observed says that pl describes what the kernel holds.
+	// observed says that pl describes the state of the kernel.
 	observed bool
 	// crowded says that a set was full. The tables are then replaced by larger ones.
 	crowded bool

@@ -81,7 +81,7 @@ func checkParts(c *servicemodel.ChangeSet) error {
 	return rendering.Check(Name, c, r)
 }
 
-// abilities are what nftables can express.
+// abilities describe the features that nftables can express.
 var abilities = rendering.Abilities{
 	Scheduler: func(s servicemodel.Scheduler) bool {
 		name, _, _ := s.Split()

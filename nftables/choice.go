@@ -14,8 +14,7 @@ import (
 // client's address, and also of its port if the scheduler includes the port. It returns nil if the
 // pool is empty or if its scheduler does not hash clients. The pool must not change. Call Chooser
 // once for many clients, because it may compute a table of Maglev. Several goroutines can call the
-// function. It does not know clients that session affinity remembers: these clients keep their
-// endpoint.
+// function. It ignores session affinity: remembered clients keep their endpoint.
 func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
 	w := form.WayOf(p)
 	if w != form.ByHash && w != form.ByMaglev || len(p.Slots) == 0 {

@@ -16,10 +16,10 @@
 // hooks and does not cause connection tracking. A table stays when its last service is removed,
 // unless the node no longer serves its family (servicemodel.Node.OnlyFamily). An instance without
 // services has the table ip, or the table of the only family that the node serves. The chains and
-// rules of a table are the same for all services. A service is a number of elements in sets and
-// maps. No element carries a verdict, unless the service has a scheduler. The kernel finds an
-// element by hashing, and does not validate the ruleset again when an element changes. So a change
-// costs the same among ten services and among fifty thousand. In short, for IPv4:
+// rules of a table are the same for all services. A service consists of elements in sets and maps.
+// No element carries a verdict, unless the service has a scheduler. The kernel finds an element by
+// hashing, and does not validate the ruleset again when an element changes. So a change costs the
+// same among ten services and among fifty thousand. In short, for IPv4:
 //
 //	table ip kernlb {
 //		set services { 10.96.0.10 . tcp . 80 comment "default/web:http cluster IP", … }
@@ -78,15 +78,15 @@
 //
 // Each lookup sees the latest commit, and a commit may happen between two lookups of a packet. A
 // packet that finds no slot goes through the chains again, and finally through service-any. That
-// chain finds a slot in any pool that has slots, in the last resort slot 0. If a commit adds the
+// chain finds a slot in any pool that has slots, slot 0 if it finds no other. If a commit adds the
 // service or replaces the whole table between two lookups, the packet leaves these chains without
 // an endpoint. The chains of type filter then drop it, so that its client sends it again. Otherwise
 // they would reject it, or accept it and let conntrack remember the untranslated flow. These chains
 // make no lookups for packets that were translated.
 //
-// Node ports have their own sets and maps, whose keys have no address. Frontends with external
-// traffic policy Local serve outside clients with other endpoints than pods and the host: such a
-// frontend is in service-split, and the endpoints for outside clients are in
+// Node ports have their own sets and maps, whose keys have no address. With external traffic policy
+// Local, outside clients of a frontend may have different endpoints than pods and the host. Such a
+// frontend is in service-split, and the endpoints for its outside clients are in
 // service-external-endpoints. Other sets say which frontends are rejected, dropped and masqueraded.
 //
 // The objects of some features exist only while a service uses the feature: session affinity (the
@@ -123,11 +123,11 @@
 //
 // # Session affinity
 //
-// The affinity maps have client and frontend as key, and as value the endpoint that the client was
-// given. Finding an endpoint takes one lookup, for any number of endpoints. A hash of the client's
-// address selects one of 64 maps. Packets to services without affinity cost one lookup in a set for
-// each timeout in use, and none in the maps. Rules after DNAT write the maps, from conntrack's
-// entry of the flow. They do so only for the first packet of a flow, because only then was an
+// The affinity maps remember the endpoint that each client of a frontend was given. Finding this
+// endpoint takes one lookup, however many endpoints there are. A hash of the client's address
+// selects one of 64 maps. A packet to a service without affinity costs one lookup in a set for each
+// timeout in use, and no lookup in the maps. Rules after DNAT write the maps, from conntrack's
+// entry for the flow. They do so only for the first packet of a flow, because only then was an
 // endpoint just chosen. Each new connection renews the timeout. Affinity is kept for each address
 // and port of a service, as in IPVS.
 //
@@ -195,9 +195,9 @@
 // # Owners
 //
 // Programs can share an instance, each with its own services ([dataplane.Parts]). They find their
-// objects by an index, and read nothing else. The map owner-frontends has an owner (a hash of its
-// name) and a number as key, and a frontend as value. The set owner-hairpins says to which owners a
-// hairpin belongs. A hairpin or cluster IP that several owners need has a comment such as "2
+// objects by an index, and read nothing else. The map owner-frontends lists the frontends of each
+// owner, by the hash of the owner's name and a number. The set owner-hairpins says to which owners
+// a hairpin belongs. A hairpin or cluster IP that several owners need has a comment such as "2
 // owners", and is removed with the last of them. An engine that applies whole states leaves the
 // index empty. The next program that changes a part then reads everything once, and rebuilds the
 // index. It does the same if the tables are damaged, and keeps every intact object of all owners.
@@ -224,8 +224,8 @@
 //
 // The backend notices edits by hand before the next change. If the generation of nf_tables is not
 // the known one, the backend compares tables, chains, rules and, on Linux 6.16 and newer, the
-// numbers of elements with the expected ones. It makes up to eight such checks at once. After that,
-// it makes one a second, or more if the checks together take less than a twentieth of the time.
+// numbers of elements with the expected ones. It makes up to eight such checks at once, and then at
+// most one a second. If checks take long, they may use a twentieth of the time.
 //
 // # The code
 //

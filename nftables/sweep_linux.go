@@ -18,7 +18,8 @@ import (
 )
 
 // sweepTries limits the number of readings of the affinity maps without progress. Two or three
-// readings are enough, unless the kernel keeps moving the maps to other hash tables (see readSet).
+// readings are enough, unless the kernel keeps moving the maps to other hash tables (see
+// [read.Reader.Set]).
 const sweepTries = 20
 
 // sweepTables reads the maps, one by one, and deletes entries until nothing is left to forget, or

@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Affinity is a kind of session affinity that some frontends have.
+// Affinity is a kind of session affinity in use.
 type Affinity struct {
 	Seconds uint32
 	Bits    uint8 // the number of leading bits of an address that identify a client, 0 for all
@@ -68,8 +68,8 @@ func ParseAffinity(name string) (a Affinity, ok bool) {
 	return a, n > 0 && a.name() == name
 }
 
-// Each group of maps remembers clients. A hash of the client's leading bits selects the map in the
-// group: see [AffinityMap].
+// Groups of maps remember clients, by different keys. A hash of the client's leading bits selects
+// the map in the group: see [AffinityMap].
 const (
 	GroupClients = "affinity" // by the leading bits of a client's address, and by frontend
 	// The same key, for outside clients that get other endpoints than pods and the host, if

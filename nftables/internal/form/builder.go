@@ -31,12 +31,12 @@ func (b *builder) frontend(k *Kind) nft.Concat {
 // in matches packets whose frontend is in one of the sets of a kind.
 func (b *builder) in(k *Kind, set string) nft.Rule { return b.frontend(k).In(k.Prefix + set) }
 
-// dnat sends a packet to a slot in the map of a way.
+// dnat adds rules that send a packet to a slot in the map of a way.
 func (b *builder) dnat(c *nft.ProgramChain, k *Kind, prefix string, w Feature, slot nft.Selector) {
 	b.translate(c, k, b.frontend(k).With(slot).Map(prefix+WayNames[w]+SetEndpoints))
 }
 
-// translate sends a packet to the endpoint in a map of a kind.
+// translate adds rules that send a packet to the endpoint in a map of a kind.
 func (b *builder) translate(c *nft.ProgramChain, k *Kind, to nft.Mapped) {
 	switch {
 	case k != KindRange:
@@ -62,7 +62,7 @@ func (b *builder) original() (service, nodePort nft.Concat) {
 // set would not give nft the types that it needs.
 var withPorts = nft.CTProtocol(servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP)
 
-// loopback lists the loopback addresses at which node ports answer. They answer only this host.
+// loopback lists the loopback addresses at which node ports answer this host.
 func (b *builder) loopback() []netip.Prefix {
 	if b.f != nft.IPv4 {
 		return nil

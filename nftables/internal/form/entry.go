@@ -40,7 +40,8 @@ const (
 	weightWord    = "weight="
 )
 
-// ParseEntry reads the comment of an entry. The scheduler is empty if the comment names none.
+// ParseEntry reads the comment of an entry. The scheduler is empty if the comment names no
+// scheduler.
 func ParseEntry(ep netip.AddrPort, comment string) (e Entry, s servicemodel.Scheduler) {
 	e = Entry{Endpoint: ep, Slot: -1}
 	for word := range strings.FieldsSeq(comment) {

@@ -6,9 +6,9 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// Priorities (enum nf_ip_hook_priorities in include/uapi/linux/netfilter_ipv4.h). Source ranges are
-// checked just before DNAT, while the destination is still the address of the service. Clients are
-// learnt just after DNAT.
+// The priorities of base chains (enum nf_ip_hook_priorities in
+// include/uapi/linux/netfilter_ipv4.h). Source ranges are checked just before DNAT, while the
+// destination is still the address of the service. Clients are learnt just after DNAT.
 const (
 	prioSources = prioDNAT - 10
 	prioDNAT    = -100

@@ -20,8 +20,8 @@ const (
 	StickyNodePorts                     // some node port has session affinity
 	SourceRanges                        // some service restricts sources
 	SplitPools                          // some service treats outside clients or the host specially
-	NotFromPods                         // some frontend is masqueraded except for pods
-	LargePools                          // some pool is larger than SmallClasses allow
+	NotFromPods                         // some frontend is masqueraded, but not for pods
+	LargePools                          // some pool needs more than SmallClasses
 	MasqueradeIPs                       // some service sets the source of masqueraded connections
 	RangesToPort                        // the endpoints of some range have one port
 	blocks0                             // some range has a block of 0 leading bits: see [BlocksOf]
@@ -40,7 +40,7 @@ func BlocksOf(bits uint8) Feature { return blocks0 << bits }
 // WayNames are parts of the names of the maps and chains for a way.
 var WayNames = [...]string{InTurn: "-rr", ByHash: "-sh", ByMaglev: "-mh"}
 
-// external is in the names of sets and chains for clients outside.
+// external is part of the names of sets and chains for clients outside.
 const external = "-external"
 
 // Kind is a kind of frontends, by the keys with which packets find them. The names of the sets and

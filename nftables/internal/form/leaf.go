@@ -13,7 +13,7 @@ import (
 const SetScheduled = "-scheduled"
 
 // counters is the number of possible chains of InTurn for each number of slots. Each service port
-// has its own chain and so its own counter, unless the hash of its name equals another one.
+// has its own chain and so its own counter, unless the hashes of two names are equal.
 const counters = 1 << 10
 
 // Leaf is a chain that chooses an endpoint. Packets reach it through the map of verdicts.
@@ -96,6 +96,6 @@ const (
 	SeedHash   = 0x6b6c0000
 )
 
-// Attempts is the number of draws of a packet in an incomplete level. They reduce the share of a
-// slot there by less than 2^-Attempts of the share.
+// Attempts is the number of draws of a packet in an incomplete level. The share of a slot in such a
+// level is too small by less than 2^-Attempts of the share.
 const Attempts = 8

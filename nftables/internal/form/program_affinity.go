@@ -25,7 +25,7 @@ func (b *builder) byClient(addr nft.Selector, a Affinity, code int32, chain stri
 }
 
 // remember sends packets of clients that a group remembers to their endpoints. c is the chain for
-// the packets to frontends of a kind, or for packets of outside clients to them. Without a prefix,
+// the packets to frontends of a kind, or for packets of their outside clients. Without a prefix,
 // the addresses of outside clients differ from all other clients, and both are in one group.
 func (b *builder) remember(c *nft.ProgramChain, k *Kind, group string) {
 	for _, a := range b.shape.affinityOf(k) {

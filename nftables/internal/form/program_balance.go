@@ -13,9 +13,9 @@ const (
 	chainDraw    = "-draw-" // followed by the number of slots of a class
 )
 
-// A draw of a slot finds an endpoint if the pool has a slot of that number. A packet makes draws
-// draws for its class, and goes through the classes passes times. Then at most 2^-18 of a pool's
-// packets come to a draw that favours the first half of the pool's slots.
+// A draw of a slot finds an endpoint if the pool has a slot of that number. For its class, a packet
+// makes this number of draws, and it goes through the classes in this number of passes. Then at
+// most 2^-18 of a pool's packets come to a draw that favours the first half of the pool's slots.
 const (
 	draws  = 4
 	passes = 3
@@ -94,9 +94,9 @@ func (b *builder) smallest(c *nft.ProgramChain, k *Kind, prefix string, none nft
 }
 
 // draw builds a chain for each class, which draws one of the slots that a pool of the class can
-// have. It also builds the chain that finds an endpoint in any pool, in the last resort in slot 0.
-// Each draw is one lookup. No other rules use the map, because the kernel checks each new element
-// against each rule that uses its map (nft_add_set_elem).
+// have. It also builds the chain that finds an endpoint in any pool, at least in slot 0. Each draw
+// is one lookup. No other rules use the map, because the kernel checks each new element against
+// each rule that uses its map (nft_add_set_elem).
 func (b *builder) draw(k *Kind, prefix string) {
 	last := b.Chain(prefix + chainAny)
 	for n := MostSlots(b.shape.classes() - 1); n > 0; n /= 2 {

@@ -7,12 +7,12 @@ import (
 )
 
 // A packet to a range matches no frontend exactly. Rules look for its range only if its address is
-// in a set of addresses with ranges. There is a map for each number of leading bits that some block
-// of a range has. The rules look up the packet's port in these maps in turn, the most bits first.
-// So they find the smallest block with the port, and this block belongs to the narrowest range: a
-// block of a range contains all blocks of narrower ranges in it. If several ranges have the same
-// block, only the first range ([servicemodel.Table.RangesAt]) has an element for it. The same holds
-// if two ranges overlap and neither contains the other.
+// in a set of addresses with ranges. There is a map for each number of leading bits of a block in
+// use. The rules look up the packet's port in these maps in turn, the most bits first. So they find
+// the smallest block with the port, and this block belongs to the narrowest range: a block of a
+// range contains all blocks of narrower ranges in it. If several ranges have the same block, only
+// the first range ([servicemodel.Table.RangesAt]) has an element for it. The same holds if two
+// ranges overlap and neither contains the other.
 //
 // The values are the first and the last port, in the form of an address. Rules cannot look up the
 // result of a lookup. So the range is stored in the packet's destination, until the packet is
@@ -87,9 +87,9 @@ func (b *builder) toBlocks(c *nft.ProgramChain, to string) {
 	}
 }
 
-// setPort adds a rule that changes the port of translated packets if a range has endpoints with one
-// port. A block is found by the port of the packet, because nft cannot list the leading bits of
-// conntrack's port.
+// setPort adds the rule to, which changes the port of translated packets, if a range has endpoints
+// with one port. A block is found by the port of the packet, because nft cannot list the leading
+// bits of conntrack's port.
 func (b *builder) setPort(c *nft.ProgramChain, to nft.Rule) {
 	if b.shape.Has(RangesToPort) {
 		c.Add(withPorts, to)

@@ -65,7 +65,7 @@ func (s *Shape) AddFrontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
 	s.AddPool(external)
 }
 
-// AddPool adds the features that a pool needs to s. A nil pool needs none.
+// AddPool adds the features that a pool needs to s. A nil pool needs no features.
 func (s *Shape) AddPool(p *servicemodel.Pool) {
 	if p == nil {
 		return

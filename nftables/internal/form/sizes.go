@@ -11,9 +11,9 @@ import (
 // class 2, and so on. The sets -over-2, -over-4, -over-8 and so on show the class of a frontend. A
 // packet is looked up in the sets of even classes in turn: -over-2, -over-8, -over-32. So each
 // lookup excludes two classes, the smallest ones first because small pools are usual. One more
-// lookup distinguishes the last two classes. A frontend is only in the sets that its packets use on
-// this way and whose lookup must succeed. So a new or removed endpoint changes these sets only if
-// the class changes.
+// lookup distinguishes the last two classes. A frontend is only in the sets that are looked up on
+// this path and that must contain it. So a new or removed endpoint changes these sets only if the
+// class changes.
 //
 // The sets from -over-128 on exist only while some pool needs them ([Shape]). Without these sets,
 // packets find the same class for all other pools.
@@ -37,8 +37,8 @@ func isOver(class, than int) bool {
 	return than < class && (than%2 == 0 || than == class-1)
 }
 
-// compared lists the classes whose sets packets are looked up in, in the chain for a class. The
-// chain for an odd class comes before the chain for the next even class.
+// compared lists the classes in whose sets the chain for a class looks up packets. The chain for an
+// odd class precedes the chain for the next even class.
 func compared(class int) []int {
 	switch {
 	case class == 0:

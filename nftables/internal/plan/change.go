@@ -86,7 +86,7 @@ func (pl *Planner) poolsChanged(p *Plan, t *TablePlan, fe *servicemodel.Frontend
 			return
 		}
 		sameVerdict := form.WayOf(old)|form.WayOf(new) == form.AtRandom &&
-			// packets find the size of both pools alike
+			// packets find the size of both pools in the same sets
 			form.ClassOf(form.EntryCount(old)) == form.ClassOf(form.EntryCount(new))
 		if !sameVerdict {
 			t.need.AddPool(new)

@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Plan makes the plan for a change set.
+// Plan returns the plan for a change set.
 func (pl *Planner) Plan(c *servicemodel.ChangeSet) *Plan {
 	p := &Plan{Table: pl.Table, Changes: c, Have: pl.Version,
 		Tables: make([]*TablePlan, 0, len(pl.Tables))}

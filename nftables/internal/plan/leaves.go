@@ -9,7 +9,7 @@ import (
 )
 
 // planLeaves plans the leaves of a table that stays. If other owners may need leaves, all leaves
-// stay. Otherwise unneeded leaves are removed: leaves of inTurn always, and the other leaves only
+// stay. Otherwise unneeded leaves are removed: leaves of InTurn always, and the other leaves only
 // when the program is rewritten, because there are few of them. It returns the leaves that stay.
 func (pl *Planner) planLeaves(p *Plan, t *TablePlan) []string {
 	have := t.Have.Shape.Leaves

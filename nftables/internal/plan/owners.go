@@ -9,8 +9,8 @@ import (
 	"github.com/kernlb/kernlb/nftables/internal/form"
 )
 
-// planOwners plans the index, and the addresses that owners share. A commit of a whole state
-// empties the index, because it does not keep the index complete.
+// planOwners plans the index, and the addresses that owners share. A commit of a whole state does
+// not maintain the index, and so empties it.
 func (pl *Planner) planOwners(p *Plan) {
 	for _, t := range p.Tables {
 		switch {

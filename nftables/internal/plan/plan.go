@@ -25,7 +25,7 @@ type Table struct {
 	ahead form.Feature
 }
 
-// Observed replaces the knowledge of the table by a reading.
+// Observed updates the table after a reading.
 func (t *Table) Observed(sk form.Skeleton, drift map[string]*nft.ElemList, index form.Ownership) {
 	t.Skeleton, t.sets, t.Drift, t.Index = sk, nil, drift, index
 }
@@ -63,7 +63,7 @@ func (p *Plan) Empty() bool {
 // with their rules, the elements to delete and to add, and the sets to delete.
 type TablePlan struct {
 	Family *nft.Family
-	Hooks  *form.Hooks // its chains of the user keep their rules
+	Hooks  *form.Hooks // the user's chains keep their rules
 	// Have is the present table, and next its skeleton after the plan.
 	Have *Table
 	next form.Skeleton

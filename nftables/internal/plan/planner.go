@@ -27,7 +27,7 @@ type Planner struct {
 	Refused bool
 	// Complete says that a commit has created all necessary tables since the last observation.
 	Complete bool
-	// Sysctls are the values of sysctls, with the earlier ones to restore.
+	// Sysctls are the values of sysctls, with the earlier values to restore.
 	Sysctls sysctls.State
 	// Capacity returns the size of a set that begins with n elements. 0 lets the set grow.
 	Capacity func(n int) uint32

@@ -7,7 +7,8 @@ import (
 
 // planBlocks plans the blocks of ranges that stay. Their elements depend on the other ranges at the
 // address. If two ranges have a block in common, only the first one has an element for the block.
-// If a later range has ports of another range, the later one has one of the ends of that range.
+// Of two overlapping ranges, the later one contains an end of the earlier one. So a search at both
+// ends of a changed range finds all affected ranges.
 func (pl *Planner) planBlocks(c *servicemodel.ChangeSet, t *TablePlan) {
 	var stay []servicemodel.FrontendKey
 	note := func(l ...*servicemodel.Frontend) {

@@ -7,8 +7,8 @@ import (
 	"github.com/kernlb/kernlb/nftables/internal/form"
 )
 
-// reshape rewrites the chains whose rules the current needs change. It deletes sets that no rule
-// needs any more.
+// reshape rewrites the chains whose rules differ for the features that are needed now. It deletes
+// sets that no rule needs any more.
 func (pl *Planner) reshape(p *Plan, t *TablePlan, leaves []string) {
 	t.needAll(p.Changes.New)
 	t.need.Uses |= t.Have.ahead

@@ -221,7 +221,7 @@ func poolsOfClients(t *servicemodel.Table, of *servicemodel.Frontend) (l [2][]*s
 		}
 	}
 
-	if of.AffinityService { // a client has one endpoint at ports of any policy
+	if of.AffinityService { // a client has one endpoint, even if the policies of ports differ
 		l[0] = slices.Concat(l[0], l[1])
 		l[1] = l[0]
 	}
@@ -237,7 +237,7 @@ func (s *Sweep) Takes(f *nft.Family, group string, e nft.Elem) (takes bool) {
 	}
 	fs := &s.Of[nft.FamilyIndex(f.Any)]
 	list, fe := fs.ByKey[key], s.Table.Frontend(key)
-	if list == nil && fe == nil && group != form.GroupServices { // it can only be a node port's
+	if list == nil && fe == nil && group != form.GroupServices { // it is of a node port
 		key.Addr = f.Any
 		list, fe = fs.ByKey[key], s.Table.Frontend(key)
 	}

@@ -53,8 +53,8 @@ func (k *Reader) Elements(ctx context.Context, r *Reading, want *servicemodel.Ta
 	})
 }
 
-// queryWanted asks for all wanted elements. Two connections at the same time need half the time,
-// because readers take no lock in the kernel (nfnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
+// queryWanted asks for all wanted elements. Two parallel connections need half the time, because
+// readers take no lock in the kernel (nfnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
 func (k *Reader) queryWanted(ctx context.Context, r *Reading) error {
 	outer := ctx
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -106,7 +106,7 @@ func (r *Reading) frontends(c *servicemodel.Contents) {
 	}
 }
 
-// poolView is one version of a pool, and the number n of frontends with this version.
+// poolView is one version of a pool, and n is the number of frontends with this version.
 type poolView struct {
 	pool *servicemodel.Pool
 	n    int
@@ -258,7 +258,7 @@ func (r *Reading) faultyRanges(t *servicemodel.Table,
 	return faulty
 }
 
-// right reports whether the elements of a frontend are the right ones.
+// right reports whether a frontend has the right elements.
 func (r *Reading) right(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
 	good := true
 	r.w.Elements(t, fe, func(set string, e nft.Elem) {

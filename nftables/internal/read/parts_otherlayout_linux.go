@@ -14,7 +14,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Of an instance that another version of kernlb created, the backend can read three things. Each
+// The backend can read three things of an instance that another version of kernlb created. Each
 // element of a registry is a frontend. The element's comment begins with the owner. Elements of
 // other sets whose keys begin with a frontend's key belong to that frontend. This is enough to
 // remove the objects of owners. Addresses in cluster-ips and in hairpins stay until the last owner

@@ -22,7 +22,7 @@ type Reading struct {
 	Lengths map[string]int
 	Sizes   map[string]uint32 // of sets that do not grow
 	Chains  map[string]nft.Chain
-	Hashes  map[string][]uint64 // by chain, the hash of each rule; 0 for a rule without one
+	Hashes  map[string][]uint64 // by chain, the hash of each rule; 0 if a rule has no hash
 
 	// Rules and records come from the settings of the table. The shape in Skeleton comes from the
 	// names of the existing sets and chains.

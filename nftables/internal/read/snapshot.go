@@ -65,7 +65,7 @@ func (s *Snapshot) Compare(crowded bool) {
 	}
 }
 
-// OtherLayout reports whether another version of kernlb made a table.
+// OtherLayout reports whether another version of kernlb created a table.
 func (s *Snapshot) OtherLayout() bool {
 	return slices.ContainsFunc(s.Tables, func(r *Reading) bool { return r.otherLayout })
 }
