@@ -76,7 +76,8 @@ func Convert(name, text string, how *Config) (*Result, error) {
 		return r, errors.Join(c.inOrder(c.errs)...)
 	}
 	if len(c.out.Services) == 0 {
-		return r, &config.FieldError{File: name, Err: errors.New("has no virtual_server")}
+		return r, &config.FieldError{File: name,
+			Err: errors.New("has no virtual_server, so there is nothing to balance")}
 	}
 	out, err := c.out.Encode()
 	if err != nil {
@@ -196,6 +197,10 @@ func (c *converter) top(all []*statement) {
 			used[c.virtualServer(s)] = true
 		case unread(word) != "":
 			c.fail(s, "%s", unread(word))
+		case slices.ContainsFunc(s.body, func(in *statement) bool {
+			return strings.HasPrefix(in.keyword(), "virtual_server")
+		}):
+			c.fail(s, "has a virtual_server in its block: write that outside, after its last }")
 		case slices.Contains(elsewhere, word):
 			c.warn(s, "is not about virtual servers: not converted")
 		case s.block && word == "global_defs":

@@ -39,6 +39,7 @@ type scope struct {
 
 	// origins are the statements from which fields of the service are made.
 	origins map[string]*statement
+	weight  *uint16 // of real servers without one
 	// other is a check of the real server that the load balancer does not have.
 	other *statement
 }
@@ -84,7 +85,7 @@ func flag(name string) use {
 	return func(_ *converter, _ *statement, in *scope) { in.flags = append(in.flags, name) }
 }
 
-// rules are the grammar of virtual servers.
+// rules are the grammar of virtual servers and their servers.
 func rules() []rule {
 	return []rule{
 		{in: globals, words: "lvs_timeouts", use: useTimeouts},
@@ -128,6 +129,15 @@ func rules() []rule {
 		{in: servers, words: "uthreshold lthreshold", warning: "no limit of connections is kept"},
 		{in: servers, words: "inhibit_on_failure"},
 
+		{in: virtualServer, words: "weight", use: set(weight,
+			func(in *scope) **uint16 { return &in.weight })},
+		{in: virtualServer, words: "hashed flag-3", warning: noted},
+	}
+}
+
+// checkRules are the grammar of checks, and of what servers say about them.
+func checkRules() []rule {
+	return []rule{
 		{in: timed, words: "delay_loop", use: set(seconds,
 			func(in *scope) *time.Duration { return &in.interval })},
 		{in: timed, words: "connect_timeout", use: set(seconds,
@@ -154,7 +164,10 @@ func rules() []rule {
 		{in: checker, words: "fwmark", warning: "checks have no mark"},
 		{in: checker, words: "http_protocol", warning: "HTTP 1.1 is spoken"},
 		{in: checker, words: "enable_sni"},
-		{in: checker, words: "log_all_failures fast_recovery", warning: noted},
+		{in: checker, words: "sni_name", use: set(text,
+			func(in *scope) *string { return &in.spec.ServerName })},
+		{in: checker, words: "log_all_failures fast_recovery tls_compliant", warning: noted},
+		{in: url, words: "tls_compliant", warning: noted},
 
 		{in: url, words: "path", use: set(text,
 			func(in *scope) *string { return &in.spec.Path })},
@@ -197,7 +210,7 @@ func meant(word string, known []string) string {
 // newGrammar returns the rules by their places.
 func newGrammar() map[place]rule {
 	grammar := map[place]rule{}
-	for _, r := range rules() {
+	for _, r := range append(rules(), checkRules()...) {
 		for in := virtualServer; in <= globals; in <<= 1 {
 			for _, word := range strings.Fields(r.words) {
 				if r.in&in != 0 {

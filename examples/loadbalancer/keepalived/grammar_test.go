@@ -48,7 +48,7 @@ func TestErrorsOfEveryKeywordAreForUsers(t *testing.T) {
 func TestKeywordsThatNeedNothingAreDocumented(t *testing.T) {
 	t.Parallel()
 	text := string(must.OK(os.ReadFile("doc.go"))(t))
-	for _, r := range rules() {
+	for _, r := range append(rules(), checkRules()...) {
 		for _, word := range strings.Fields(r.words) {
 			if r.use == nil && r.warning == "" {
 				require.Contains(t, text, word)

@@ -33,6 +33,13 @@ func (c *converter) virtualServer(s *statement) (group *statement) {
 	in := &scope{interval: time.Minute, timeout: 5 * time.Second, origins: map[string]*statement{},
 		Service: config.Service{Scheduler: "wlc", Masquerade: "never", Connections: "leave"}}
 	c.read(s, virtualServer, in)
+	if !slices.ContainsFunc(s.body, func(of *statement) bool {
+		return of.keyword() == "real_server"
+	}) {
+		c.warn(s, "has no real_server: not converted, as keepalived ignores it")
+		return group
+	}
+
 	for _, of := range s.body {
 		if field := fieldsOf[of.keyword()]; field != "" {
 			in.origins[field] = of
@@ -57,6 +64,10 @@ func (c *converter) virtualServer(s *statement) (group *statement) {
 	}
 	made := map[uint16]int{} // the services of this virtual server by their ports
 	for _, at := range where {
+		if at.Port() == 0 && cmp.Or(in.Forwarding, "nat") != "nat" {
+			c.fail(at.of, "all ports need lb_kind NAT: write a virtual_server for each port")
+			return group
+		}
 		i, again := made[at.Port()]
 		if !again {
 			i = len(c.out.Services)
@@ -218,6 +229,9 @@ func (c *converter) endpoint(s *statement) (netip.AddrPort, bool) {
 	if err == nil && len(args) == 2 && args[1] != "0" {
 		p, err = port(args[1])
 	}
+	if err == nil && a.IsLoopback() {
+		err = fmt.Errorf("%s: must not be a loopback address: give an address of this host", a)
+	}
 	if err != nil {
 		c.fail(s, "%w", err)
 	}
@@ -314,7 +328,7 @@ func useReal(c *converter, s *statement, in *scope) {
 		return
 	}
 	inner := *in
-	inner.real = &config.Backend{Address: addr}
+	inner.real = &config.Backend{Address: addr, Weight: in.weight}
 	in.origins[fmt.Sprintf("backends[%d]", len(in.Backends))] = s
 	c.read(s, realServer, &inner)
 	c.standIn(s, &inner)

@@ -52,9 +52,9 @@ func weight(text string) (*uint16, error) {
 }
 
 func port(text string) (uint16, error) {
-	n, err := number(text, 16, "a port")
+	n, err := number(text, 16, "the number of a port")
 	if err == nil && n == 0 {
-		err = fmt.Errorf("%q is not a port", text)
+		err = fmt.Errorf("%q is not the number of a port", text)
 	}
 	return uint16(n), err
 }
