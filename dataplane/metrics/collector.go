@@ -24,14 +24,14 @@ import (
 type Config struct {
 	// Families are the values of the label ip_family. Nil means both.
 	Families []servicemodel.Family
-	// Flows is the engine's keeper of flows; nil if it has none.
+	// Flows is the engine's keeper of flows, or nil without a keeper.
 	Flows Flows
-	// Conntrack is asked at each scrape how full the table of connections is. Nil means no such
+	// Conntrack reports the size and limit of the conntrack table at each scrape. Nil means no such
 	// metrics.
 	Conntrack Conntrack
-	// Connections counts the connections of each service at each scrape, by a dump of the table of
-	// connections. Conntrack must be set. A million connections cost about a second of CPU. Each
-	// service with connections has a time series.
+	// Connections counts the connections of each service at each scrape, by a dump of the conntrack
+	// table. Conntrack must be set. A million connections cost about a second of CPU. Each service
+	// with connections has a time series.
 	Connections bool
 	// Counters are the counters of services, read at each scrape: counters.Counters or
 	// ipvs.Counters. Conntrack must be set, too, because it knows the addresses of the node. A
@@ -41,8 +41,8 @@ type Config struct {
 	// Problems returns problems of the program's input that the engine does not see, such as a
 	// broken manifest, one line each. Nil means no problems.
 	Problems func() []string
-	// Silent returns the endpoints that are out because they do not answer clients, like
-	// [silence.Follower.Ejected]. Nil means none.
+	// Silent returns the endpoints that were ejected because they do not answer clients, like
+	// [silence.Follower.Ejected]. Nil means no endpoints.
 	Silent func() []silence.Change
 	// Node checks the node for the services that the kernel holds, at each scrape, like
 	// [node.Checker.Report]. Nil means no such metrics.
@@ -71,7 +71,7 @@ var (
 	_ prometheus.Collector = (*Collector)(nil)
 )
 
-// Collector collects metrics about an engine. Make it with [New]. Several goroutines may call its
+// Collector collects metrics about an engine. Create it with [New]. Several goroutines may call its
 // methods. A program with several engines registers one collector for each, with
 // [prometheus.WrapRegistererWith] and a label that distinguishes them.
 type Collector struct {
@@ -90,7 +90,8 @@ type Collector struct {
 	// wanted is the last state whose endpoints a scrape counted.
 	wanted    servicemodel.State
 	endpoints int
-	// asked is the state of the last apply, revision its number, and at the time of its end.
+	// asked is the state of the last apply, revision its number, and at the time at which that
+	// apply ended.
 	asked    servicemodel.State
 	revision dataplane.Revision
 	at       time.Time
@@ -101,9 +102,9 @@ type Collector struct {
 	begun   bool // something was applied
 }
 
-// New returns a collector that observes an engine until [Collector.Close]. Make it before the
-// engine's first apply, because it does not count earlier events. A nil engine counts as one that
-// does nothing.
+// New returns a collector that observes an engine until [Collector.Close]. Call it before the
+// engine's first apply, because the collector does not count earlier events. A nil engine counts as
+// an idle engine.
 func New(e *dataplane.Engine, cfg *Config) *Collector {
 	e = cmp.Or(e, new(dataplane.Engine))
 	c := &Collector{engine: e, cfg: *cmp.Or(cfg, &Config{})}
@@ -125,14 +126,14 @@ func New(e *dataplane.Engine, cfg *Config) *Collector {
 // Close stops observing. The collected values can still be scraped.
 func (c *Collector) Close() { c.unsubscribe() }
 
-// Describe sends the descriptions of all metrics.
+// Describe implements [prometheus.Collector]: it sends the descriptions of all metrics.
 func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 	for _, m := range c.made.all {
 		m.Describe(to)
 	}
 }
 
-// Collect sends the current values of all metrics.
+// Collect implements [prometheus.Collector]: it sends the current values of all metrics.
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	c.scrape.Lock()
 	defer c.scrape.Unlock()

@@ -1,7 +1,7 @@
 // Package metrics exports metrics about an engine for Prometheus. It is a module of its own, so
 // that programs without it do not depend on Prometheus' client.
 //
-// [New] makes a collector of an engine, for any registry:
+// [New] returns a collector for an engine, which any registry accepts:
 //
 //	collector := metrics.New(engine, nil)
 //	defer collector.Close()
@@ -16,13 +16,12 @@
 // # Where the figures come from
 //
 // Counters and histograms come from the engine's events ([dataplane.Engine.Subscribe]), gauges from
-// its status at the time of a scrape. So a scrape asks the kernel nothing. The first one after a
-// change counts what clients of each service meet (kernlb_services), which takes some 15 ms for
-// 10,000 services. All others cost the same for any number of services. Three settings that are off
-// by default change this.
-// With [Config.Conntrack] a scrape sends two small requests to learn how full the table of
-// connections is. With [Config.Connections] it reads that whole table. With [Config.Counters] it
-// reads the counters of services.
+// its status at the time of a scrape. So a scrape asks the kernel nothing. The first scrape after a
+// change counts services by the outcome for their clients (kernlb_services), which takes about 15
+// ms for 10,000 services. All other scrapes cost the same for any number of services. Three
+// settings that are off by default change this. With [Config.Conntrack] a scrape sends two small
+// requests for the size and limit of the conntrack table. With [Config.Connections] it reads that
+// whole table. With [Config.Counters] it reads the counters of services.
 //
-// Events before [New] are not counted.
+// Events before the call of [New] are not counted.
 package metrics

@@ -12,8 +12,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// askKernel asks the kernel for the values that only it knows, as configured. The engine does not
-// wait for this.
+// askKernel asks the kernel for the configured values that the engine does not know. The engine
+// does not wait for this.
 func (c *Collector) askKernel(s *dataplane.Status) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout)
 	defer cancel()
@@ -39,7 +39,7 @@ func (c *Collector) askKernel(s *dataplane.Status) {
 	}
 }
 
-// checks sets how many findings each check of the node has.
+// checks sets the number of findings of each check of the node.
 func (m *ownMetrics) checks(r *node.Report) {
 	if len(r.Unknown) > 0 {
 		m.scrapeErrors.WithLabelValues("node").Inc()
@@ -51,7 +51,7 @@ func (m *ownMetrics) checks(r *node.Report) {
 	}
 }
 
-// askUsage asks how full the table of connections is.
+// askUsage asks for the size and limit of the conntrack table.
 func (m *ownMetrics) askUsage(ctx context.Context, t Conntrack) error {
 	u, err := t.Usage(ctx)
 	if err != nil {
@@ -126,8 +126,8 @@ type history struct {
 	services map[servicemodel.Name]counters.Values
 }
 
-// update adds the growth since the last reading to the services in the kernel. While held is nil,
-// the kernel's services are not known.
+// update adds the growth since the last reading to the services in the kernel. If held is nil, the
+// kernel's services are unknown.
 func (h *history) update(ctx context.Context, t Conntrack, from counters.Source,
 	held *servicemodel.Table) error {
 	if held == nil {
@@ -159,9 +159,8 @@ func (h *history) update(ctx context.Context, t Conntrack, from counters.Source,
 	return nil
 }
 
-// growth returns what was counted between two readings. A pair without an endpoint has what IPVS
-// counted for endpoints that are gone. It grows by the earlier counts of these endpoints, and
-// growth does not count those twice.
+// growth returns the counts between two readings. IPVS moves the counts of removed endpoints to a
+// pair without an endpoint. growth does not count these moved counts twice.
 func growth(before, now map[counters.Pair]counters.Values) map[counters.Pair]counters.Values {
 	grown, gone := map[counters.Pair]counters.Values{}, map[counters.Pair]counters.Values{}
 	for p, had := range before {
@@ -180,9 +179,9 @@ func growth(before, now map[counters.Pair]counters.Values) map[counters.Pair]cou
 	return grown
 }
 
-// between returns what was counted between two values, and what the earlier one had of numbers that
-// fell. These have restarted from zero, each number alone: after a day without a new connection,
-// the kernel forgets the connections of a pair whose packets it goes on to count.
+// between returns the growth between two values, and the earlier values of the numbers that fell. A
+// number that fell has restarted from zero, each number on its own: after a day without a new
+// connection, the kernel forgets the connections of a pair, but still counts its packets.
 func between(had, now counters.Values) (grown, lost counters.Values) {
 	for _, n := range [...]struct {
 		had, now    uint64

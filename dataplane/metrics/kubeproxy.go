@@ -78,8 +78,8 @@ func newProxyMetrics(r *maker, families []servicemodel.Family) *proxyMetrics {
 	}
 }
 
-// begin makes a backend's metrics that exist from the beginning. They start at 0, so that a rate
-// includes the first event.
+// begin creates the metrics of a backend that exist from the beginning. They start at 0, so that a
+// rate includes the first event.
 func (p *proxyMetrics) begin(backend string) {
 	for _, f := range p.families {
 		for _, h := range []*prometheus.HistogramVec{p.sync, p.full, p.partial, p.programming,
@@ -112,7 +112,7 @@ func (p *proxyMetrics) observe(h *prometheus.HistogramVec, d time.Duration) {
 	}
 }
 
-// applied counts an apply with its duration, and how many services and endpoints of services it
+// applied counts an apply with its duration, and the numbers of services and endpoints that it
 // changed.
 func (p *proxyMetrics) applied(r *dataplane.Result, services, endpoints int) {
 	p.observe(p.sync, r.Duration)

@@ -6,13 +6,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maker makes metrics, and keeps a list of them.
+// maker creates metrics, and lists them.
 type maker struct {
 	all []prometheus.Collector
-	set []*values // those that each scrape sets
+	set []*values // the metrics that each scrape sets
 }
 
-// counter makes a counter without labels. It exists from the beginning, with the value 0.
+// counter creates a counter without labels, which starts at 0.
 func (r *maker) counter(name, help string) prometheus.Counter {
 	return r.counters(name, help).WithLabelValues()
 }
@@ -31,8 +31,8 @@ func (r *maker) histograms(name, help string, buckets []float64,
 	return h
 }
 
-// values are the values of gauges, or of counters that come from elsewhere. Each scrape sets them
-// anew. Without a value they do not exist.
+// values are gauges, or counters whose values come from elsewhere. Each scrape sets all values
+// again. A metric without a value is not exported.
 type values struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType

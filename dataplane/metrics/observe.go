@@ -44,8 +44,8 @@ func (c *Collector) observe(_ context.Context, ev dataplane.Event) {
 	}
 }
 
-// applied counts a successful apply. adopts says that it began from what an earlier program left in
-// the kernel.
+// applied counts a successful apply. adopts says that the apply began from the contents that an
+// earlier program left in the kernel.
 func (c *Collector) applied(r *dataplane.Result, adopts bool) {
 	services, endpoints, _ := r.State.Since(c.asked)
 	c.proxy.applied(r, services, endpoints)
@@ -67,7 +67,7 @@ func (c *Collector) failed(ev *dataplane.Failed) {
 		took += d
 	}
 	c.proxy.failed(ev, took)
-	if ev.Doing != doingSettle || ev.Revision == 0 { // otherwise Applied reported that phase
+	if ev.Doing != doingSettle || ev.Revision == 0 { // otherwise Applied has reported that phase
 		c.own.phases(ev.Phases)
 	}
 	c.own.failures.WithLabelValues(ev.Doing, ev.Phase.String()).Inc()
@@ -79,8 +79,8 @@ func (c *Collector) failed(ev *dataplane.Failed) {
 	c.cleanedFlows()
 }
 
-// cleanedFlows counts the work of the keeper of flows since the last call. There was at most one
-// round, because the keeper works only while the engine settles.
+// cleanedFlows counts the work of the keeper of flows since the last call. The keeper has worked at
+// most once since then, because it works only while the engine settles.
 func (c *Collector) cleanedFlows() {
 	if c.cfg.Flows == nil {
 		return
@@ -100,8 +100,8 @@ type trigger struct {
 	at       time.Time
 }
 
-// Triggered reports the times at which the changes in a revision's state were triggered. With them
-// the collector measures the time until the changes are in the kernel
+// Triggered reports the times at which the changes in a revision's state were triggered. From these
+// times the collector measures the time until the changes are in the kernel
 // (kubeproxy_network_programming_duration_seconds). In Kubernetes, an annotation of EndpointSlices
 // has the time:
 //

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// durationBuckets go from 10 µs, less than the smallest apply, to 42 s.
+// durationBuckets range from 10 µs, less than the smallest apply, to 42 s.
 var durationBuckets = prometheus.ExponentialBuckets(10e-6, 4, 12)
 
 // ownMetrics are the metrics that kube-proxy does not have.
@@ -40,7 +40,7 @@ type ownMetrics struct {
 	serviceConnections, servicePackets, serviceBytes *values
 
 	had   history
-	found *int // what the last adoption found
+	found *int // frontends that the last adoption found
 }
 
 const doingSettle = "settle"
@@ -55,7 +55,7 @@ func newOwnMetrics(r *maker) *ownMetrics {
 	return m
 }
 
-// makeWork makes the metrics of the engine's work.
+// makeWork creates the metrics of the engine's work.
 func (m *ownMetrics) makeWork(r *maker) {
 	m.applies = r.counters("kernlb_applies_total", "Applies that changed something in the kernel, "+
 		"found nothing to change, or failed.", "result")
@@ -80,7 +80,7 @@ func (m *ownMetrics) makeWork(r *maker) {
 		"TCP connections among the deleted flows whose ends were reset.")
 }
 
-// makeTrouble makes the metrics of failures.
+// makeTrouble creates the metrics of failures.
 func (m *ownMetrics) makeTrouble(r *maker) {
 	m.failures = r.counters("kernlb_failures_total",
 		"What failed, and in which phase. It is tried again.", "doing", "phase")
@@ -101,7 +101,7 @@ func (m *ownMetrics) makeTrouble(r *maker) {
 		"Figures that the kernel did not give to a scrape.", "figure")
 }
 
-// makeState makes the metrics of the present state.
+// makeState creates the metrics of the present state.
 func (m *ownMetrics) makeState(r *maker) {
 	m.info = r.gauge("kernlb_info", "1, with the name of the backend in use.", "backend")
 	m.running = r.gauge("kernlb_running",
@@ -146,7 +146,7 @@ func (m *ownMetrics) makeState(r *maker) {
 		"Endpoints that are given nothing new and keep the flows they have.")
 }
 
-// makeConntrack makes the metrics from the table of connections.
+// makeConntrack creates the metrics of the conntrack table.
 func (m *ownMetrics) makeConntrack(r *maker) {
 	m.conntrackCount = r.gauge("kernlb_conntrack_entries",
 		"Flows in the table of connections of this network namespace.")
@@ -165,7 +165,7 @@ func (m *ownMetrics) makeConntrack(r *maker) {
 		"Bytes of these packets, with the headers of IP.", "namespace", "service", "direction")
 }
 
-// begin makes counters with the value 0, so that a rate includes the first event.
+// begin creates counters with the value 0, so that a rate includes the first event.
 func (m *ownMetrics) begin() {
 	for _, result := range []string{"changed", "unchanged", "failed"} {
 		m.applies.WithLabelValues(result)
@@ -182,7 +182,7 @@ func (m *ownMetrics) begin() {
 	m.failures.WithLabelValues("apply", dataplane.PhaseCommit.String())
 }
 
-// applied counts an apply. The first one that reads the kernel counts as an adoption.
+// applied counts an apply. The first apply that reads the kernel counts as an adoption.
 func (m *ownMetrics) applied(r *dataplane.Result, first bool) {
 	result := "unchanged"
 	if r.Stats.Messages > 0 {
@@ -207,7 +207,7 @@ func (m *ownMetrics) applied(r *dataplane.Result, first bool) {
 }
 
 // found returns the number of frontends that an apply found in the kernel. A second step may find
-// unwanted ones.
+// unwanted frontends.
 func found(r *dataplane.Result) int {
 	n := r.Changes.Old.Len()
 	if r.Rest != nil {
@@ -272,7 +272,7 @@ func (m *ownMetrics) update(s *dataplane.Status, endpoints int, t *tally) {
 	}
 }
 
-// serves sets the gauge of services; v is nil if that is not known.
+// serves sets the gauge of services; v is nil if the kernel's contents are unknown.
 func (m *ownMetrics) serves(v *health.Serving) {
 	if v == nil {
 		return

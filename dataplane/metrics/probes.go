@@ -7,7 +7,7 @@ import (
 )
 
 // CountProbes returns a handler that counts the answers of h at /healthz and /livez by code, as
-// kubeproxy_proxy_healthz_total and kubeproxy_proxy_livez_total. It is for the handler of package
+// kubeproxy_proxy_healthz_total and kubeproxy_proxy_livez_total. h is the handler of package
 // dataplane/health:
 //
 //	http.ListenAndServe(addr, collector.CountProbes(proxy.Handler()))

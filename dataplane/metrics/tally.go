@@ -8,11 +8,11 @@ import (
 // apply nor a scrape counts the whole table.
 type tally struct {
 	table     *servicemodel.Table
-	services  map[servicemodel.Name]int // number of frontends of each
+	services  map[servicemodel.Name]int // number of frontends
 	frontends int
 	slots     int
-	// dropping counts the frontends of service ports whose traffic policy Local finds no endpoint
-	// on the node. noLocal counts these service ports.
+	// dropping counts the frontends that drop because the traffic policy Local finds no endpoint on
+	// the node, by service port. noLocal counts these service ports.
 	dropping map[droppingPort]int
 	noLocal  map[localPolicy]int
 }
@@ -64,7 +64,7 @@ func (t *tally) follow(c *servicemodel.ChangeSet) {
 	t.table = c.New
 }
 
-// frontend counts a frontend that came (n is 1) or went (n is -1).
+// frontend counts an added (n is 1) or removed (n is -1) frontend.
 func (t *tally) frontend(f *servicemodel.Frontend, n int) {
 	if f == nil {
 		return

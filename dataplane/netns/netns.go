@@ -7,9 +7,9 @@ import (
 )
 
 // Namespace names a network namespace: the path of its file, such as "/run/netns/blue" or
-// "/proc/1234/ns/net". Empty means the namespace of the calling thread; any other needs
-// CAP_SYS_ADMIN. [FD] and [Process] name namespaces that have no path of their own. Unless a
-// configuration says otherwise, the namespace is opened once, by the call that gets the
+// "/proc/1234/ns/net". Empty means the namespace of the calling thread; any other namespace needs
+// CAP_SYS_ADMIN. [FD] and [Process] name namespaces without a path of their own. Unless a
+// configuration says otherwise, the namespace is opened once, by the function that takes the
 // configuration.
 type Namespace string
 

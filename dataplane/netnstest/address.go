@@ -49,8 +49,8 @@ type network struct {
 	Internet string
 }
 
-// Net has the well-known addresses of a [Cluster], and is never changed. They are of documentation
-// ranges (RFC 5737, RFC 3849) and private ranges only.
+// Net has the well-known addresses of a [Cluster], and is never changed. All addresses are in
+// documentation ranges (RFC 5737, RFC 3849) and private ranges.
 var Net = network{
 	NodeIPv4:           "192.0.2.10",
 	NodeIPv6:           "2001:db8:2::10",

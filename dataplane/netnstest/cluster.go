@@ -9,11 +9,12 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Cluster is a network of namespaces around one node; the package documentation draws it. Its
-// fields are set by [New] and not changed afterwards. Methods of it and of its hosts may be used
-// concurrently.
+// Cluster is a network of namespaces around one node; the package documentation draws it. [New]
+// sets its fields, which do not change afterwards. Its methods and the methods of its hosts may be
+// used concurrently.
 type Cluster struct {
-	// Node is the node under test. Its IPv4 and IPv6 are the primary addresses; NodeAddrs has all.
+	// Node is the node under test. Its IPv4 and IPv6 are the primary addresses; NodeAddrs returns
+	// all addresses.
 	Node *Host
 	// Pods are the pods on the node: pod1, pod2, …
 	Pods []*Host
@@ -27,23 +28,23 @@ type Cluster struct {
 	namespaces []*NS
 }
 
-// Host is a place that can serve and be probed from: a pod, a node, a client. Several hosts may
-// share a namespace and differ in their addresses.
+// Host is a pod, a node or a client: it can serve, and send probes. Several hosts may share a
+// namespace; their addresses differ.
 type Host struct {
 	// Name is the name that servers of this host send in answers.
 	Name string
-	// NS is the namespace the host lives in.
+	// NS is the namespace of the host.
 	NS *NS
 	// IPv4 and IPv6 are its addresses.
 	IPv4, IPv6 netip.Addr
-	// NodeInterface is the interface on the node that leads to this host.
+	// NodeInterface is the interface on the node towards this host.
 	NodeInterface string
 
 	// anySource leaves the source address of probes to the kernel, as programs on a node do.
 	anySource bool
 }
 
-// New builds a cluster. It takes some tens of milliseconds; any number may exist at a time.
+// New builds a cluster, in some tens of milliseconds. Any number of clusters may exist at a time.
 //
 // New fails with an error that wraps [os.ErrPermission] if the process may not create namespaces;
 // see [ReExecInUserNS].
@@ -75,7 +76,8 @@ func (c *Cluster) Close() error {
 // of each family first; with [Options.Bridge] that bridge's addresses come last.
 func (c *Cluster) NodeAddrs() []netip.Addr { return slices.Clone(c.nodeAddrs) }
 
-// IsNodeAddr reports whether the address is one of NodeAddrs. A masqueraded source must be.
+// IsNodeAddr reports whether the address is one of NodeAddrs, like the source of a masqueraded
+// packet.
 func (c *Cluster) IsNodeAddr(addr netip.Addr) bool { return slices.Contains(c.nodeAddrs, addr) }
 
 // Hosts returns every host: the node, its pods, the other node, its pods, the outside clients.
@@ -85,7 +87,7 @@ func (c *Cluster) Hosts() []*Host {
 	return append(hosts, c.Outside...)
 }
 
-// Addr returns the host's address in the family of like, for a test that has a destination.
+// Addr returns the host's address in the family of like, such as a destination.
 func (h *Host) Addr(like netip.Addr) netip.Addr {
 	if like.Is4() {
 		return h.IPv4

@@ -13,7 +13,7 @@ var forwarding = [][2]string{
 }
 
 // gateway is the next hop of a namespace, in both families. If its prefixes hold more than one
-// address, it is an address of the node; otherwise it exists as a permanent neighbour only.
+// address, it is an address of the node; otherwise it exists only as a permanent neighbour.
 type gateway [2]netip.Prefix
 
 func newGateway(v4, v6 string) gateway {
@@ -23,14 +23,14 @@ func newGateway(v4, v6 string) gateway {
 var (
 	podGateway      = newGateway("169.254.1.1/32", "fe80::1/128")
 	internetGateway = newGateway("192.0.2.1/32", "2001:db8:2::1/128")
-	// bridgeGateway is that of pods on a bridge, which has these addresses.
+	// bridgeGateway is the gateway of pods on a bridge, which has these addresses.
 	bridgeGateway = newGateway("10.244.1.254/24", "fd00:10:244:1::fe/64")
 )
 
 // everywhere are the destinations of default routes.
 var everywhere = newGateway("0.0.0.0/0", "::/0")
 
-// builder makes one cluster. Its steps share the wiring and so its first error.
+// builder builds one cluster. Its steps share the wiring, and so its first error.
 type builder struct {
 	*wiring
 	c    *Cluster
@@ -119,8 +119,7 @@ func (b *builder) addOutside() {
 		Net.NodeOutsideIPv6+"/64"), b.c.Outside...)
 }
 
-// addUnderlay adds the other node and its pods, each with a link of its own, as if there were
-// tunnels.
+// addUnderlay adds the other node and its pods, each with its own link, like tunnels.
 func (b *builder) addUnderlay() {
 	b.c.OtherNode = &Host{Name: "othernode", anySource: true,
 		IPv4: netip.MustParseAddr(Net.OtherNodeIPv4), IPv6: netip.MustParseAddr(Net.OtherNodeIPv6)}

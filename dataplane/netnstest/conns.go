@@ -18,8 +18,8 @@ import (
 // maxReportedErrors bounds ConnsReport.Errors.
 const maxReportedErrors = 10
 
-// Conns are TCP connections that are held open, to see which of them survive a change. Its methods
-// must not be called concurrently.
+// Conns holds TCP connections open, to show which connections survive a change. Its methods must
+// not be called concurrently.
 type Conns struct {
 	ns      *NS
 	living  []*conn
@@ -39,7 +39,7 @@ type conn struct {
 
 // ConnsReport sums up rounds of [Conns.Ping].
 type ConnsReport struct {
-	// Rounds is how many times the connections were tried.
+	// Rounds is the number of times that the connections were tried.
 	Rounds int
 	// Answered counts the pings that were echoed.
 	Answered int
@@ -51,14 +51,14 @@ type ConnsReport struct {
 	Errors []error
 }
 
-// Lost returns how many connections died.
+// Lost returns the number of connections that died.
 func (r ConnsReport) Lost() int { return r.Reset + r.Closed + r.Silent }
 
 // OpenConns opens count connections from a host to servers of this package behind an address, and
 // waits for each greeting. If a connection cannot be opened, it closes all and returns an error.
 // Both ends of a connection use a file descriptor of this process.
 func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*Conns, error) {
-	// The kernel sends a lost SYN again after a second. Here, that is allowed.
+	// The timeout allows the kernel to send a lost SYN again, after a second.
 	p := Probe{From: from, Proto: servicemodel.TCP, To: to, Timeout: 5 * time.Second}
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("netnstest: open connections: %w", err)
@@ -86,7 +86,7 @@ func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*
 	return c, nil
 }
 
-// Servers returns how many of the connections were opened to each server, by name.
+// Servers returns the number of connections to each server, by name.
 func (c *Conns) Servers() map[string]int { return c.servers }
 
 // Ping sends a line on every living connection, and waits until each line was echoed or the timeout
@@ -121,7 +121,7 @@ func (c *Conns) Ping(timeout time.Duration) ConnsReport {
 	return r
 }
 
-// hear reads the echo of asked.
+// hear reads the echo of the line asked.
 func (c *conn) hear(asked []byte) error {
 	heard := make([]byte, len(asked))
 	if _, err := io.ReadFull(c.stream, heard); err != nil {
@@ -149,8 +149,8 @@ func (r *ConnsReport) count(err error) {
 	}
 }
 
-// Watch pings all connections at the interval until ctx ends, at least once, and returns the sum.
-// The timeout holds for each ping.
+// Watch pings all connections at the interval until ctx ends, at least once, and returns the sum of
+// the reports. The timeout applies to each ping.
 func (c *Conns) Watch(ctx context.Context, interval, timeout time.Duration) ConnsReport {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()

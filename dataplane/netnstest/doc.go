@@ -1,7 +1,8 @@
 // Package netnstest builds small Kubernetes-like networks out of Linux network namespaces, sends
-// real packets through them and reports the fate of each. Every backend of kernlb is tested on it.
+// real packets through them and reports the fate of each. All backends of kernlb are tested on
+// them.
 //
-// [New] (or [Start] in a test) makes a [Cluster]:
+// [New] (or [Start] in a test) builds a [Cluster]:
 //
 //	            internet                                 outside1  outside2 …
 //	     answers for every address               198.51.100.11   198.51.100.12
@@ -25,16 +26,16 @@
 // to cluster.Node.NS.NetNS().
 //
 // Each pod of the node, the node, the other node with its pods, the outside clients, and the
-// internet is one anonymous network namespace. Only a file descriptor holds it, so it vanishes with
-// [Cluster.Close] or with the process. Everything is dual stack. Every namespace except the
-// internet has its default route through the node, and the node has its own through the internet.
-// So service addresses (see [Net]) need no route: packets to them reach
-// the node. Packets that the node does not translate arrive at the internet, which answers for
-// every address under the name [Net].Internet. So a packet that no rule touched shows as a positive
-// answer, not as silence.
+// internet is one anonymous network namespace. Only a file descriptor refers to it, so the
+// namespace vanishes with [Cluster.Close] or with the process. Everything is dual stack. The
+// default route of every namespace except the internet is the node, and the node's default route is
+// the internet. So service addresses (see [Net]) need no route: packets to them reach the node.
+// Packets that the node does not translate arrive at the internet, which answers for every address
+// under the name [Net].Internet. So a packet that no rule matches is answered, and does not look
+// dropped.
 //
-// Routes are host routes and neighbours are permanent, as a CNI plugin would do; there is no IPv6
-// duplicate address detection and no link-local address, so a cluster can be used at once.
+// Routes are host routes and neighbours are permanent, as with a CNI plugin. IPv6 duplicate address
+// detection and link-local addresses are off, so a cluster can be used at once.
 //
 // # Servers and probes
 //
@@ -42,10 +43,10 @@
 // source that it saw. A [Probe] sends one connection attempt (TCP), datagram (UDP) or INIT chunk
 // (SCTP) and returns an [Outcome]: answered (by which server, which saw which source), refused,
 // dropped, unreachable. [Probe.Send] and [SendAll] never retry: one packet decides. [Conns] holds
-// thousands of TCP connections open and reports which died.
+// thousands of TCP connections open and reports the connections that died.
 //
-// SCTP needs no support in the kernel, because both ends are raw sockets. Do not load the kernel's
-// own SCTP: it would answer, too, with an ABORT.
+// SCTP needs no kernel support, because both ends are raw sockets. Do not load the kernel's sctp
+// module: it would also answer, with an ABORT.
 //
 // # Privileges
 //

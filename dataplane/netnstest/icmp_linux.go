@@ -18,9 +18,9 @@ func enableICMPErrors(fd, domain int) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
 }
 
-// readICMPError removes ICMP errors from the socket's error queue until accept returns true for
-// one. accept gets the beginning of the transport packet that caused the error. It is nil for
-// sockets to which the kernel has matched the error by ports. If there is no such error,
+// readICMPError removes ICMP errors from the socket's error queue until accept returns true, and
+// returns that error. accept gets the beginning of the transport packet that caused the error. A
+// nil accept is for sockets for which the kernel matches errors by ports. Without such an error,
 // readICMPError returns nil.
 func readICMPError(fd int, accept func(transport []byte) bool) *ICMPError {
 	payload, oob := make([]byte, 512), make([]byte, 512)

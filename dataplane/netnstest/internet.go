@@ -18,14 +18,14 @@ type internet struct {
 	reader sync.WaitGroup
 }
 
-// Close ends the answers.
+// Close stops answering.
 func (i *internet) Close() error {
 	err := i.sock.Close()
 	i.reader.Wait()
 	return err
 }
 
-// The internet keeps no state: its TCP sequence numbers and SCTP tags are the same for all.
+// The internet keeps no state: its TCP sequence numbers and SCTP tags are constants.
 const (
 	internetISN = 1000
 	internetTag = 1000

@@ -24,7 +24,7 @@ func startInternet(ns *NS) error {
 			return err
 		}
 
-		// In the network's byte order. The socket has no protocol before this, so it holds nothing
+		// In network byte order. Before this the socket has no protocol, so it has received nothing
 		// from other interfaces.
 		all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
 		return os.NewSyscallError("bind",
@@ -48,8 +48,8 @@ func startInternet(ns *NS) error {
 	return nil
 }
 
-// answerAll answers all waiting packets. It returns true on every error except an empty queue; the
-// next poll then tells whether the socket is closed.
+// answerAll answers all waiting packets. It returns true on every error except an empty queue; if
+// the socket is closed, the next poll fails.
 func answerAll(fd int, buf []byte) bool {
 	for {
 		n, from, err := unix.Recvfrom(fd, buf, 0)

@@ -20,7 +20,7 @@ import (
 type wiring struct {
 	handles  map[*NS]*netlink.Handle
 	ends     map[iface]end
-	settling []iface // except bridges: one without ports never comes up
+	settling []iface // except bridges: a bridge without ports never comes up
 	locals   []local // IPv6 addresses
 	macs     uint16
 	err      error
@@ -48,15 +48,15 @@ func newWiring() *wiring {
 	return &wiring{handles: map[*NS]*netlink.Handle{}, ends: map[iface]end{}}
 }
 
-// close gives back the netlink sockets.
+// close closes the netlink sockets.
 func (w *wiring) close() {
 	for _, h := range w.handles {
 		h.Close()
 	}
 }
 
-// do runs one step unless an earlier one failed, and names the step in its error. Each namespace
-// has one netlink socket.
+// do runs a step unless an earlier step failed, and names the step in its error. Each namespace has
+// one netlink socket.
 func (w *wiring) do(ns *NS, step func(*netlink.Handle) error, format string, args ...any) {
 	if w.err != nil {
 		return
@@ -101,8 +101,8 @@ func (w *wiring) veth(a, b iface) {
 	w.settling = append(w.settling, a, b)
 }
 
-// addLink adds a link. The kernel loads the module for its kind. But while another process loads
-// the module, the kernel says that it does not know the kind.
+// addLink adds a link, and retries while another process loads the module for its kind, because the
+// kernel then answers that the kind is unknown. Otherwise the kernel loads the module itself.
 func addLink(h *netlink.Handle, link netlink.Link) error {
 	for tries := 0; ; tries++ {
 		err := h.LinkAdd(link)
@@ -126,9 +126,9 @@ func (w *wiring) bridge(br iface) {
 	w.up(br, mac)
 }
 
-// enslave makes the interface a port of the bridge. Packets may leave by the port by which they
-// came in (hairpin mode, as CNI plugins set it). Otherwise, if bridged packets pass IP rules
-// (br_netfilter), the bridge would drop a pod's packet to a service that leads back to that pod.
+// enslave makes the interface a port of the bridge. Packets may leave by their input port (hairpin
+// mode, which CNI plugins set, too). Without it, if bridged packets pass IP rules (br_netfilter),
+// the bridge would drop a pod's packet to a service that selects the same pod.
 func (w *wiring) enslave(port, br iface) {
 	w.do(port.ns, func(h *netlink.Handle) error {
 		link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: w.ends[port].index}}
@@ -197,11 +197,12 @@ func (w *wiring) neigh(i iface, addr netip.Addr, other iface) {
 	}, "add neighbour %s to %s", addr, i.name)
 }
 
-// settle waits until the network works. Before that, the kernel loses packets in silence.
+// settle waits until the network works. Before that, the kernel silently drops packets.
 //
-// The first interface of a pair gets its queue when a worker has seen that the second is up
-// (linkwatch_event in net/core/link_watch.c). An IPv6 address is local when a worker has inserted
-// its route, even without duplicate address detection (addrconf_dad_work in net/ipv6/addrconf.c).
+// The first interface of a pair gets its queue when a worker has seen that the second interface is
+// up (linkwatch_event in net/core/link_watch.c). An IPv6 address is local when a worker has
+// inserted its route, even without duplicate address detection (addrconf_dad_work in
+// net/ipv6/addrconf.c).
 func (w *wiring) settle(ctx context.Context) {
 	for _, i := range w.settling {
 		w.await(ctx, i.ns, func(h *netlink.Handle) (bool, error) {
@@ -221,7 +222,7 @@ func (w *wiring) settle(ctx context.Context) {
 	}
 }
 
-// await is do with a step that is repeated until it reports that it is done.
+// await is do with a step that is repeated until done returns true.
 func (w *wiring) await(ctx context.Context, ns *NS, done func(*netlink.Handle) (bool, error),
 	format string, args ...any) {
 	w.do(ns, func(h *netlink.Handle) error {

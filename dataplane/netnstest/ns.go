@@ -49,10 +49,10 @@ func (ns *NS) NetNS() netns.Namespace { return netns.FD(ns.Fd()) }
 // Fd returns the file descriptor of the namespace, for other libraries. It is valid until Close.
 func (ns *NS) Fd() int { return int(ns.file.Fd()) }
 
-// Do runs f inside the namespace, on an operating system thread of its own. The thread is used
-// again only if it could be returned to its former namespace. Sockets that f opens stay in the
-// namespace when they are used elsewhere. Goroutines that f starts do not run in it. Do may be
-// nested. f must not call [testing.T.FailNow] and its like, which end the calling goroutine.
+// Do runs f inside the namespace, on an operating system thread of its own. The thread is reused
+// only if it could return to its former namespace. Sockets that f opens stay in the namespace,
+// wherever they are used. Goroutines that f starts do not run in the namespace. Do may be nested. f
+// must not call [testing.T.FailNow] and its like, which end the calling goroutine.
 func (ns *NS) Do(f func() error) error {
 	return inNetNS(ns, f)
 }
@@ -85,7 +85,7 @@ func (ns *NS) own(c io.Closer) error {
 	return nil
 }
 
-// disown undoes own, when c was closed by itself.
+// disown undoes own after c was closed separately.
 func (ns *NS) disown(c io.Closer) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()

@@ -29,10 +29,10 @@ func newNetNS() (file *os.File, err error) {
 // inNetNS is [NS.Do].
 func inNetNS(ns *NS, f func() error) error { return threadns.In(ns.file, f) }
 
-// quiet are settings of every namespace. They keep it still (no autoconfiguration, no link-local
-// addresses, no redirects) and let packets use any path. They also give every refused probe its
-// ICMP error: by default, the kernel limits those to one a second for each destination, and to
-// 1,000 a second for all.
+// quiet are settings of every namespace. They switch off unwanted traffic (autoconfiguration,
+// link-local addresses, redirects), and let packets use any path. They also lift the limits of ICMP
+// errors, so that every refused probe gets an error: the kernel's default limits are one error a
+// second for each destination, and 1,000 a second for all destinations.
 var quiet = [][2]string{
 	{"net/ipv4/conf/all/rp_filter", "0"},
 	{"net/ipv4/conf/default/rp_filter", "0"},
@@ -51,8 +51,8 @@ var quiet = [][2]string{
 	{"net/ipv6/icmp/ratemask", "2"},
 }
 
-// prepare makes a new namespace quiet and brings its loopback interface up. A kernel that was
-// booted with ipv6.disable=1 has no IPv6 to make quiet.
+// prepare makes a new namespace quiet and brings its loopback interface up. IPv6 settings are
+// missing if the kernel was booted with ipv6.disable=1.
 func (ns *NS) prepare() error {
 	err := ns.Do(func() error {
 		_, err := os.Stat("/proc/sys/net/ipv6")
@@ -92,8 +92,8 @@ func loopbackUp() error {
 	return nil
 }
 
-// usable says why this process cannot create and configure namespaces, or returns nil. The answer
-// does not change while a process runs.
+// usable returns the reason why this process cannot create and configure namespaces, or nil. The
+// answer does not change while a process runs.
 var usable = sync.OnceValue(func() error {
 	ns, err := NewNS("trial")
 	if err != nil {

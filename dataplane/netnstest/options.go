@@ -8,20 +8,21 @@ const maxHosts = 200
 // Options shape a [Cluster]. The zero value is a cluster with three pods, two remote pods and two
 // outside clients, routed.
 type Options struct {
-	// Pods is the number of pods on the node, each in a namespace of its own. 0 means 3, negative
-	// none.
+	// Pods is the number of pods on the node, each in its own namespace. 0 means 3, negative no
+	// pods.
 	Pods int
 	// RemotePods is the number of pods on the other node; they share that node's namespace. 0 means
-	// 2, negative none.
+	// 2, negative no pods.
 	RemotePods int
 	// OutsideClients is the number of clients outside the cluster; they share one namespace. 0
-	// means 2, negative none.
+	// means 2, negative no clients.
 	OutsideClients int
 	// Bridge, if not empty, names a bridge on the node for the pods' interfaces (as in the CNI
 	// plugin "bridge"). Otherwise each pod is routed through its own interface (as in "ptp" and
-	// Calico). In both cases pods speak to each other through the node's IP layer.
+	// Calico). In both cases packets between pods pass the node's IP layer.
 	Bridge string
-	// PodInterfacePrefix begins the names of the pods' interfaces on the node. "" means "veth".
+	// PodInterfacePrefix is the prefix of the names of the pods' interfaces on the node. "" means
+	// "veth".
 	PodInterfacePrefix string
 }
 
@@ -51,7 +52,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.PodInterfacePrefix = "veth"
 	}
 
-	// An interface name has at most 15 bytes (IFNAMSIZ); three of them are for the pod's number.
+	// An interface name has at most 15 bytes (IFNAMSIZ); three bytes are for the pod's number.
 	if len(o.PodInterfacePrefix) > 12 {
 		return o, fmt.Errorf("netnstest: options: PodInterfacePrefix: %q is longer than 12 bytes",
 			o.PodInterfacePrefix)

@@ -9,7 +9,8 @@ import (
 
 // packet is one IP packet.
 type packet struct {
-	// Proto is the transport protocol. Src and Dst carry ports for TCP, UDP and SCTP, else port 0.
+	// Proto is the transport protocol. Src and Dst have ports for TCP, UDP and SCTP, and port 0
+	// otherwise.
 	Proto    servicemodel.Protocol
 	Src, Dst netip.AddrPort
 	TCPFlags uint8 // the 14th byte of a TCP header
@@ -33,8 +34,8 @@ const (
 )
 
 // decodePacket decodes an IP packet, whose end may be missing, and also returns its transport
-// header and payload. It gives no reason if it cannot decode a packet. It does not skip IPv6
-// extension headers: those count as the protocol.
+// header and payload. ok is false if it cannot decode the packet. IPv6 extension headers are not
+// skipped: they count as the protocol.
 func decodePacket(b []byte) (p packet, transport []byte, ok bool) {
 	if len(b) == 0 {
 		return p, nil, false
@@ -65,8 +66,8 @@ func decodePacket(b []byte) (p packet, transport []byte, ok bool) {
 	return p, transport, true
 }
 
-// payload returns the bytes after the header, up to the packet's total length if that makes sense:
-// offloads may leave it zero.
+// payload returns the bytes after the header, up to the packet's total length, unless that is zero
+// or too large, for example because of offloads.
 func payload(b []byte, header, total int) []byte {
 	if total < header || total > len(b) {
 		total = len(b)

@@ -13,16 +13,16 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// defaultTimeout is how long a probe waits for its answer until it counts as dropped.
+// defaultTimeout is the time after which a probe without an answer counts as dropped.
 const defaultTimeout = 300 * time.Millisecond
 
 // probesAtOnce limits the probes of one SendAll that run at the same time.
 const probesAtOnce = 128
 
-// Probe is one question: what happens to a packet from here to there? It sends a single TCP
-// connection attempt, UDP datagram or SCTP INIT chunk.
+// Probe tests the fate of one packet: it sends a single TCP connection attempt, UDP datagram or
+// SCTP INIT chunk.
 type Probe struct {
-	// From is where the packet is sent.
+	// From is the host that sends the packet.
 	From *Host
 	// Proto is TCP, UDP or SCTP.
 	Proto servicemodel.Protocol
@@ -32,16 +32,16 @@ type Probe struct {
 	// for a node, the kernel chooses the address.
 	SourceAddr netip.Addr
 	// SourcePort is the source port. 0 means a port that the last 50,000 probes of its protocol
-	// from this namespace have not used, so that no probe meets the connection tracking entry of
-	// another.
+	// from this namespace have not used, so that no probe uses the conntrack entry of another
+	// probe.
 	SourcePort uint16
-	// Timeout is how long a probe waits until silence counts as its answer. 0 means
-	// 300 ms. An established TCP connection is never Dropped: if it is not greeted within
-	// seconds, the probe Failed.
+	// Timeout is the time after which a probe without an answer is Dropped. 0 means 300 ms. An
+	// established TCP connection is never Dropped: if the server does not greet it within seconds,
+	// the probe Failed.
 	Timeout time.Duration
 }
 
-// String returns the question: "udp from outside1 to 192.0.2.10:30053".
+// String returns text such as "udp from outside1 to 192.0.2.10:30053".
 func (p Probe) String() string {
 	name := "nowhere"
 	if p.From != nil {
@@ -62,7 +62,7 @@ const (
 	Answered OutcomeKind = "answered"
 	// Refused: TCP reset, SCTP ABORT, or ICMP port or protocol unreachable.
 	Refused OutcomeKind = "refused"
-	// Dropped: silence.
+	// Dropped: no answer.
 	Dropped OutcomeKind = "dropped"
 	// Unreachable: no route, or any other ICMP error, such as host unreachable or administratively
 	// prohibited.
@@ -72,11 +72,11 @@ const (
 // Outcome is the answer to a [Probe].
 type Outcome struct {
 	Kind OutcomeKind
-	// Server is the name of the server that answered. Source is the source address and port that it
-	// saw. Both are for Answered only.
+	// Server is the name of the server that answered. Source is the source address and port that
+	// the server saw. Both are set only for Answered.
 	Server string
 	Source netip.AddrPort
-	// Local is the address and port from which the probe was sent, as its own socket knows it.
+	// Local is the local address and port of the probe's socket.
 	Local netip.AddrPort
 	// ICMP is the ICMP error that made the outcome Refused or Unreachable. It is nil for a TCP
 	// reset, an SCTP ABORT, or a missing route.
@@ -90,11 +90,11 @@ type Outcome struct {
 // ICMPError is an ICMP (RFC 792) or ICMPv6 (RFC 4443) error as a socket's error queue reports it.
 type ICMPError struct {
 	Type, Code uint8
-	// From is the address that sent it.
+	// From is the sender of the error.
 	From netip.Addr
 }
 
-// PortUnreachable reports whether the error is what a rejecting rule or a closed UDP port sends:
+// PortUnreachable reports whether the error is that of a rejecting rule or of a closed UDP port:
 // type 3 code 3, or in IPv6 type 1 code 4.
 func (e *ICMPError) PortUnreachable() bool {
 	if e.From.Is4() {
@@ -141,7 +141,7 @@ func (o Outcome) String() string {
 }
 
 // Send sends the probe and waits for its outcome. If ctx ends, the wait ends, and the outcome is
-// Failed. There are no retries, except that the kernel repeats a TCP SYN after a second.
+// Failed. Send does not retry, but the kernel repeats a TCP SYN after a second.
 //
 // Time in which this process was too busy, or did not run, does not count towards the timeout: a
 // slow machine makes probes slow, not wrong. The wait never exceeds 100 times the timeout.
@@ -176,7 +176,7 @@ func (p Probe) source() netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// check refuses a probe that makes no sense.
+// check refuses a probe with invalid fields.
 func (p Probe) check() error {
 	switch {
 	case p.From == nil || p.From.NS == nil:
@@ -205,7 +205,7 @@ func answered(line string) Outcome {
 	return Outcome{Kind: Answered, Server: line[:end], Source: seen}
 }
 
-// sourcePorts hands out source ports, each protocol's in turn.
+// sourcePorts hands out the source ports of each protocol in turn.
 type sourcePorts struct {
 	mu   sync.Mutex
 	used map[servicemodel.Protocol]int

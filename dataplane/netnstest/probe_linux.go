@@ -189,8 +189,8 @@ func (p Probe) exchange(ctx context.Context, s *sock, packet []byte, answer step
 	return p.await(ctx, s, s.pollRead, answer)
 }
 
-// readEach calls take with each packet that waits, or with the socket's error, until it decides or
-// none is left. An ICMP error that accept accepts decides, too: see readICMPError.
+// readEach calls take with each waiting packet, or with the socket's error, until take decides or
+// no packet is left. An ICMP error that accept accepts also decides: see readICMPError.
 func readEach(fd int, accept func(transport []byte) bool,
 	take func(b []byte, err error) (Outcome, bool)) (Outcome, bool) {
 	buf := make([]byte, 512)
@@ -233,7 +233,7 @@ func (p Probe) sendSCTP(ctx context.Context, s *sock, port uint16) Outcome {
 	return o
 }
 
-// await calls take each time the socket changes, until it decides or the probe's timeout has
+// await calls take each time the socket changes, until take decides or the probe's timeout has
 // passed. The namespace's pulse measures the timeout.
 func (p Probe) await(ctx context.Context, s *sock, poll poller, take step) Outcome {
 	p.Timeout = cmp.Or(p.Timeout, defaultTimeout)
@@ -266,7 +266,7 @@ func (p Probe) await(ctx context.Context, s *sock, poll poller, take step) Outco
 	}
 }
 
-// silence calls the step once more before it decides that there was no answer.
+// silence calls the step once more before the probe counts as unanswered.
 func silence(s *sock, pulse *pulse, take step) Outcome {
 	pulse.barrier()
 	o, decided := Outcome{}, false
@@ -279,15 +279,15 @@ func silence(s *sock, pulse *pulse, take step) Outcome {
 	return o
 }
 
-// awaitFor calls take each time the socket changes, until it decides or the time has passed. Errors
-// decide, too.
+// awaitFor calls take each time the socket changes, until take decides or the time has passed.
+// Errors decide, too.
 func awaitFor(ctx context.Context, s *sock, patience time.Duration, poll poller, take step) (
 	o Outcome, decided bool) {
 	if err := s.file.SetDeadline(time.Now().Add(patience)); err != nil {
 		return Outcome{Err: err}, true
 	}
 	stop := context.AfterFunc(ctx, func() {
-		s.file.SetDeadline(time.Unix(1, 0)) //nolint:errcheck // closed means that the wait is over
+		s.file.SetDeadline(time.Unix(1, 0)) //nolint:errcheck // if closed, the wait is over
 	})
 	defer stop()
 	err := poll(func(fd int) bool {
@@ -306,7 +306,7 @@ func awaitFor(ctx context.Context, s *sock, patience time.Duration, poll poller,
 	return Outcome{}, false
 }
 
-// icmpOutcome is what an ICMP error decides.
+// icmpOutcome is the outcome that an ICMP error means.
 func icmpOutcome(e *ICMPError) Outcome {
 	if e.refuses() {
 		return Outcome{Kind: Refused, ICMP: e}
@@ -314,7 +314,7 @@ func icmpOutcome(e *ICMPError) Outcome {
 	return Outcome{Kind: Unreachable, ICMP: e}
 }
 
-// failure is the outcome of an error of the socket. An ICMP error that caused it says more.
+// failure is the outcome of an error of the socket. If an ICMP error caused it, that error decides.
 func failure(fd int, err error) Outcome {
 	if e := readICMPError(fd, nil); e != nil {
 		return icmpOutcome(e)

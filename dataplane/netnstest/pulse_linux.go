@@ -13,23 +13,24 @@ import (
 const pulseInterval = 20 * time.Millisecond
 
 // pulse measures the time in which this process could work. At each interval it sends a byte to a
-// goroutine and back, through the runtime's poller as servers and probes do, and counts a beat if
-// that was quick. If it was slow, servers were slow too, because they run in this process.
+// goroutine and back, through the runtime's poller like servers and probes, and counts a beat if
+// the round trip was quick. If the round trip was slow, servers were slow too, because they run in
+// this process.
 type pulse struct {
 	near, far *os.File
 	work      sync.WaitGroup
 
 	barriers    sync.Mutex
-	lastBarrier time.Time // when the last barrier began
+	lastBarrier time.Time // start of the last barrier
 
 	mu      sync.Mutex
-	waiters int // it beats as long as there are any
+	waiters int // the pulse beats while this is positive
 	running bool
 	beats   int
-	err     error // it can beat no more
+	err     error // the pulse cannot beat any more
 }
 
-// newPulse returns a pulse that rests.
+// newPulse returns a pulse that does not beat yet.
 func newPulse() (*pulse, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
 		0)
@@ -61,7 +62,7 @@ func (p *pulse) Close() error {
 	return err
 }
 
-// join makes it beat until leave.
+// join makes the pulse beat until leave.
 func (p *pulse) join() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,7 +80,7 @@ func (p *pulse) leave() {
 	p.waiters--
 }
 
-// count returns the number of beats so far, or the error that ended them.
+// count returns the number of beats so far, or the error that stopped the pulse.
 func (p *pulse) count() (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,14 +119,14 @@ func (p *pulse) roundTrip() error {
 }
 
 // barrier waits until every processor has finished its work in the kernel. A packet stays on the
-// processor that sent it until that processor has time, and one processor of a virtual machine may
-// stand still while others run.
+// processor that sent it until that processor has time, and a processor of a virtual machine may be
+// paused while other processors run.
 func (p *pulse) barrier() {
 	asked := time.Now()
 	p.barriers.Lock()
 	defer p.barriers.Unlock()
 	if p.lastBarrier.After(asked) {
-		return // another caller's barrier began since, and has ended
+		return // another caller's barrier began later, and has ended
 	}
 	p.lastBarrier = time.Now()
 
@@ -134,7 +135,7 @@ func (p *pulse) barrier() {
 	unix.Syscall(unix.SYS_MEMBARRIER, membarrierCmdGlobal, 0, 0) //nolint:errcheck // see above
 }
 
-// thePulse returns the namespace's pulse and makes it on the first call.
+// thePulse returns the namespace's pulse, which the first call creates.
 func (ns *NS) thePulse() (*pulse, error) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()

@@ -24,7 +24,7 @@ const (
 	sctpInitLen   = 16
 )
 
-// sctpPacket is an SCTP packet with one chunk, as far as the endpoints here use it.
+// sctpPacket is an SCTP packet with one chunk. It has only the fields that this package uses.
 type sctpPacket struct {
 	SrcPort, DstPort uint16
 	// Tag is the verification tag: zero in an INIT, otherwise the other side's InitTag.
@@ -56,7 +56,8 @@ func (p sctpPacket) encode() []byte {
 		b = binary.BigEndian.AppendUint16(b, sctpCookieParam)
 		b = binary.BigEndian.AppendUint16(b, uint16(sctpTLVLen+len(p.Cookie)))
 		b = append(b, p.Cookie...)
-		// The padding of the last parameter counts towards the chunk only if another one follows.
+		// The padding of the last parameter counts towards the chunk only if another parameter
+		// follows.
 	}
 
 	binary.BigEndian.PutUint16(b[sctpHeaderLen+2:], uint16(len(b)-sctpHeaderLen))
@@ -89,7 +90,7 @@ func decodeSCTP(b []byte) (p sctpPacket, ok bool) {
 	}
 	p.InitTag = binary.BigEndian.Uint32(value)
 
-	// The servers here send no parameter before the cookie.
+	// The servers of this package send no parameter before the cookie.
 	if params := value[sctpInitLen:]; len(params) >= sctpTLVLen &&
 		binary.BigEndian.Uint16(params) == sctpCookieParam {
 		length := int(binary.BigEndian.Uint16(params[2:]))

@@ -12,13 +12,13 @@ type association struct {
 	port uint16 // own port
 	to   netip.AddrPort
 	tag  uint32
-	// looped means that the INIT came back to the sender's own namespace, past all rules. The raw
-	// socket of the probe there keeps the kernel from answering that nothing listens.
+	// looped means that the INIT passed all rules and arrived in the sender's own namespace. There,
+	// the probe's raw socket keeps the kernel from answering that nothing listens.
 	looped bool
 }
 
-// answer is the step of an SCTP probe. An error of the socket is an ICMP error that another probe
-// to the same address caused.
+// answer is the step of an SCTP probe. It ignores errors of the socket: they are ICMP errors that
+// another probe to the same address caused.
 func (a *association) answer(fd int) (Outcome, bool) {
 	return readEach(fd, a.caused, func(b []byte, err error) (Outcome, bool) {
 		if err != nil {

@@ -13,16 +13,16 @@ import (
 )
 
 // Server answers each client with one line, "name address:port\n": its own name, and the source
-// that it saw. A TCP server greets each connection with that line and then echoes what it receives.
-// A UDP server sends the line for each datagram. An SCTP server answers an INIT chunk with an INIT
-// ACK whose state cookie is the line. At an address with an SCTP server, INITs to other ports are
+// that it saw. A TCP server greets each connection with that line and then echoes all data. A UDP
+// server sends the line for each datagram. An SCTP server answers an INIT chunk with an INIT ACK
+// whose state cookie is the line. At an address with an SCTP server, INITs to other ports are
 // answered with an ABORT.
 type Server struct {
-	// Name is what the server calls itself.
+	// Name is the server's name in its answers.
 	Name string
 	// Proto is TCP, UDP or SCTP.
 	Proto servicemodel.Protocol
-	// Addr is where it listens.
+	// Addr is the address and port at which the server listens.
 	Addr netip.AddrPort
 
 	ns   *NS
@@ -34,9 +34,9 @@ type Server struct {
 	conns map[*net.TCPConn]struct{} // of a TCP server; nil once closed
 }
 
-// Serve starts a server in the namespace. The address must be one of the namespace's and not
-// unspecified. Port 0 means any free port, for TCP and UDP. The server runs until it or the
-// namespace is closed.
+// Serve starts a server in the namespace. The address must be an address of the namespace. Port 0
+// means any free port, for TCP and UDP. The server runs until the server or the namespace is
+// closed.
 func (ns *NS) Serve(name string, proto servicemodel.Protocol, addr netip.AddrPort) (*Server,
 	error) {
 	s := &Server{Name: name, Proto: proto, Addr: addr, ns: ns, conns: map[*net.TCPConn]struct{}{}}
@@ -48,7 +48,7 @@ func (ns *NS) Serve(name string, proto servicemodel.Protocol, addr netip.AddrPor
 	return s, nil
 }
 
-// Hits returns how many connections, datagrams or INIT chunks the server has answered.
+// Hits returns the number of connections, datagrams or INIT chunks that the server has answered.
 func (s *Server) Hits() uint64 { return s.hits.Load() }
 
 // Close stops the server, resets its connections, and waits until it has ended.
@@ -158,8 +158,8 @@ func (s *Server) converse(conn *net.TCPConn) {
 		return
 	}
 
-	// Plain reads and writes, because io.Copy between TCP connections would need two more file
-	// descriptors for splice(2).
+	// This loop is not io.Copy, which would need two more file descriptors per connection for
+	// splice(2).
 	buf := make([]byte, 128)
 	for {
 		n, err := conn.Read(buf)

@@ -12,8 +12,8 @@ import (
 )
 
 // sctpServers are the SCTP servers of a namespace. Servers at one address share a raw socket. While
-// it is open, the kernel ignores SCTP packets to that address, so this package has to refuse
-// packets for which there is no server.
+// the socket is open, the kernel ignores SCTP packets to that address, so this package must refuse
+// packets to ports without a server.
 type sctpServers struct {
 	mu        sync.Mutex
 	endpoints map[netip.Addr]*sctpEndpoint
@@ -50,7 +50,7 @@ func (s *Server) startSCTP() error {
 	return nil
 }
 
-// open makes an endpoint. The lock is held.
+// open returns a new endpoint. The lock is held.
 func (all *sctpServers) open(ns *NS, addr netip.Addr) (*sctpEndpoint, error) {
 	e := &sctpEndpoint{ports: map[uint16]*Server{}}
 	err := ns.Do(func() (err error) {

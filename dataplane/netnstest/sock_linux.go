@@ -45,9 +45,9 @@ func (s *sock) pollRead(f func(fd int) bool) error {
 	return s.conn.Read(func(fd uintptr) bool { return f(int(fd)) })
 }
 
-// pollWrite is pollRead for a socket that may have become writable: connected, or not. (While a
-// socket connects, it may report an error and nothing else; the runtime then believes that its
-// poller cannot read the socket.)
+// pollWrite is pollRead for a socket that may have become writable, because it has connected or
+// failed to connect. (While a socket connects, it may report only an error; the runtime then
+// believes that its poller cannot read the socket.)
 func (s *sock) pollWrite(f func(fd int) bool) error {
 	return s.conn.Write(func(fd uintptr) bool { return f(int(fd)) })
 }
@@ -66,7 +66,7 @@ func (s *sock) connect(to netip.AddrPort) error {
 
 // localAddr returns the address from which the socket sends.
 func (s *sock) localAddr() (addr netip.Addr) {
-	s.control(func(fd int) { //nolint:errcheck // the zero address says that it is not known
+	s.control(func(fd int) { //nolint:errcheck // the zero address means unknown
 		if sa, err := unix.Getsockname(fd); err == nil {
 			addr = fromSockaddr(sa).Addr()
 		}

@@ -9,7 +9,7 @@ import (
 // envReExecError tells [Require] why the process could not be re-executed.
 const envReExecError = "KERNLB_NETNSTEST_REEXEC_ERROR"
 
-// TB is the part of [testing.TB] that the helpers here need, so that programs can use this package
+// TB has the methods of [testing.TB] that this package needs, so that programs can use this package
 // without package testing.
 type TB interface {
 	Helper()
@@ -20,8 +20,8 @@ type TB interface {
 }
 
 // Main runs the tests of a package (m is a [testing.M]) in a process that may create network
-// namespaces: in this process if it may, otherwise in a copy in a new user namespace. Call it from
-// TestMain; it does not return.
+// namespaces: in this process if possible, otherwise in a copy in a new user namespace. Call it
+// from TestMain; it does not return.
 func Main(m interface{ Run() int }) {
 	done, code, err := ReExecInUserNS()
 	if done {
@@ -41,7 +41,7 @@ func Require(tb TB) {
 		return
 	}
 
-	// If a user namespace was tried, its error says more.
+	// If a user namespace was tried, its error is the better reason.
 	reason := os.Getenv(envReExecError)
 	if reason == "" {
 		reason = fmt.Sprint(err)

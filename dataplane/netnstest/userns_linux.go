@@ -23,10 +23,10 @@ const envReExecuted = "KERNLB_NETNSTEST_REEXECUTED"
 // exitCode is its exit code (128 plus the signal's number if a signal killed it): exit with that.
 // If done is false, carry on: namespaces can be created, or err says why not.
 //
-// Call it first in main. It passes on no open files except the standard streams, so fuzzing in
-// several processes does not work through it.
+// Call it first in main. It passes on only the standard streams and no other open files, so fuzzing
+// in several processes does not work.
 func ReExecInUserNS() (done bool, exitCode int, err error) {
-	// The copy asks this, too: a system may allow user namespaces, but give no rights in them.
+	// The copy also checks this, because a system may allow user namespaces without rights in them.
 	if os.Getenv(envReExecuted) != "" {
 		return false, 0, errors.Join(threadns.OnThread(loopbackUp), usable())
 	}

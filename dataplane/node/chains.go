@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// chain judges a chain of another program. Only what its text proves is an error: all other rules
-// are for kernlb diagnose, which sends packets.
+// chain judges a chain of another program. A finding is an error only if the text of the rules
+// proves that packets are dropped. Other rules need kernlb diagnose, which sends packets.
 func (f *facts) chain(c hooks.Chain, u *use, add adder) {
 	for _, family := range families {
 		concerned := u.remote[family]
@@ -53,8 +53,8 @@ func (f *facts) chain(c hooks.Chain, u *use, add adder) {
 	}
 }
 
-// dropsAll reports whether a chain drops every new connection, and returns the rule that does, as
-// the end of a message; empty for the policy.
+// dropsAll reports whether a chain drops every new connection. It returns the rule that does so, as
+// the end of a message; the text is empty if it is the policy.
 func dropsAll(c hooks.Chain) (rule string, ok bool) {
 	if c.Accepts {
 		return "", false
@@ -68,8 +68,8 @@ func dropsAll(c hooks.Chain) (rule string, ok bool) {
 	return ", its policy", c.DropsByDefault
 }
 
-// dropped names the endpoints whose connections a rule drops, all of them. It is empty if there are
-// none.
+// dropped names the endpoints of which a rule drops all connections. It returns "" if there are no
+// such endpoints.
 func dropped(r hooks.Rule, c hooks.Chain, targets []target) (text string) {
 	m, known := parseRule(r.Text)
 	if !known || m == (matches{}) || c.Hook != hooks.Forward && c.Hook != hooks.Postrouting {
@@ -116,8 +116,8 @@ func (m matches) match(t target) bool {
 		(!m.to.IsValid() || m.to.Contains(t.endpoint.Addr()))
 }
 
-// parseRule reads a rule as package hooks writes it. It knows rules that drop by the destination
-// alone; known is false for all others.
+// parseRule reads a rule as package hooks writes it. It knows only rules that drop by the
+// destination alone; known is false for all other rules.
 func parseRule(text string) (m matches, known bool) {
 	words := strings.Fields(text)
 	for len(words) > 0 {
@@ -156,7 +156,7 @@ func parseRule(text string) (m matches, known bool) {
 	return m, false
 }
 
-// at returns a word, empty if there are not so many.
+// at returns the i-th word, or "" beyond the end.
 func at(words []string, i int) string {
 	if i < len(words) {
 		return words[i]

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// fresh is how long a report is given to further callers.
+	// fresh is the time for which a report is returned to further callers.
 	fresh = 2 * time.Second
-	// window is how old the numbers may be with which present ones are compared.
+	// window is the maximum age of the numbers that are compared with the present numbers.
 	window = 10 * time.Minute
 )
 
@@ -22,37 +22,38 @@ const (
 type Config struct {
 	// NetNS names the network namespace of the node. Each report opens it again.
 	NetNS netns.Namespace
-	// Ours says whether a table of nf_tables belongs to kernlb, if chain is empty, or else whether
-	// a chain of the table does. Nil means the tables and chains of the default instances. The
-	// tables of nftables and ipvs are known also by what they contain, whatever their names are,
-	// so only a program with other chains of iptables needs Ours ([iptables.Config.Prefix]).
+	// Ours reports whether a chain of a table of nf_tables belongs to kernlb or, if chain is empty,
+	// whether the whole table does. Nil means the tables and chains of the default instances. The
+	// tables of the nftables and ipvs backends are also recognised by their contents, whatever
+	// their names are. So only a program with a different prefix of iptables chains needs Ours
+	// ([iptables.Config.Prefix]).
 	//
 	// [iptables.Config.Prefix]: https://pkg.go.dev/github.com/kernlb/kernlb/iptables#Config
 	Ours func(table, chain string) bool
 }
 
-// Checker checks a node. Make it with [NewChecker]. Several goroutines may call its method.
+// Checker checks a node. Create it with [NewChecker]. Several goroutines may call its method.
 type Checker struct {
 	cfg  Config
 	turn chan struct{} // holds a token while a goroutine uses the fields below
 
 	last *Report
 	of   *servicemodel.Table // of the last report
-	// readings are numbers of at most the last ten minutes, the oldest first, at least five minutes
-	// apart. The oldest is compared with present numbers, so that a loss is reported for five
-	// minutes at least.
+	// readings are the readings of the last ten minutes, the oldest first, at least five minutes
+	// apart. The present numbers are compared with the oldest reading, so that a loss is reported
+	// for at least five minutes.
 	readings []reading
 	newest   counted             // of the last report
-	grew     [counters]time.Time // when a report last found each number grown
+	grew     [counters]time.Time // time of the last growth of each number
 }
 
-// reading is what the kernel had counted at some time.
+// reading is a snapshot of the kernel's counters, with its time.
 type reading struct {
 	counted
 	at time.Time
 }
 
-// NewChecker returns a checker, which has read nothing yet.
+// NewChecker returns a checker. It reads the kernel only in [Checker.Report].
 func NewChecker(cfg *Config) *Checker {
 	c := &Checker{cfg: *cmp.Or(cfg, &Config{}), turn: make(chan struct{}, 1)}
 	if c.cfg.Ours == nil {
@@ -61,14 +62,14 @@ func NewChecker(cfg *Config) *Checker {
 	return c
 }
 
-// Report checks the node for the services that the kernel holds; nil means that it holds none. It
-// needs CAP_NET_ADMIN, and CAP_SYS_ADMIN for another network namespace. [Report.Unknown] says what
-// it could not read, also because ctx ended. A report younger than two seconds is returned again.
-// The caller must not change the report.
+// Report checks the node for the services in the kernel; a nil table has no services. It needs
+// CAP_NET_ADMIN, and CAP_SYS_ADMIN for another network namespace. [Report.Unknown] lists the facts
+// that it could not read, for example because ctx ended. A report younger than two seconds is
+// returned again. The caller must not change the report.
 //
-// Some faults show only in the growth of counters. So the first report does not have them, nor one
-// that comes ten minutes after the last one: its [Report.Since] is zero. Such a report is not
-// returned again.
+// Some faults show only in the growth of counters. So these faults are missing in the first report,
+// and in a report ten minutes or more after the previous report: their [Report.Since] is zero. Such
+// a report is not returned again.
 func (c *Checker) Report(ctx context.Context, held *servicemodel.Table) *Report {
 	select {
 	case c.turn <- struct{}{}:
@@ -93,8 +94,8 @@ func (c *Checker) Report(ctx context.Context, held *servicemodel.Table) *Report 
 	return r
 }
 
-// compare sets what was counted since the oldest reading, and returns the time of that reading,
-// zero if there is none.
+// compare sets the growth of the numbers since the oldest reading, and returns the time of that
+// reading, or zero without a reading.
 func (c *Checker) compare(f *facts, now time.Time) time.Time {
 	total := f.grown
 	c.readings = slices.DeleteFunc(c.readings, func(r reading) bool {

@@ -1,15 +1,15 @@
 // Package node checks whether a node can carry the connections of its services: whether it
-// forwards, whether other programs drop packets, whether the table of connections is full, and
-// more. The kernel can hold every service as wanted while clients reach none of them; these checks
-// name such causes. They change nothing.
+// forwards, whether other programs drop packets, whether the conntrack table is full, and more. The
+// kernel can hold every service as wanted although clients reach no service; these checks find the
+// causes. They change nothing.
 //
 //	checker := node.NewChecker(nil)
 //	report := checker.Report(ctx, engine.Status().Held)
 //
-// Packages dataplane/health, dataplane/page and dataplane/metrics show reports if they are given a
-// checker's method:
+// Packages dataplane/health, dataplane/page and dataplane/metrics show reports if their
+// configuration has a checker's method:
 //
 //	proxy := health.NewProxy(engine, &health.ProxyConfig{Node: checker.Report})
 //
-// A checker reads the kernel only when it is asked.
+// A checker reads the kernel only when Report is called.
 package node

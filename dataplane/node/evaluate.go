@@ -15,21 +15,21 @@ import (
 // families are the families in the order of messages.
 var families = []servicemodel.Family{servicemodel.IPv4, servicemodel.IPv6}
 
-// use says which of the facts concern the services.
+// use has the parts of the facts that concern the services.
 type use struct {
 	remote, local map[servicemodel.Family]bool // endpoints elsewhere, and on the node itself
-	bridges       map[int]bool                 // by the index in facts, those of endpoints
+	bridges       map[int]bool                 // bridges of endpoints, by index in facts
 	failed        map[netip.Addr]bool
 	targets       []target // sorted, if rules of other programs drop
 }
 
-// target is what a rule of a firewall may name of an endpoint.
+// target has the properties of an endpoint that a firewall rule may match.
 type target struct {
 	protocol servicemodel.Protocol
 	endpoint netip.AddrPort
 }
 
-// useOf goes over the endpoints once.
+// useOf examines each endpoint once.
 func (f *facts) useOf(t *servicemodel.Table) use {
 	u := use{map[servicemodel.Family]bool{}, map[servicemodel.Family]bool{}, map[int]bool{},
 		map[netip.Addr]bool{}, nil}
@@ -127,8 +127,8 @@ func (f *facts) forwarding(family servicemodel.Family, u *use, add adder) {
 		"no endpoint through it", family)
 }
 
-// packets says how many packets were lost in which time, by a counter and without those that
-// another cause explains.
+// packets returns the number of packets that a counter counted as lost, as text with the period. It
+// subtracts packets that another cause explains.
 func (f *facts) packets(counter int, without uint64) string {
 	n := f.grown[counter] - without
 	s := fmt.Sprintf("%d packets", n)
@@ -138,7 +138,7 @@ func (f *facts) packets(counter int, without uint64) string {
 	return s + f.within(counter)
 }
 
-// within says in which time something was counted, and since when no more was.
+// within returns the period in which a number grew, and the time since the last growth, as text.
 func (f *facts) within(counter int) string {
 	s := " in the last " + f.over.Round(time.Second/10).String()
 	if calm := f.calm[counter]; calm >= 30*time.Second {
@@ -249,7 +249,7 @@ func (f *facts) neighbours(u *use, add adder) {
 	}
 }
 
-// some lists a few names.
+// some lists the first few names.
 func some(l []string) string {
 	const most = 3
 	if len(l) > most {
@@ -258,7 +258,7 @@ func some(l []string) string {
 	return strings.Join(l, ", ")
 }
 
-// on says on which links something is on.
+// on lists the links on which a setting is on.
 func on(links []string) string {
 	if len(links) == 0 {
 		return ""

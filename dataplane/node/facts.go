@@ -9,14 +9,14 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// facts are what the kernel says of a node. The zero value of each fact is one without findings, so
-// a fact that could not be read only lacks its findings.
+// facts are the kernel's facts about a node. The zero value of each fact causes no finding, so a
+// fact that could not be read only lacks its findings.
 type facts struct {
 	addrs   servicemodel.Locality
 	unknown []string
 
-	// forwards says by family whether packets are forwarded at all, and still has the links from
-	// which IPv4 packets are not.
+	// forwards says by family whether any packets are forwarded. still has the links from which
+	// IPv4 packets are not forwarded.
 	forwards map[servicemodel.Family]bool
 	still    []string
 	strict   []string // links with rp_filter on
@@ -28,31 +28,31 @@ type facts struct {
 	chains   []hooks.Chain       // of other programs
 	usage    conntrack.Usage
 	grown    counted
-	over     time.Duration           // the time in which grown was counted
-	calm     [counters]time.Duration // the time since a report last found a number grown
+	over     time.Duration           // the period of grown
+	calm     [counters]time.Duration // the time since the last growth
 	proxy    string                  // the mode of a kube-proxy that runs
-	leftover []string                // objects of kube-proxy
+	leftover []string                // objects that a kube-proxy left
 }
 
-// bridge is a bridge with two ports at least.
+// bridge is a bridge with at least two ports.
 type bridge struct {
 	name  string
 	nets  []netip.Prefix // of its addresses
 	calls map[servicemodel.Family]bool
 }
 
-// neighbour is a neighbour whose link-layer address the kernel could not find out.
+// neighbour is a neighbour whose link-layer address the kernel could not resolve.
 type neighbour struct {
 	addr netip.Addr
 	link string
 }
 
-// counted are numbers that the kernel has counted since the namespace was made.
+// counted are the kernel's counters since the creation of the namespace.
 type counted [counters]uint64
 
 // The counters, of packets or of connections.
 const (
-	drops       = iota // packets, because the table of connections was full or of a clash
+	drops       = iota // packets, because the table was full or because of a clash
 	evictions          // connections, to make room in the table
 	clashes            // packets, because another connection had the same addresses and ports
 	longChains         // packets, because a bucket of the table was full
@@ -60,7 +60,7 @@ const (
 	counters
 )
 
-// since returns what was counted since an earlier time.
+// since returns the growth since an earlier time.
 func (c counted) since(e counted) counted {
 	for i := range c {
 		c[i] -= min(c[i], e[i])

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Severity says what a finding means for clients.
+// Severity is the effect of a finding on clients.
 type Severity string
 
 // The severities.
@@ -17,7 +17,7 @@ const (
 	Note    Severity = "note"    // worth knowing when something fails
 )
 
-// Check is one thing that is checked.
+// Check is the name of a check.
 type Check string
 
 // The checks.
@@ -29,16 +29,16 @@ const (
 	// Bridge: answers between pods on one bridge come back through the node
 	// (bridge-nf-call-iptables).
 	Bridge Check = "bridge-nf-call"
-	// Conntrack: the table of connections has room, and no packet was lost because of it.
+	// Conntrack: the conntrack table has room, and no packet was lost because of it.
 	Conntrack Check = "conntrack"
-	// MasqueradePorts: each masqueraded connection gets a port of its own.
+	// MasqueradePorts: each masqueraded connection gets its own port.
 	MasqueradePorts Check = "masquerade-ports"
 	// ForeignChains: the chains of other programs do not drop packets to endpoints.
 	ForeignChains Check = "foreign-chains"
-	// KubeProxy: no kube-proxy works on this node, nor are objects of one left.
+	// KubeProxy: no kube-proxy runs on this node, and no objects of kube-proxy are left.
 	KubeProxy Check = "kube-proxy"
 	// RouteLocalnet: the sysctl route_localnet is on if node ports answer at loopback addresses,
-	// and else it is off or guarded.
+	// and otherwise off or guarded.
 	RouteLocalnet Check = "route-localnet"
 	// Neighbours: the link-layer addresses of endpoints and gateways are known.
 	Neighbours Check = "neighbours"
@@ -54,9 +54,9 @@ func Checks() []Check {
 type Finding struct {
 	Check    Check    `json:"check"`
 	Severity Severity `json:"severity"`
-	// Means says in a sentence what is wrong and what it means for clients.
+	// Means is a sentence that describes the fault and its effect on clients.
 	Means string `json:"means"`
-	// Do says what to do.
+	// Do is the advice.
 	Do string `json:"do"`
 }
 
@@ -66,16 +66,17 @@ func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Severity, 
 // Report is the result of all checks.
 type Report struct {
 	At time.Time `json:"at"`
-	// Since is the time of the earlier values with which counters of the kernel were compared. Zero
-	// means that there were none, so faults that only counters show are not reported.
+	// Since is the time of the earlier values with which the kernel's counters were compared. Zero
+	// means that there are no earlier values, so faults that only counters show are not reported.
 	Since time.Time `json:"since,omitzero"`
 	// Findings are ordered by severity, and then in the order of [Checks].
 	Findings []Finding `json:"findings"`
-	// Unknown says what could not be read, and so was not checked.
+	// Unknown lists the facts that could not be read, and so were not checked.
 	Unknown []string `json:"unknown,omitempty"`
 }
 
-// Count returns the number of findings of a check and a severity. Either may be empty, for any.
+// Count returns the number of findings of a check and a severity. An empty check or severity means
+// any.
 func (r *Report) Count(c Check, s Severity) (n int) {
 	for _, f := range r.Findings {
 		if (c == "" || f.Check == c) && (s == "" || f.Severity == s) {

@@ -26,15 +26,15 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// reader reads the facts of one namespace. A fact that cannot be read is unknown, and the others
-// are read.
+// reader reads the facts of one namespace. A fact that cannot be read is unknown; the reader still
+// reads the other facts.
 type reader struct {
 	facts
 	cfg *Config
 	ns  *threadns.NS
 }
 
-// read reads all facts. The numbers are those since the namespace was made.
+// read reads all facts. The numbers are totals since the creation of the namespace.
 func (c *Config) read(ctx context.Context) *facts {
 	r := reader{cfg: c}
 	r.facts.sysctls = map[string]string{}
@@ -55,7 +55,7 @@ func (c *Config) read(ctx context.Context) *facts {
 	return &r.facts
 }
 
-// try notes why a fact is unknown.
+// try records why a fact is unknown.
 func (r *reader) try(what string, err error) {
 	if err != nil {
 		r.unknown = append(r.unknown, fmt.Sprintf("%s: %v", what, err))
@@ -99,7 +99,7 @@ func (r *reader) readSysctls() error {
 	return r.readNetstat()
 }
 
-// readNetstat reads how many packets rp_filter dropped: TcpExt, IPReversePathFilter.
+// readNetstat reads the number of packets that rp_filter dropped: TcpExt, IPReversePathFilter.
 func (r *reader) readNetstat() error {
 	text, err := os.ReadFile("/proc/thread-self/net/netstat")
 	if err != nil {
@@ -218,7 +218,7 @@ func (r *reader) settings(conn *rtnetlink.Conn, names map[int]string) error {
 	return nil
 }
 
-// findFailed reads the neighbours that do not answer, and the gateways if there are any such.
+// findFailed reads the neighbours that do not answer and, if there are any, the gateways.
 func (r *reader) findFailed(conn *rtnetlink.Conn, names map[int]string) error {
 	all, err := conn.NeighList()
 	if err != nil {
@@ -249,7 +249,7 @@ func (r *reader) findFailed(conn *rtnetlink.Conn, names map[int]string) error {
 	return nil
 }
 
-// nftables reads the chains of other programs, and what a kube-proxy has left.
+// nftables reads the chains of other programs, and the objects that a kube-proxy has left.
 func (r *reader) nftables(ctx context.Context) error {
 	conn, err := rawnl.Dial(&rawnl.Config{NetNS: r.ns.NetNS()})
 	if err != nil {
@@ -258,7 +258,7 @@ func (r *reader) nftables(ctx context.Context) error {
 	defer conn.Close()
 	ours := r.owner(ctx, conn)
 	chains, err := hooks.Read(ctx, &hooks.Config{NetNS: r.ns.NetNS()}, func(table string) bool {
-		return table == "nat" || ours(table) // which drops nothing, and may be large
+		return table == "nat" || ours(table) // nat drops nothing, and may be large
 	})
 	if err != nil {
 		return err
@@ -279,8 +279,8 @@ func (r *reader) nftables(ctx context.Context) error {
 	return r.ask(ctx, conn)
 }
 
-// owner returns a function that reports whether a table belongs to an instance of kernlb. Those of
-// nftables and ipvs have settings, whatever the name of the table is.
+// owner returns a function that reports whether a table belongs to an instance of kernlb. Tables of
+// the nftables and ipvs backends have settings, whatever the name of the table is.
 func (r *reader) owner(ctx context.Context, conn *rawnl.Conn) func(table string) bool {
 	known := map[string]bool{}
 	return func(table string) bool {
@@ -300,8 +300,8 @@ func (r *reader) owner(ctx context.Context, conn *rawnl.Conn) func(table string)
 	}
 }
 
-// Objects that only kube-proxy makes: the table of its mode nftables, and the chain by which the
-// other modes notice that their rules were flushed.
+// Objects that only kube-proxy creates: the table of its nftables mode, and the chain by which the
+// other modes notice a flush of their rules.
 const (
 	kubeProxyTable = "kube-proxy"
 	kubeProxyChain = "KUBE-PROXY-CANARY"

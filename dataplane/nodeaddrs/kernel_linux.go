@@ -58,7 +58,7 @@ func (k *kernel) current(except []string) ([]netip.Addr, error) {
 	return l, nil
 }
 
-// list lists the addresses that others can reach.
+// list lists the addresses that other machines can reach.
 func (k *kernel) list(except []string) ([]netip.Addr, error) {
 	skip, err := k.links.Indices(slices.Concat(except, rtnetlink.ServiceDevices))
 	if err != nil {
@@ -95,7 +95,7 @@ func (s *Source) Watch(ctx context.Context, changed func()) error {
 	}
 	defer socket.Close()
 	defer context.AfterFunc(ctx, socket.Close)()
-	if s.changed() { // before there was the socket
+	if s.changed() { // changed before the socket was open
 		changed()
 	}
 	for {
@@ -103,7 +103,7 @@ func (s *Source) Watch(ctx context.Context, changed func()) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && !errors.Is(err, unix.ENOBUFS): // more than the socket can hold
+		case err != nil && !errors.Is(err, unix.ENOBUFS): // the socket's buffer is full
 			return fmt.Errorf("follow the addresses of the node: %w", err)
 		case err == nil && from.Pid != nl.PidKernel:
 			continue

@@ -1,5 +1,5 @@
 // Package nodeaddrs gives an engine the addresses of its node. It is for programs without another
-// source; programs that have a Node object of Kubernetes use that.
+// source of addresses, such as a Node object of Kubernetes.
 //
 //	addrs, err := nodeaddrs.New(nil)
 //	…
@@ -7,9 +7,10 @@
 //	engine := dataplane.New(backend, &dataplane.Config{Node: addrs})
 //
 // The kernel knows only one field of a [servicemodel.Node]: the addresses. Interfaces of pods
-// ([servicemodel.PodDetector]) are matched by name in the packets' path, so they may come and go.
-// Name, zone and ranges of pods are not known on the node. A program that learns of a change sets a
-// state with another node, and the engine writes the difference.
+// ([servicemodel.PodDetector]) are matched by name for each packet, so they may be added and
+// removed at any time. The kernel does not know the node's name, zone and pod ranges. A program
+// that learns of such a change sets a state with an updated [servicemodel.Node], and the engine
+// writes the difference.
 package nodeaddrs
 
 import (
@@ -29,19 +30,19 @@ import (
 type Config struct {
 	// NetNS names the node's network namespace.
 	NetNS netns.Namespace
-	// Except are names of devices whose addresses do not count, such as one that holds the
-	// addresses of services. The devices need not exist. The devices of kube-proxy (kube-ipvs0) and
-	// of kube-router (kube-dummy-if) never count.
+	// Except are names of devices whose addresses are ignored, such as a device with the addresses
+	// of services. The devices need not exist. The devices of kube-proxy (kube-ipvs0) and of
+	// kube-router (kube-dummy-if) are always ignored.
 	Except []string
 }
 
 // Source is a [dataplane.NodeSource]. It knows the addresses of a network namespace that other
 // machines can reach: neither loopback nor link-local addresses, nor IPv4 addresses with the scope
-// of the host. Addresses that are not deprecated
-// come first; within both groups, the order is the kernel's, by the index of the device. A new IPv6
-// address counts once duplicate address detection has ended. Addresses of a device that is down
-// count, so that a device that goes down for a moment changes nothing; but the kernel reports a new
-// IPv6 address there only when the device comes up.
+// of the host. Addresses that are not deprecated come first; within both groups, the order is the
+// kernel's, by the index of the device. A new IPv6 address is included once duplicate address
+// detection has ended. Addresses of a device that is down are included, so that a short link
+// failure changes nothing. But the kernel reports a new IPv6 address on such a device only when the
+// device comes up.
 //
 // The source lists the addresses only after the kernel has reported a change. Many goroutines may
 // use a Source.
@@ -49,13 +50,13 @@ type Source struct {
 	mu     sync.Mutex
 	except []string
 	kernel kernel
-	given  []netip.Addr // that Complete gave last
-	asked  bool         // Complete has given some
+	given  []netip.Addr // the last result of Complete
+	asked  bool         // Complete has returned addresses
 }
 
 var _ dataplane.NodeSource = (*Source)(nil)
 
-// New opens a source. If this is not Linux, the error matches errors.ErrUnsupported.
+// New opens a source. On systems other than Linux, the error matches errors.ErrUnsupported.
 func New(cfg *Config) (*Source, error) {
 	cfg = cmp.Or(cfg, &Config{})
 	s := &Source{except: slices.Clone(cfg.Except)}
@@ -88,8 +89,8 @@ func (s *Source) Complete(_ context.Context, n servicemodel.Node) (servicemodel.
 	return n, nil
 }
 
-// changed reports whether the addresses differ from the last Complete's, if there was one. If they
-// cannot be listed, it returns true, so that Complete reports the error.
+// changed reports whether the addresses differ from the result of the last Complete, if any. If the
+// addresses cannot be listed, it returns true, so that Complete reports the error.
 func (s *Source) changed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

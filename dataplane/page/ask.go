@@ -16,7 +16,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Limits for a request to ask endpoints: how many in all, how many at a time, and how long.
+// Limits for a request to ask endpoints: the number of endpoints, the number at a time, and the
+// time.
 const (
 	maxAsked    = 64
 	askedAtOnce = 16
@@ -27,8 +28,8 @@ const (
 type askData struct {
 	Name    servicemodel.Name `json:"name"`
 	Answers []answer          `json:"answers"`
-	// Left is the number of endpoints that were not asked: all of UDP and SCTP, and all after the
-	// first 64.
+	// Left is the number of endpoints that were not asked: all endpoints of UDP and SCTP, and all
+	// after the first 64.
 	Left int `json:"left,omitzero"`
 }
 
@@ -39,8 +40,8 @@ type answer struct {
 	Says     string         `json:"says"`
 }
 
-// ask opens a TCP connection from this node to each used endpoint of a service, and closes it
-// again.
+// ask opens a TCP connection from this node to each used endpoint of a service, and closes it at
+// once.
 func (p *Page) ask(r *http.Request, s *dataplane.Status) (any, error) {
 	if p.cfg.Dial == nil {
 		return nil, &problem{http.StatusNotFound, "this program does not ask endpoints"}
@@ -63,7 +64,7 @@ func (p *Page) ask(r *http.Request, s *dataplane.Status) (any, error) {
 	for _, f := range e.frontends {
 		for slot := range l.Held.Slots(f) {
 			at := target{f.Service.Protocol, slot.Endpoint}
-			if at.endpoint.Port() == 0 { // the first port of a range stands for all
+			if at.endpoint.Port() == 0 { // ask only the first port of a range
 				at.endpoint = netip.AddrPortFrom(at.endpoint.Addr(), f.Key.Port)
 			}
 			switch {

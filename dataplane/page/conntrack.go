@@ -19,7 +19,7 @@ import (
 // dumpTime is the maximum time for reading the conntrack table for one request.
 const dumpTime = 10 * time.Second
 
-// conntrackData says how full the table is.
+// conntrackData has the size and limit of the conntrack table.
 type conntrackData struct {
 	conntrack.Usage
 	Fraction float64 `json:"fraction"`
@@ -46,9 +46,9 @@ type connections struct {
 	Endpoint netip.AddrPort        `json:"endpoint"`
 	// Former says that the service does not send new connections there.
 	Former bool `json:"former,omitempty"`
-	// Answered counts the connections that the endpoint has answered, and Unanswered the others. A
-	// connection that the endpoint refuses is in neither: conntrack deletes it when it sees the RST
-	// (nf_conntrack_tcp_packet in net/netfilter/nf_conntrack_proto_tcp.c).
+	// Answered counts the connections that the endpoint has answered, and Unanswered the rest.
+	// Refused connections are in neither number, because conntrack deletes a connection when it
+	// sees the RST (nf_conntrack_tcp_packet in net/netfilter/nf_conntrack_proto_tcp.c).
 	Answered   int `json:"answered"`
 	Unanswered int `json:"unanswered"`
 }

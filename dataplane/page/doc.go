@@ -1,11 +1,11 @@
-// Package page shows an engine's contents and work in a browser, and as JSON. It changes nothing,
-// neither in the kernel nor in the engine, and needs no script.
+// Package page shows an engine's contents and work in a browser, and as JSON. It needs no script,
+// and changes nothing in the kernel or the engine.
 //
 //	page := page.New(engine, nil)
 //	defer page.Close()
 //	mux.Handle("/kernlb/", http.StripPrefix("/kernlb", page))
 //
-// The paths, below the place where it is mounted, with their parameters:
+// The paths below its mount point, with their parameters:
 //
 //	/            services: q is a search, show is "all" or "problems", page counts from 1
 //	/service     one service: name is "default/web", connections=1 counts its connections
@@ -25,16 +25,16 @@
 // # Access
 //
 // Every client of the handler can read everything: names, addresses and endpoints. The page has no
-// password. A program must mount it where only administrators come, or put its own check before it.
-// [Loopback] is for listeners on loopback addresses, because pages of other sites can reach these
-// through a browser on the same machine.
+// password. A program must mount it where only administrators have access, or put its own check in
+// front. [Loopback] is for listeners on loopback addresses, because pages of other sites can reach
+// these through a browser on the same machine.
 //
-// Its answers forbid browsers everything that the page does not need (Content-Security-Policy):
-// scripts, other sites, frames. html/template escapes all contents.
+// Its Content-Security-Policy forbids everything that the page does not need: scripts, other sites,
+// frames. html/template escapes all contents.
 //
 // # Cost
 //
-// While no request comes, the page only records a line for each event of the engine
-// ([Config.Recent]). It makes a list of all services once for each state of the engine, and
-// searches that list; docs/page.md has figures for 10,000 services.
+// Without requests, the page only records a line for each event of the engine ([Config.Recent]). It
+// lists all services once for each state of the engine, and searches that list; docs/page.md has
+// figures for 10,000 services.
 package page

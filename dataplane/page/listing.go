@@ -15,7 +15,7 @@ const (
 	ok       condition = "ok"       // all connections are balanced
 	refused  condition = "refused"  // it is left out, see dataplane.Refusal
 	rejects  condition = "rejects"  // some connections are rejected: no endpoint can take them
-	drops    condition = "drops"    // some are dropped: no endpoint on this node can take them
+	drops    condition = "drops"    // some are dropped: this node has no endpoint for them
 	conflict condition = "conflict" // another service has one of its addresses
 	pending  condition = "pending"  // it is not in the kernel yet
 	removed  condition = "removed"  // it is no longer wanted
@@ -32,8 +32,8 @@ func (c condition) bad() bool {
 type entry struct {
 	name      servicemodel.Name
 	text      string                   // the name
-	frontends []*servicemodel.Frontend // those in the kernel; shared with tables
-	endpoints []servicemodel.Endpoint  // the wanted ones; shared with states
+	frontends []*servicemodel.Frontend // in the kernel; shared with tables
+	endpoints []servicemodel.Endpoint  // wanted; shared with states
 	condition condition
 }
 
@@ -45,7 +45,7 @@ type listing struct {
 	bad int
 }
 
-// listingOf returns the listing of a status. It reuses the last one until the engine does
+// listingOf returns the listing of a status. It reuses the last listing until the engine does
 // something.
 func (p *Page) listingOf(s *dataplane.Status) *listing {
 	p.mu.Lock()

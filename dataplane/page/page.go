@@ -22,11 +22,11 @@ import (
 
 // Config tunes a [Page]. A nil *Config is the zero Config.
 type Config struct {
-	// Conntrack is a conntrack table, such as *conntrack.Table. It tells how full the table is, and
-	// the connections of a service on request. If nil, the page says that this is not known.
-	// Several goroutines call its methods.
+	// Conntrack is the conntrack table, such as a *conntrack.Table. The page shows its size and
+	// limit and, on request, the connections of a service. If nil, the page says that these are
+	// unknown. Several goroutines call its methods.
 	Conntrack interface {
-		// Usage says how full the table is.
+		// Usage returns the size and limit of the table.
 		Usage(ctx context.Context) (conntrack.Usage, error)
 		// Flows yields flows of the table.
 		Flows(ctx context.Context, f conntrack.Filter) iter.Seq2[conntrack.Flow, error]
@@ -34,33 +34,34 @@ type Config struct {
 		NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error)
 	}
 	// Counters are the counters of services, read on request: counters.Counters, ipvs.Counters or
-	// flows.Counters. If nil, the page says that they are not known.
+	// flows.Counters. If nil, the page says that the counts are unknown.
 	Counters counters.Source
-	// Addresses returns the node's own addresses, for traces and counters. If nil,
-	// net.InterfaceAddrs does.
+	// Addresses returns the node's own addresses, for traces and counters. Nil means
+	// net.InterfaceAddrs.
 	Addresses func() ([]netip.Addr, error)
-	// Hooks reads the nf_tables chains that packets pass, like hooks.Read, to show which chains
-	// of other programs drop packets. If nil, the page says that this is not known.
+	// Hooks reads the nf_tables chains that packets pass, like hooks.Read, to show which chains of
+	// other programs drop packets. If nil, the page says that this is unknown.
 	Hooks func(context.Context) ([]hooks.Chain, error)
 	// Node checks the node for the services that the kernel holds, like [node.Checker.Report]. If
-	// nil, the page says that this is not known.
+	// nil, the page says that the findings are unknown.
 	Node func(context.Context, *servicemodel.Table) *node.Report
 	// Dial opens a TCP connection from this node to see whether an endpoint answers. The page calls
-	// it only for a POST from the page itself, and closes the connection at once. It is the only
-	// thing that the page does besides reading. If nil, endpoints cannot be asked.
+	// it only for a POST from the page itself, and closes the connection at once. Everything else
+	// that the page does is reading. If nil, endpoints cannot be asked.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Problems returns problems of the program's input that the engine does not see, such as a
 	// broken manifest, one line each. Each page shows their number, and /refused lists them. Nil
 	// means no problems.
 	Problems func() []string
-	// Silent returns the endpoints that are out because they do not answer clients, like
-	// [silence.Follower.Ejected]. Nil means none.
+	// Silent returns the endpoints that were ejected because they do not answer clients, like
+	// [silence.Follower.Ejected]. Nil means no endpoints.
 	Silent func() []silence.Change
-	// Recent is the number of events of the engine that are kept. Zero means 100, and less none.
+	// Recent is the number of events of the engine that are kept. Zero means 100, negative no
+	// events.
 	Recent int
 }
 
-// Page is an http.Handler that shows an engine's contents and work. Make it with [New], and close
+// Page is an http.Handler that shows an engine's contents and work. Create it with [New], and close
 // it. Several goroutines may call its methods.
 type Page struct {
 	engine *dataplane.Engine
@@ -75,7 +76,7 @@ type Page struct {
 }
 
 // New returns the page of an engine. The page does not have the engine's earlier events. A nil
-// engine counts as one that does nothing.
+// engine counts as an idle engine.
 func New(e *dataplane.Engine, cfg *Config) *Page {
 	e = cmp.Or(e, new(dataplane.Engine))
 	p := &Page{engine: e, cfg: *cmp.Or(cfg, &Config{}), mux: http.NewServeMux(),
@@ -161,8 +162,8 @@ func Loopback(h http.Handler) http.Handler {
 	})
 }
 
-// table returns the table that the kernel holds. If that is not known, it returns the table of the
-// wanted state, and known is false.
+// table returns the kernel's table. If that is unknown, it returns the table of the wanted state,
+// and known is false.
 func table(s *dataplane.Status) (t *servicemodel.Table, known bool, err error) {
 	if s.Held != nil {
 		return s.Held, true, nil

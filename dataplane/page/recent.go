@@ -36,7 +36,7 @@ type event struct {
 	Rest    int      `json:"rest,omitzero"`
 }
 
-// duration is a time that is text as JSON, such as "1.5ms".
+// duration is a time whose JSON is text, such as "1.5ms".
 type duration time.Duration
 
 func (d duration) String() string {
@@ -116,7 +116,7 @@ func (r *ring) observe(_ context.Context, ev dataplane.Event) {
 	}
 }
 
-// firstOf returns the first elements of a list, and counts the others in rest.
+// firstOf returns the first elements of a list, and adds the number of further elements to rest.
 func firstOf[T any](l []T, rest *int) []T {
 	n := min(len(l), maxChanges)
 	*rest += len(l) - n

@@ -7,8 +7,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// refusedData lists the refused services and the reasons, what else has no effect, and the problems
-// of the program's input.
+// refusedData lists the refused services with the reasons, settings without effect, and the
+// problems of the program's input.
 type refusedData struct {
 	Problems  []string                `json:"problems"`
 	Refused   []dataplane.Refusal     `json:"refused"`

@@ -18,11 +18,11 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// view makes the contents of a path, for browsers and for JSON. If it returns both data and an
+// view returns the contents of a path, for browsers and for JSON. If it returns both data and an
 // error, a browser shows both.
 type view func(*http.Request, *dataplane.Status) (any, error)
 
-// problem is an error with its HTTP status. Any other error is a 500.
+// problem is an error with its HTTP status. All other errors are a 500.
 type problem struct {
 	code int
 	text string
@@ -76,18 +76,18 @@ const (
 // frame is the part of each page outside the view, with the data of the view.
 type frame struct {
 	View   string
-	JSON   string // the address of the same as JSON
+	JSON   string // the address of the page as JSON
 	Status *dataplane.Status
 	Data   any
 	Err    error
 	// Problems is the number of [Config.Problems].
 	Problems int
 	// Refreshes says whether the browser reloads the page after a while. The page itself asks for
-	// this, without a script. The reader switches it on and off by a link, because pages that
-	// change during reading are not for everybody (WCAG 2.2, 2.2.2).
+	// this, without a script. A link switches this on and off, because not everybody can read pages
+	// that change (WCAG 2.2, 2.2.2).
 	Refreshes bool
-	Switch    string // the link that switches it; the same page otherwise
-	Keep      string // the parameters that keep it on another page
+	Switch    string // the link that switches reloading
+	Keep      string // the parameters that keep reloading on other pages
 }
 
 // Wrong counts the entries of the page /refused that need attention.
@@ -152,7 +152,7 @@ func (p *Page) json(v view) http.Handler {
 func write(w http.ResponseWriter, kind string, code int, body []byte) {
 	w.Header().Set("Content-Type", kind)
 	w.WriteHeader(code)
-	_, _ = w.Write(body) // the client is gone, so the error is of no use
+	_, _ = w.Write(body) // the client is gone, so the error does not matter
 }
 
 // ago returns the time since t, such as "3s" or "2h5m".

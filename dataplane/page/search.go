@@ -13,7 +13,7 @@ import (
 type search []word
 
 // word matches a service in any of three ways: the name contains the text; a frontend has the
-// address, the port, or both; or an endpoint has the address, or both.
+// address, the port, or both; or an endpoint has the address, or the address and port.
 type word struct {
 	text string
 	addr netip.Addr

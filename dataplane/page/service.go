@@ -14,7 +14,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// serviceData holds everything that is known about a service.
+// serviceData holds all data about a service.
 type serviceData struct {
 	Name      servicemodel.Name       `json:"name"`
 	Condition condition               `json:"condition"`
@@ -57,8 +57,8 @@ type portPart struct {
 }
 
 // endpointRow is an endpoint of a service port. Cluster and Local are its shares of new
-// connections, from 0 to 1: Cluster of the frontends that balance over all endpoints, Local of
-// those that balance over the endpoints on this node.
+// connections, from 0 to 1: Cluster at the frontends that balance over all endpoints, Local at the
+// frontends that balance over the endpoints on this node.
 type endpointRow struct {
 	Endpoint  netip.AddrPort `json:"endpoint"`
 	Node      string         `json:"node,omitempty"`
@@ -67,8 +67,8 @@ type endpointRow struct {
 	Weight    uint16         `json:"weight,omitzero"`
 	Cluster   float64        `json:"cluster"`
 	Local     float64        `json:"local"`
-	// Excluded says why the endpoint gets no share, and ExcludedLocal why it gets no share of
-	// Local.
+	// Excluded is the reason why the endpoint has no share of Cluster, and ExcludedLocal the reason
+	// for Local.
 	Excluded      string `json:"excluded,omitempty"`
 	ExcludedLocal string `json:"excludedLocal,omitempty"`
 }
@@ -135,7 +135,7 @@ func (d *serviceData) addPorts(l *listing, e *entry) {
 	}
 }
 
-// addSilent says of endpoints that are out because they do not answer clients why they are.
+// addSilent adds the reason to endpoints that were ejected because they do not answer clients.
 func (d *serviceData) addSilent(out []silence.Change, now time.Time) {
 	for _, c := range out {
 		for _, port := range d.Ports {
@@ -148,7 +148,7 @@ func (d *serviceData) addSilent(out []silence.Change, now time.Time) {
 	}
 }
 
-// portPart returns the endpoints of a port in a family, with what becomes of each.
+// portPart returns the endpoints of a port in a family, with their shares.
 func (l *listing) portPart(port servicemodel.PortName, f servicemodel.Family) portPart {
 	p := portPart{Port: port, Family: f, Endpoints: []endpointRow{}}
 	rows := map[netip.AddrPort]int{}
@@ -179,7 +179,7 @@ func (p *portPart) addPool(pool *servicemodel.Pool, rows map[netip.AddrPort]int)
 	local := pool.ID.Local
 	p.HasLocal = p.HasLocal || local
 	shares := pool.Shares()
-	if shares == nil { // only the scheduler knows
+	if shares == nil { // the scheduler decides
 		shares = make([]float64, len(pool.Slots))
 	}
 	for slot, s := range pool.Slots {

@@ -18,7 +18,7 @@ type servicesData struct {
 	Query string `json:"query,omitempty"`
 	Show  string `json:"show"` // "all" or "problems"
 	// All counts all services, Problems the services that need attention, and Found the services
-	// that match the search. Services has one page of the latter.
+	// that match the search. Services has one page of the services that match.
 	All      int          `json:"all"`
 	Problems int          `json:"problems"`
 	Found    int          `json:"found"`
@@ -41,7 +41,7 @@ type serviceRow struct {
 // Bad reports whether the service needs attention.
 func (r serviceRow) Bad() bool { return r.Condition.bad() }
 
-// Turn returns the address of the page of the list that comes some pages later.
+// Turn returns the address of the list's page that is the given number of pages later.
 func (d *servicesData) Turn(pages int) string {
 	q := url.Values{"show": {d.Show}, "page": {strconv.Itoa(d.Page + pages)}}
 	if d.Query != "" {
@@ -77,8 +77,8 @@ func (p *Page) services(r *http.Request, s *dataplane.Status) (any, error) {
 	return d, nil
 }
 
-// fill finds the services, and keeps the ones of the page. A page number that is too high means the
-// last page.
+// fill finds the services, and keeps the services of the page. A page number that is too high means
+// the last page.
 func (d *servicesData) fill(l *listing) {
 	var found []*entry
 	words := parseSearch(d.Query)

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// traceData holds the form of a trace, and its result if there is one.
+// traceData holds the form of a trace, and the result, if any.
 type traceData struct {
 	From string `json:"from"`
 	Link string `json:"link,omitempty"`

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Files are the sysctls of one network namespace as files. They keep the files open that they read.
-// Their methods must not be called concurrently.
+// Files accesses the sysctls of one network namespace. It keeps files open after reading them. Its
+// methods must not be called concurrently.
 type Files struct {
 	// In runs a function on a thread in the namespace. It is required.
 	In func(func() error) error

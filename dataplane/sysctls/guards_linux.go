@@ -16,7 +16,7 @@ import (
 
 // Guards finds the guards of [RouteLocalnet] in nf_tables: chains of the name [GuardChain] that
 // have rules, and the rule of kube-proxy, the kubelet and the iptables backend in a chain
-// …-FIREWALL of the table filter. It is the [Others] of a backend that only needs this sysctl.
+// …-FIREWALL of the table filter. It implements [Others] for a backend that needs only this sysctl.
 type Guards struct {
 	// NetNS names the network namespace.
 	NetNS netns.Namespace
@@ -31,8 +31,8 @@ func NewLoopback(in func(func() error) error, g Guards, log *slog.Logger) Owner 
 		Logger: log}
 }
 
-// Earlier returns what other instances have recorded. If a guard has no record, its program turned
-// the sysctl on, and not the administrator.
+// Earlier returns the earlier values that other instances have recorded. If a guard has no record,
+// its program turned the sysctl on, and not the administrator.
 func (g *Guards) Earlier(ctx context.Context) (map[string]string, error) {
 	earlier := map[string]string{}
 	err := g.find(ctx, func(q nft.Query, chain string) error {
@@ -46,7 +46,7 @@ func (g *Guards) Earlier(ctx context.Context) (map[string]string, error) {
 }
 
 // recorded returns the earlier value that the instance of a guard has recorded, if any: in a set of
-// its table, or in a chain beside the guard of iptables.
+// its table, or in a chain next to the guard of iptables.
 func recorded(ctx context.Context, q nft.Query, guard string) (was string, err error) {
 	name, isIptables := strings.CutSuffix(guard, "-FIREWALL")
 	if !isIptables {
@@ -70,7 +70,7 @@ func recorded(ctx context.Context, q nft.Query, guard string) (was string, err e
 	return was, err
 }
 
-// Relied says whether another program has a guard.
+// Relied returns the sysctl if another program has a guard.
 func (g *Guards) Relied(ctx context.Context, _ []string) (map[string]string, error) {
 	relied := map[string]string{}
 	err := g.find(ctx, func(q nft.Query, chain string) error {
@@ -82,9 +82,9 @@ func (g *Guards) Relied(ctx context.Context, _ []string) (map[string]string, err
 	return relied, err
 }
 
-// guardReadings bounds how often the chains of all tables are read. A neighbour's commit interrupts
-// a reading, which may then skip a chain. If every reading is interrupted, a guard counts if any of
-// them saw it.
+// guardReadings limits the number of readings of the chains of all tables. A neighbour's commit
+// interrupts a reading, which may then skip a chain. If every reading is interrupted, a guard that
+// any reading saw counts.
 const guardReadings = 3
 
 // guardText is the comment of the rule in iptables.

@@ -8,9 +8,9 @@ import (
 
 // The kernel routes packets to and from loopback addresses beyond the loopback interface only if
 // the sysctl route_localnet is on. Then other machines can send to programs that listen at such
-// addresses (CVE-2020-8558). So a backend first makes a guard, a rule that drops such
-// packets from elsewhere, and then turns the sysctl on. It turns the sysctl off before it removes
-// the guard, unless another program has a guard: that program may rely on the sysctl.
+// addresses (CVE-2020-8558). So a backend first adds a guard, a rule that drops such packets from
+// other machines, and then turns the sysctl on. It turns the sysctl off before it removes the
+// guard, unless another program has a guard: that program may rely on the sysctl.
 
 // RouteLocalnet is the sysctl for all interfaces (ip-sysctl.rst).
 const RouteLocalnet = "net/ipv4/conf/all/route_localnet"
@@ -19,7 +19,8 @@ const RouteLocalnet = "net/ipv4/conf/all/route_localnet"
 // has a set "settings", the comment of one of its elements is the [Record].
 const GuardChain = "guard-loopback"
 
-// Loopback returns the values that node ports at loopback addresses need, nil if there are none.
+// Loopback returns the values that node ports at loopback addresses need, or nil without such node
+// ports.
 func Loopback(r *servicemodel.Rules) map[string]string {
 	if len(LoopbackNodePorts(r)) == 0 {
 		return nil
@@ -27,8 +28,8 @@ func Loopback(r *servicemodel.Rules) map[string]string {
 	return map[string]string{RouteLocalnet: "1"}
 }
 
-// LoopbackNodePorts returns the ranges of loopback addresses at which node ports answer: of IPv4
-// only, since the kernel routes no others.
+// LoopbackNodePorts returns the ranges of loopback addresses at which node ports answer: only of
+// IPv4, because the kernel does not route IPv6 loopback addresses.
 func LoopbackNodePorts(r *servicemodel.Rules) (l []netip.Prefix) {
 	if !r.LocalhostNodePorts {
 		return nil

@@ -1,15 +1,15 @@
 // Package sysctls sets values of a network namespace that a backend needs, and restores them. It
-// owns the order, the records of earlier values, and the question whether other programs rely on a
-// value. A backend calls it in each commit:
+// decides the order of the steps, keeps records of earlier values, and finds out whether other
+// programs rely on a value. A backend calls it in each commit:
 //
 //	err := owner.Look(ctx, &state, want) // present values, and earlier ones that others know
 //	change := state.Plan(want)           // the transaction brings the guards and change.Records
 //	err = owner.Around(ctx, change, transaction)
 //	state.Committed(change)
 //
-// After each reading of the records, it calls [State.Read]. So a process that is killed between any
-// two steps leaves no value without its guard, and another process finds the earlier values in the
-// kernel.
+// After each reading of the records, the backend calls [State.Read]. So a process that is killed
+// between any two steps leaves no value without its guard, and another process finds the earlier
+// values in the kernel.
 //
 // [Loopback] returns the value that node ports at loopback addresses need, and [Guards] finds the
 // guards of other programs.
@@ -31,17 +31,18 @@ import (
 // Values are values of one network namespace. Their names are paths below /proc/sys, such as
 // "net/ipv4/ip_forward". A backend may add others.
 type Values interface {
-	// Read returns the present value. If there is no such value, the error matches fs.ErrNotExist.
+	// Read returns the present value. If the value does not exist, the error matches
+	// fs.ErrNotExist.
 	Read(ctx context.Context, name string) (string, error)
 	Write(ctx context.Context, name, value string) error
 	Close() error
 }
 
-// Others tells what other programs do with the values, other instances of the backend among them.
+// Others reports how other programs use the values, including other instances of the backend.
 type Others interface {
-	// Earlier returns the values from before other programs set them, as far as that is known.
+	// Earlier returns the values from before other programs set them, as far as they are known.
 	Earlier(ctx context.Context) (map[string]string, error)
-	// Relied returns the values that other programs may rely on, by name, and why.
+	// Relied returns the reasons why other programs may rely on values, by name of the value.
 	Relied(ctx context.Context, names []string) (map[string]string, error)
 }
 
@@ -52,27 +53,27 @@ type Owner struct {
 	// Others may be nil: no other program then sets the values or relies on them.
 	Others Others
 	// Ours are the values that this instance sets, as far as they are known, by name. A present
-	// value that differs from Ours was set by somebody else, and is not restored.
+	// value that differs from Ours was set by another program or a person, and is not restored.
 	Ours map[string]string
-	// Logger gets a record at the level info for each value that is not restored. Nil: no record.
+	// Logger gets a record at the level info for each value that is not restored. Nil means no log.
 	Logger *slog.Logger
 }
 
-// State is what a process knows about the values of one instance. The zero State knows nothing.
+// State is a process's knowledge of the values of one instance. The zero State knows nothing.
 type State struct {
 	// Now has the present values, as far as they were read.
 	Now map[string]string
 	// Records are the earlier values that the instance has recorded in the kernel.
 	Records map[string]string
-	// lost are the last records, if they are gone, for example after a flush of the ruleset.
+	// lost are the last records, if they have vanished, for example after a flush of the ruleset.
 	lost map[string]string
 	// others are earlier values according to other programs.
 	others map[string]string
 }
 
 // Read returns the state after a reading that found these records. complete says that the reading
-// also found the instance's settings. Without them the records may be lost, and the state remembers
-// the last ones.
+// also found the instance's settings. Without the settings the records may be lost, so the state
+// remembers the last records.
 func (s State) Read(records map[string]string, complete bool) State {
 	next := State{Records: records}
 	if !complete && len(s.Records) > 0 {
@@ -84,10 +85,10 @@ func (s State) Read(records map[string]string, complete bool) State {
 	return next
 }
 
-// Change is how values and records change with a commit.
+// Change is the change of values and records by a commit.
 type Change struct {
-	// Records are the earlier values of all wanted values. They belong into the transaction that
-	// makes the guards.
+	// Records are the earlier values of all wanted values. They belong in the transaction that adds
+	// the guards.
 	Records map[string]string
 	// Set are the values to set when the records exist.
 	Set map[string]string
@@ -97,8 +98,9 @@ type Change struct {
 	want map[string]string
 }
 
-// Plan returns the change to the wanted values. An unknown earlier value is the present one. If
-// that is already the wanted one, another instance may have set it, and knows the earlier value.
+// Plan returns the change to the wanted values. An unknown earlier value is taken to be the present
+// value. If the present value is already the wanted value, another instance may have set it, and
+// then knows the earlier value.
 func (s *State) Plan(want map[string]string) Change {
 	if len(want)+len(s.Records)+len(s.lost) == 0 {
 		return Change{}
@@ -133,11 +135,11 @@ func (s *State) Plan(want map[string]string) Change {
 	return c
 }
 
-// Committed notes a change that was committed.
+// Committed records a change that was committed.
 func (s *State) Committed(c Change) { *s = State{Now: c.want, Records: c.Records} }
 
 // Look reads the present values of the wanted names into a state. If an earlier value is not
-// recorded, it also asks what others know.
+// recorded, it also asks Others.
 func (o *Owner) Look(ctx context.Context, s *State, want map[string]string) (err error) {
 	now, asked := make(map[string]string, len(want)), false
 	for _, name := range sorted(want) {
@@ -155,7 +157,7 @@ func (o *Owner) Look(ctx context.Context, s *State, want map[string]string) (err
 	return err
 }
 
-// Drift looks, and lists the values that are not the wanted ones.
+// Drift calls Look, and lists the values that differ from the wanted values.
 func (o *Owner) Drift(ctx context.Context, s *State, want map[string]string) (l []string,
 	err error) {
 	err = o.Look(ctx, s, want)
@@ -168,7 +170,7 @@ func (o *Owner) Drift(ctx context.Context, s *State, want map[string]string) (l 
 	return l, err
 }
 
-// Hold reports whether the present values are the wanted ones.
+// Hold reports whether the present values equal the wanted values.
 func (o *Owner) Hold(ctx context.Context, want map[string]string) (bool, error) {
 	for _, name := range sorted(want) {
 		if now, err := o.Values.Read(ctx, name); err != nil || now != want[name] {
@@ -179,7 +181,7 @@ func (o *Owner) Hold(ctx context.Context, want map[string]string) (bool, error) 
 	return true, nil
 }
 
-// Around sets and restores the values of a change around the transaction that brings or removes the
+// Around sets and restores the values of a change around the transaction that adds or removes the
 // guards and the records. A commit of several steps calls [Owner.Set] and [Owner.Restore] itself.
 func (o *Owner) Around(ctx context.Context, c Change, transaction func() error) error {
 	if err := o.Restore(ctx, c); err != nil {
@@ -202,7 +204,8 @@ func (o *Owner) Set(ctx context.Context, c Change) error {
 	return nil
 }
 
-// Restore restores the values of a change, unless others set them since, or may rely on them.
+// Restore restores the values of a change, unless other programs have set them since, or may rely
+// on them.
 func (o *Owner) Restore(ctx context.Context, c Change) error {
 	if len(c.Restore) == 0 {
 		return nil
@@ -250,7 +253,7 @@ func (o *Owner) Restore(ctx context.Context, c Change) error {
 	return nil
 }
 
-// Close closes the values. The zero Owner has none.
+// Close closes the values. The zero Owner has no values to close.
 func (o *Owner) Close() error {
 	if o.Values == nil {
 		return nil
@@ -306,7 +309,7 @@ func ParseRecords(lines []string) map[string]string {
 	return records
 }
 
-// Lines returns what the change sets and restores, as sysctl(8) prints it.
+// Lines returns the values that the change sets and restores, in the format of sysctl(8).
 func (c Change) Lines() (l []string) {
 	for _, values := range []map[string]string{c.Restore, c.Set} {
 		for _, name := range sorted(values) {
@@ -320,7 +323,7 @@ func (c Change) Lines() (l []string) {
 // dotted is the name of a sysctl as sysctl(8) writes it.
 func dotted(name string) string { return strings.ReplaceAll(name, "/", ".") }
 
-// sorted returns the names of values. Most commits have none, and then it allocates nothing.
+// sorted returns the names of values. For the usual empty map it allocates nothing.
 func sorted(values map[string]string) []string {
 	if len(values) == 0 {
 		return nil
