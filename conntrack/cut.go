@@ -36,6 +36,7 @@ const (
 // the packet. Then the cut makes both ends send, by segments that TCP must answer with an
 // acknowledgement (see RFC 5961). The kernel sends the reset back along the tombstone, so the reset
 // comes from the address that the peer expects.
+//
 // A packet can arrive before the tombstones exist and create the flow again. Usually this flow has
 // a different endpoint, which does not know the connection and resets it. But IPVS has its own
 // table of connections: the flow gets the same endpoint, and the connection would continue. Then

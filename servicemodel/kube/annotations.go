@@ -14,8 +14,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// annotation is an annotation that has a meaning: the part of its name behind the prefix, and the
-// function that sets its value in T.
+// annotation is an annotation that has a meaning: its name without the prefix, and the function
+// that sets its value in T.
 type annotation[T any] struct {
 	name string
 	set  func(to *T, value string) error
@@ -105,7 +105,7 @@ var serviceAnnotations = []annotation[servicemodel.Service]{
 	}},
 }
 
-// together returns why a service may not have the fields together that its annotations have set.
+// together returns the reason why a service may not combine fields that its annotations have set.
 func together(s *servicemodel.Service) error {
 	checked := servicemodel.Service{Name: servicemodel.Name{Namespace: "any", Name: "any"},
 		Clients: s.Clients, MasqueradeIPs: s.MasqueradeIPs, Prefer: s.Prefer,

@@ -14,8 +14,8 @@ import (
 var annotationRow = regexp.MustCompile("(?m)^\\| `kernlb.io/(\\S+)` \\| (\\w+) \\| .* \\| " +
 	"`(\\S+)` \\| .* \\|$")
 
-// The table of the documentation has each annotation, of its kind, with an example that is
-// accepted, and no other.
+// The table of the documentation has exactly the known annotations, each with the right kind and an
+// example that is accepted.
 func TestTheDocumentationHasAllAnnotations(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/backends.md")

@@ -78,7 +78,7 @@ func BenchmarkResync(b *testing.B) {
 	}
 }
 
-// BenchmarkFill measures 10,000 services and slices from nothing, including the making of the
+// BenchmarkFill measures 10,000 services and slices from nothing, including the creation of the
 // objects.
 func BenchmarkFill(b *testing.B) {
 	b.ReportAllocs()

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// A service whose clients cannot be understood lets nobody in.
+// A service whose clients cannot be parsed admits no clients.
 func TestClientsOfAnAnnotation(t *testing.T) {
 	t.Parallel()
 	tracker := kube.NewTracker(&kube.Config{Annotations: "kernlb.io"})

@@ -1,9 +1,9 @@
 // Package kube turns Kubernetes objects into the model of package servicemodel: Services,
 // EndpointSlices, the older Endpoints, Nodes and ServiceCIDRs.
 //
-// A program passes objects to a [Tracker] as they come and go, in any order and from any goroutine.
-// On request, the tracker returns a [servicemodel.State]. It keeps the translated objects, so that
-// a change costs only the work for its service:
+// A program passes objects to a [Tracker] as they are added, changed and removed, in any order and
+// from any goroutine. On request, the tracker returns a [servicemodel.State]. It keeps the
+// translated objects, so that a change costs only the work for its service:
 //
 //	Service, EndpointSlice, …  ──Set, Delete──►  Tracker  ──State──►  servicemodel.State
 //
@@ -23,27 +23,28 @@
 // Services of type ExternalName, or whose spec.clusterIP is None or empty, are not proxied. The
 // tracker also ignores EndpointSlices and Endpoints with the label service.kubernetes.io/headless,
 // EndpointSlices of address type FQDN, and EndpointSlices without the label
-// kubernetes.io/service-name. A Node object counts only if it is the node's own.
+// kubernetes.io/service-name. It ignores the Node objects of other nodes.
 //
 // # Objects that are wrong
 //
 // An invalid object stays out of the state as a whole, and does not affect other objects. The
-// tracker uses no part of it and no earlier version of it. So the state depends only on the present
-// objects and not on their history, and a restarted program arrives at the same state. Each fault
-// is a [Problem] of severity [Error] that names the object and the field. If kube-proxy skips a
-// value, the tracker skips it, too: this is a [Problem] of severity [Warning], and the rest of the
-// object is used. See [Config.Strict] for objects that no API server has validated.
-// [Tracker.Unmatched] returns valid objects that are of no use to any service.
+// tracker uses neither a part nor an earlier version of the object. So the state depends only on
+// the present objects and not on their history, and a restarted program arrives at the same state.
+// Each fault is a [Problem] of severity [Error] that names the object and the field. If kube-proxy
+// skips a value, the tracker skips it, too: this is a [Problem] of severity [Warning], and the rest
+// of the object is used. See [Config.Strict] for objects that no API server has validated.
+// [Tracker.Unmatched] returns valid objects that no service can use.
 //
 // # Annotations
 //
-// With [Config.Annotations], such as "kernlb.io", annotations of a Service set what Kubernetes has
-// no field for:
+// With [Config.Annotations], such as "kernlb.io", annotations of a Service set fields that
+// Kubernetes does not have:
 //
 //	kernlb.io/affinity      ipv4/24 ipv6/56: clients of a prefix are one; service: one endpoint
 //	                        address at all ports
-//	kernlb.io/clients       10.0.0.0/8,!10.1.0.0/16: who may connect, and behind "!" who may not
-//	kernlb.io/connections   leave, cut, or how long connections are drained: 30s
+//	kernlb.io/clients       10.0.0.0/8,!10.1.0.0/16: clients that may connect, and behind "!"
+//	                        clients that may not
+//	kernlb.io/connections   leave, cut, or the time that connections are drained: 30s
 //	kernlb.io/forwarding    nat, direct or tunnel
 //	kernlb.io/masquerade    always, not-pods, host or never, at all addresses
 //	kernlb.io/masquerade-ips
@@ -52,48 +53,49 @@
 //	kernlb.io/prefer        node or zone
 //	kernlb.io/scheduler     wrr, lc, mh+port, …
 //	kernlb.io/silent-endpoints
-//	                        eject or stay: what becomes of endpoints that do not answer
-//	kernlb.io/slow-start    how long an endpoint grows to its whole weight: 30s
+//	                        eject or stay: the treatment of endpoints that do not answer
+//	kernlb.io/slow-start    the time in which an endpoint grows to its whole weight: 30s
 //
-// They set the fields SessionAffinity, Clients, Connections, Forwarding, Masquerade,
-// MasqueradeIPs, Prefer, Scheduler, SilentEndpoints and SlowStart of [servicemodel.Service], and
-// the EndPort of its ports. A range has no node port. Packets to it keep their ports if its target
-// port is the first port of the range, which is the default. With another target port, all of them
-// go there.
+// They set the fields SessionAffinity, Clients, Connections, Forwarding, Masquerade, MasqueradeIPs,
+// Prefer, Scheduler, SilentEndpoints and SlowStart of [servicemodel.Service], and the EndPort of
+// its ports. A range has no node port. Packets to a range keep their ports if its target port is
+// the first port of the range, which is the default. Any other target port gets all packets of the
+// range.
 //
 // An EndpointSlice may have:
 //
-//	kernlb.io/weight        the weight of each of its endpoints; 0: they take no new connections
+//	kernlb.io/weight        the weight of each of its endpoints; 0 means no new connections
 //
 // Any other name behind the prefix is a warning.
 //
 // # Services with several EndpointSlices
 //
-// The endpoints of all slices are united. One address may occur several times with different port
-// numbers: those are different endpoints. Entries with the same address, port name, protocol and
-// port number are one endpoint. If the slices disagree about its condition, an entry that is not
-// terminating wins over one that is, then a ready one, then one that serves, then the first in the
-// order of the slices' names. The order in which the slices were set does not matter.
+// The endpoints of all slices are united. An address with several port numbers is a separate
+// endpoint for each number. Entries with the same address, port name, protocol and port number are
+// one endpoint. If the slices disagree about its condition, an entry that is not terminating wins
+// over a terminating entry, then a ready entry wins, then an entry that serves, then the first in
+// the order of the slices' names. The order in which the slices were set does not matter.
 //
 // Endpoints objects (core/v1) are used only for services without a known valid EndpointSlice.
 // Kubernetes mirrors Endpoints that people write by hand to EndpointSlices. So if both exist, they
-// say the same, and the slices, which say more, win.
+// agree, and the slices win because they contain more information.
 //
 // # Differences from kube-proxy
 //
-//   - A nil timeout under ClientIP affinity is the API's default, three hours, and a nil endpoint
-//     port protocol is TCP; kube-proxy crashes.
+//   - With ClientIP affinity, a nil timeout means the API's default, three hours. A nil protocol of
+//     an endpoint port means TCP. kube-proxy crashes on both.
 //   - An IP address of a family in which the service has no cluster IP is not used, as in
 //     kube-proxy, but is reported.
-//   - The tracker also makes the checks that kube-proxy leaves to API validation, and leaves out an
-//     invalid object. A load balancer address that cannot be one (loopback, multicast) is skipped.
+//   - The tracker also performs the validation that kube-proxy leaves to the API server, and leaves
+//     out an invalid object. It skips load balancer addresses that are impossible (loopback,
+//     multicast).
 //   - If slices disagree about an endpoint's condition, the outcome is defined (above); in
 //     kube-proxy it is random.
 //   - The tracker follows changes of the Node's zone, addresses and pod CIDRs; kube-proxy needs a
 //     restart for most of them.
-//   - A CIDR named by two ServiceCIDR objects stays until both are gone; in kube-proxy it goes with
-//     the first.
+//   - A CIDR that two ServiceCIDR objects name stays until both are deleted; kube-proxy removes it
+//     with the first.
 //   - Resynchronisation, new resource versions, and changes of labels and annotations without
-//     meaning lead to the same state, and so to no work.
+//     meaning result in the same state, and so cause no work.
 //   - Endpoints objects are used if there is no EndpointSlice; kube-proxy no longer knows them.
 package kube

@@ -45,10 +45,10 @@ func (r *report) warnNoEffect(s *corev1.Service) {
 	}
 }
 
-// Unmatched returns warnings about EndpointSlices and Endpoints that are of no use to any known
-// Service: their service is not known, or it has neither their ports nor their address family. They
-// are in the order of the objects' kinds and names. Such warnings are normal while objects are
-// still coming in. Each call examines all objects.
+// Unmatched returns warnings about EndpointSlices and Endpoints that no known Service can use:
+// their service is not known, or it has neither their ports nor their address family. The warnings
+// are in the order of the objects' kinds and names. They are normal while objects are still being
+// added. Each call examines all objects.
 func (t *Tracker) Unmatched() []Problem {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,10 +76,10 @@ func (t *Tracker) Unmatched() []Problem {
 }
 
 // maxGuesses limits the number of unknown services for which [Tracker.Unmatched] searches similar
-// names, because each search compares the name with all services.
+// names, because each search compares the name with the names of all services.
 const maxGuesses = 16
 
-// guesser returns a function that names the service that was probably meant.
+// guesser returns a function that guesses the service that was meant.
 func (t *Tracker) guesser() func(servicemodel.Name) string {
 	guesses := map[servicemodel.Name]string{}
 	return func(meant servicemodel.Name) string {

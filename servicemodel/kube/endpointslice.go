@@ -19,7 +19,7 @@ type slice struct {
 	families  []servicemodel.Family       // of its addresses
 	ports     []servicemodel.EndpointPort // of its endpoints
 	endpoints []servicemodel.Endpoint
-	triggered time.Time // when its last change was triggered; zero: it is not known
+	triggered time.Time // the time at which its last change was triggered, or zero
 }
 
 // translateSlice translates s; it returns nil if s is ignored or invalid.
@@ -50,7 +50,7 @@ func translateSlice(s *discoveryv1.EndpointSlice, r *report) *slice {
 		return nil
 	}
 
-	ports := endpointPorts(s.Ports, "ports", r, r.skip) // the API server lets any number pass
+	ports := endpointPorts(s.Ports, "ports", r, r.skip) // the API server accepts any number
 	out := &slice{service: servicemodel.Name{Namespace: s.Namespace, Name: service},
 		families: []servicemodel.Family{family}, ports: ports, triggered: triggeredAt(s)}
 	for i := range s.Endpoints {
@@ -105,8 +105,8 @@ func endpointPorts(ports []discoveryv1.EndpointPort, field string, r *report,
 	return out
 }
 
-// sliceAddr returns the address of endpoint i. Only the first address counts: the API gives the
-// others no meaning.
+// sliceAddr returns the address of endpoint i. Only the first address is used, because the API
+// gives further addresses no meaning.
 func sliceAddr(addresses []string, i int, family servicemodel.Family, r *report) (netip.Addr,
 	bool) {
 	if len(addresses) == 0 {
@@ -145,8 +145,8 @@ func sliceEndpoint(e *discoveryv1.Endpoint, a netip.Addr,
 	return out
 }
 
-// conditionOf returns what kube-proxy makes of the conditions: "serving" counts only beside
-// "terminating", and both only if the endpoint is not ready.
+// conditionOf returns kube-proxy's interpretation of the conditions: "serving" matters only
+// together with "terminating", and both matter only if the endpoint is not ready.
 func conditionOf(c *discoveryv1.EndpointConditions) servicemodel.Condition {
 	serving, terminating := deref(c.Serving, true), deref(c.Terminating, false)
 	switch {

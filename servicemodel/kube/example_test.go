@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// A program tells a tracker of objects in any order. The tracker leaves out services that are not
+// A program passes objects to a tracker in any order. The tracker leaves out services that are not
 // proxied.
 func ExampleTracker() {
 	tracker := kube.NewTracker(&kube.Config{Node: servicemodel.Node{Name: "node-a"}})

@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// The cost grows linearly with the number of slices, when they come and when they go: slices of one
-// service, of a service each, and of unknown services.
+// The cost grows linearly with the number of slices when they are added and when they are removed:
+// slices of one service, of separate services, and of unknown services.
 func TestTimeAndMemoryGrowAsSlicesDo(t *testing.T) {
 	for name, service := range map[string]func(i int) string{
 		"one service":       func(int) string { return "web" },

@@ -18,7 +18,7 @@ import (
 
 var web = servicemodel.Name{Namespace: "default", Name: "web"}
 
-// webService is a dual-stack service as an API server would return it.
+// webService returns a dual-stack service as an API server would return it.
 func webService() *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
@@ -35,7 +35,7 @@ func webService() *corev1.Service {
 	}
 }
 
-// webModel is what webService means.
+// webModel returns the translation of webService.
 func webModel() *servicemodel.Service {
 	return &servicemodel.Service{
 		Name: web,
@@ -45,7 +45,7 @@ func webModel() *servicemodel.Service {
 	}
 }
 
-// webSlice is an EndpointSlice of webService with an endpoint for each address.
+// webSlice returns an EndpointSlice of webService with an endpoint for each address.
 func webSlice(name string, addresses ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -67,7 +67,7 @@ func webSlice(name string, addresses ...string) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// webEndpoint is the endpoint that webSlice has for one address.
+// webEndpoint returns the endpoint of webSlice for one address.
 func webEndpoint(address string) servicemodel.Endpoint {
 	return servicemodel.Endpoint{
 		Addr: netip.MustParseAddr(address), Ports: httpOn(8080),
@@ -126,7 +126,7 @@ func requireNoProblems(t *testing.T, problems []kube.Problem) {
 	require.Empty(t, texts(problems))
 }
 
-// patched returns an object changed by a patch in YAML, which changes lists item by item.
+// patched returns an object after a patch in YAML, which changes lists item by item.
 func patched[T any](o *T, patch string) *T {
 	if err := yaml.UnmarshalStrict([]byte(patch), o); err != nil {
 		panic(err)

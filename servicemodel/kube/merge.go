@@ -8,15 +8,15 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// backends has the endpoints of one service, from all objects about it. There is at least one
-// object.
+// backends has the endpoints of one service, from all its slices and Endpoints objects. There is at
+// least one object.
 type backends struct {
 	slices map[string]*slice // by the name of the EndpointSlice
-	legacy *slice            // from Endpoints, nil if there are none
+	legacy *slice            // from Endpoints, nil without Endpoints
 }
 
 // merged returns the endpoints of all slices, or of the Endpoints object if there is no slice. The
-// result depends on the objects alone.
+// result depends only on the objects.
 func (b *backends) merged() []servicemodel.Endpoint {
 	if b == nil {
 		return nil
@@ -26,7 +26,7 @@ func (b *backends) merged() []servicemodel.Endpoint {
 	}
 	var all []servicemodel.Endpoint
 	for i, name := range slices.Sorted(maps.Keys(b.slices)) {
-		if i == 0 { // most services have one slice, which is shared
+		if i == 0 { // most services have only one slice, which is shared
 			all = slices.Clip(b.slices[name].endpoints)
 			continue
 		}
@@ -43,9 +43,9 @@ type target struct {
 	port servicemodel.EndpointPort
 }
 
-// withoutDuplicates returns eps with each target in one endpoint only: the endpoint that [better]
-// prefers, or the first among equals. It does not modify eps, and returns eps itself if no address
-// occurs twice.
+// withoutDuplicates returns eps with each target in only one endpoint: the endpoint that [better]
+// prefers, or the first of equal endpoints. It does not modify eps, and returns eps itself if no
+// address occurs twice.
 func withoutDuplicates(eps []servicemodel.Endpoint) []servicemodel.Endpoint {
 	addrs := make(map[netip.Addr]struct{}, len(eps))
 	for i := range eps {

@@ -70,8 +70,8 @@ func translateServiceCIDR(c *networkingv1.ServiceCIDR, r *report) []netip.Prefix
 	return out
 }
 
-// view returns the program's description of the node. Kubernetes fills in only what the program
-// left empty.
+// view returns the program's description of the node. Kubernetes fills in only the fields that the
+// program left empty.
 func (t *Tracker) view() servicemodel.Node {
 	n := t.config.Node
 	if n.Zone == "" {

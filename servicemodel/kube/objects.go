@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The kinds, as problems name them.
+// The kinds, with their names in problems.
 const (
 	kindService       = "Service"
 	kindEndpointSlice = "EndpointSlice"
@@ -23,7 +23,7 @@ const (
 )
 
 // set handles the newest version of an object. It translates the object, keeps and returns its
-// problems, and puts the translation: the zero T if the object cannot be used.
+// problems, and puts the translation, or the zero T if the object cannot be used.
 func set[T any](t *Tracker, k objectKey, translate func(*report) T,
 	put func(servicemodel.Name, T)) []Problem {
 	r := newReport(k, t.config.Strict)
@@ -72,7 +72,7 @@ func (t *Tracker) SetService(s *corev1.Service) []Problem {
 	})
 }
 
-// DeleteService tells the tracker that a Service is gone.
+// DeleteService tells the tracker that a Service was deleted.
 func (t *Tracker) DeleteService(n servicemodel.Name) {
 	forget(t, objectKey{kindService, n}, func(n servicemodel.Name, _ *servicemodel.Service) {
 		delete(t.services, n)
@@ -95,7 +95,7 @@ func (t *Tracker) SetEndpointSlice(s *discoveryv1.EndpointSlice) []Problem {
 	return set(t, objectKey{kindEndpointSlice, n}, translate, t.putSlice)
 }
 
-// DeleteEndpointSlice tells the tracker that an EndpointSlice is gone. n is the name of the
+// DeleteEndpointSlice tells the tracker that an EndpointSlice was deleted. n is the name of the
 // EndpointSlice, not of its service.
 func (t *Tracker) DeleteEndpointSlice(n servicemodel.Name) {
 	forget(t, objectKey{kindEndpointSlice, n}, t.putSlice)
@@ -121,7 +121,7 @@ func (t *Tracker) putSlice(n servicemodel.Name, s *slice) {
 	}
 }
 
-// SetEndpoints sets an Endpoints object. It counts while its service has no valid EndpointSlice.
+// SetEndpoints sets an Endpoints object. It is used while its service has no valid EndpointSlice.
 func (t *Tracker) SetEndpoints(e *corev1.Endpoints) []Problem {
 	n := servicemodel.Name{Namespace: e.Namespace, Name: e.Name}
 	translate := func(r *report) *slice {
@@ -135,7 +135,7 @@ func (t *Tracker) SetEndpoints(e *corev1.Endpoints) []Problem {
 	return set(t, objectKey{kindEndpoints, n}, translate, t.putEndpoints)
 }
 
-// DeleteEndpoints tells the tracker that an Endpoints object is gone.
+// DeleteEndpoints tells the tracker that an Endpoints object was deleted.
 func (t *Tracker) DeleteEndpoints(n servicemodel.Name) {
 	forget(t, objectKey{kindEndpoints, n}, t.putEndpoints)
 }
@@ -146,7 +146,7 @@ func (t *Tracker) putEndpoints(n servicemodel.Name, s *slice) {
 	t.tidy(n, b)
 }
 
-// backendsOf returns the backends of a service for the caller to change.
+// backendsOf returns the backends of a service, which the caller may change.
 func (t *Tracker) backendsOf(service servicemodel.Name) *backends {
 	t.dirty[service] = struct{}{}
 	b := t.backends[service]
@@ -158,7 +158,7 @@ func (t *Tracker) backendsOf(service servicemodel.Name) *backends {
 	return b
 }
 
-// tidy forgets the backends of a service if no object about it is left.
+// tidy forgets the backends of a service if none of its objects is left.
 func (t *Tracker) tidy(service servicemodel.Name, b *backends) {
 	t.dirty[service] = struct{}{}
 	if len(b.slices) == 0 && b.legacy == nil {
@@ -179,7 +179,7 @@ func (t *Tracker) SetNode(n *corev1.Node) []Problem {
 		})
 }
 
-// DeleteNode tells the tracker that a Node is gone. This changes nothing, as in kube-proxy: the
+// DeleteNode tells the tracker that a Node was deleted. This changes nothing, as in kube-proxy: the
 // node still runs, and both the loss and the return of the object would disturb its services.
 func (t *Tracker) DeleteNode(string) {}
 
@@ -190,7 +190,7 @@ func (t *Tracker) SetServiceCIDR(c *networkingv1.ServiceCIDR) []Problem {
 		t.putServiceCIDR)
 }
 
-// DeleteServiceCIDR tells the tracker that a ServiceCIDR is gone.
+// DeleteServiceCIDR tells the tracker that a ServiceCIDR was deleted.
 func (t *Tracker) DeleteServiceCIDR(name string) {
 	forget(t, objectKey{kindServiceCIDR, servicemodel.Name{Name: name}}, t.putServiceCIDR)
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// objectCase is an object, and what a tracker makes of it. The file of a case says how its objects
-// and its meanings are written.
+// objectCase is an object and its translation by a tracker. The file of a case describes the format
+// of its objects and translations.
 type objectCase[W any] struct {
 	Name     string
 	Config   kube.Config
 	Given    json.RawMessage
-	Second   json.RawMessage // of a second EndpointSlice; empty: there is none
+	Second   json.RawMessage // of a second EndpointSlice; empty means none
 	Want     W
 	Problems []string
 }
@@ -66,7 +66,8 @@ func (c *objectCase[W]) requireProblems(t *testing.T, object string, got []kube.
 	return valid
 }
 
-// model is a service without its own decoder, which would not change but replace it.
+// model is a service without its own decoder, which would replace the service instead of changing
+// it.
 type model servicemodel.Service
 
 func TestServices(t *testing.T) {
@@ -97,7 +98,7 @@ func TestServices(t *testing.T) {
 }
 
 // endpointChanges are the endpoints that result from an object, as changes to webEndpoint. Nil
-// means that there is one, unchanged.
+// means a single unchanged endpoint.
 type endpointChanges []json.RawMessage
 
 func (l endpointChanges) endpoints() (all []servicemodel.Endpoint) {
@@ -134,7 +135,7 @@ func TestEndpointSlices(t *testing.T) {
 			require.Empty(t, tracker.State().Endpoints(web), "nor the version before")
 			requireNoProblems(t, tracker.SetEndpointSlice(second))
 			requireNoProblems(t, opposite.SetEndpointSlice(second))
-			want = endpointChanges(nil).endpoints() // the other slice is not spoiled
+			want = endpointChanges(nil).endpoints() // the other slice is not affected
 		}
 
 		require.Equal(t, want, tracker.State().Endpoints(web))

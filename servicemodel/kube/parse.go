@@ -7,14 +7,14 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// Errors of the parsers. They do not repeat the value, because the problem names it with the field.
+// Errors of the parsers. They do not repeat the value, because the problem contains it.
 var (
 	errAddr   = errors.New("not an IP address")
 	errPrefix = errors.New("not an IP range such as 10.0.0.0/8")
 )
 
 // parseAddr parses an IP address as Kubernetes has always done. Leading zeros are allowed and
-// ignored, also in IPv4, where [netip.ParseAddr] refuses them. An IPv4 address written as IPv6
+// ignored, even in IPv4, where [netip.ParseAddr] refuses them. An IPv4 address written as IPv6
 // (::ffff:10.0.0.1) is an IPv4 address. A zone is an error.
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
@@ -27,8 +27,8 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// parsePrefix parses an IP range in CIDR notation and masks it. It parses the address as parseAddr
-// does.
+// parsePrefix parses an IP range in CIDR notation and masks it. It parses the address like
+// parseAddr.
 func parsePrefix(s string) (netip.Prefix, error) {
 	ip, network, err := netutils.ParseCIDRSloppy(s)
 	if err != nil {
@@ -62,8 +62,8 @@ func parseUsable(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// parseRoutable parses the address of an endpoint or an external IP. A link-local address is an
-// error, too (ValidateNonSpecialIP in k8s.io/kubernetes/pkg/apis/core/validation).
+// parseRoutable parses the address of an endpoint or an external IP. A link-local address is also
+// an error (ValidateNonSpecialIP in k8s.io/kubernetes/pkg/apis/core/validation).
 func parseRoutable(s string) (netip.Addr, error) {
 	a, err := parseUsable(s)
 	if err == nil && a.IsLinkLocalUnicast() {

@@ -66,7 +66,7 @@ func TestParsePrefix(t *testing.T) {
 	}
 }
 
-// FuzzParseAddr compares with the API server's parser for lenient fields.
+// FuzzParseAddr compares parseAddr with the API server's parser for lenient fields.
 func FuzzParseAddr(f *testing.F) {
 	for _, s := range []string{
 		"10.0.0.1", "192.168.099.022", "2001:db8::1", "::ffff:010.0.0.1", "0:0:0:0:0:0:0:00",
@@ -94,7 +94,7 @@ func FuzzParseAddr(f *testing.F) {
 	})
 }
 
-// FuzzParsePrefix compares with the API server's parser for lenient fields.
+// FuzzParsePrefix compares parsePrefix with the API server's parser for lenient fields.
 func FuzzParsePrefix(f *testing.F) {
 	for _, s := range []string{
 		"10.0.0.0/8", "010.0.0.1/08", "2001:db8::1/32", "::ffff:10.0.0.0/104", "::/0", "1.1.1.1/33",

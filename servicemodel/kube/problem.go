@@ -13,16 +13,16 @@ import (
 )
 
 // Problem is a fault in one field of one object. Its Object is the kind and the name, such as
-// "Service default/web", its Field the path in the object, such as "spec.ports[1].nodePort".
+// "Service default/web". Its Field is the path in the object, such as "spec.ports[1].nodePort".
 //
-// Values are shortened, and quoted if they hold unprintable characters, so that a terminal can show
-// any Problem.
+// Values are shortened, and quoted if they contain unprintable characters, so that every Problem is
+// safe to print on a terminal.
 type Problem struct {
 	// Warning says that the field, or a useless object, was skipped, and the rest is used.
 	// Otherwise the object is invalid and stays out of the state.
 	Warning bool
-	// File, Line and Document say where package manifest found it. The first line and document are
-	// 1. Document is 0 if the problem is about the whole file.
+	// File, Line and Document are the place where package manifest found the problem. The first
+	// line and document are 1. Document is 0 if the problem concerns the whole file.
 	File           string
 	Line, Document int
 	*servicemodel.FieldError
@@ -36,8 +36,8 @@ func (p Problem) Severity() string {
 	return "error"
 }
 
-// Error returns "web.yaml:14: document 2: Service default/web: spec.ports[1].port: 0: reason".
-// Problems of objects that are in no file begin with the object.
+// Error returns "web.yaml:14: document 2: Service default/web: spec.ports[1].port: 0: reason". For
+// an object that is in no file, the text begins with the object.
 func (p Problem) Error() string {
 	var parts []string
 	if p.File != "" {
@@ -61,7 +61,7 @@ func (p Problem) Unwrap() error { return p.FieldError }
 // objectKey is the identity of a tracked object.
 type objectKey struct {
 	kind string
-	name servicemodel.Name // no namespace for kinds that have none
+	name servicemodel.Name // no namespace for kinds without namespaces
 }
 
 func (k objectKey) compare(o objectKey) int {
@@ -77,8 +77,8 @@ func (k objectKey) String() string {
 	return s + shorten(k.name.Name, validation.DNS1123SubdomainMaxLength)
 }
 
-// maxProblems limits the reported problems of one object. Otherwise a large object full of faults
-// would fill memory with them.
+// maxProblems limits the reported problems of one object, so that a large object full of faults
+// does not fill memory.
 const maxProblems = 100
 
 // report collects the problems of one object.
@@ -86,7 +86,7 @@ type report struct {
 	object   string
 	strict   bool
 	problems []Problem           // at most maxProblems
-	more     int                 // problems beyond those
+	more     int                 // the number of further problems
 	wrong    map[string]struct{} // the fields with an error
 }
 
@@ -133,8 +133,9 @@ func (r *report) mentions(field string) bool {
 	return ok
 }
 
-// all returns the problems. If there are too many, the last one gives the number of the others. It
-// is an error if the object is invalid, because an error may be among those that are left out.
+// all returns the problems. If there are too many, the last problem states the number of omitted
+// problems. It is an error if the object is invalid, because the omitted problems may include an
+// error.
 func (r *report) all() []Problem {
 	if r.more == 0 {
 		return r.problems
@@ -143,7 +144,7 @@ func (r *report) all() []Problem {
 		Object: r.object, Reason: fmt.Sprintf("%d more problems", r.more)}})
 }
 
-// maxShown is how many bytes of a value a problem shows.
+// maxShown limits the bytes of a value that a problem shows.
 const maxShown = 64
 
 // shorten cuts s at a length and quotes it if it is not plain text.

@@ -6,7 +6,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/proportion"
 )
 
-// An event costs the same beside many services.
+// The cost of an event does not depend on the number of services.
 func TestASliceCostsTheSameBesideManyServices(t *testing.T) {
 	proportion.Calls(t, proportion.Cost{}, func(n int) func() {
 		tracker, version := filled(n), 0

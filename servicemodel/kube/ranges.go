@@ -10,7 +10,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// setRanges makes ports of a service ranges, as an annotation says: "10000-20000 30000-30099".
+// setRanges turns ports of a service into ranges, from an annotation: "10000-20000 30000-30099".
 func setRanges(s *servicemodel.Service, value string) error {
 	ports := slices.Clone(s.Ports)
 	ranges := strings.Fields(value)
@@ -42,7 +42,7 @@ func setRanges(s *servicemodel.Service, value string) error {
 	return nil
 }
 
-// keepPorts returns the endpoints of a service. In Kubernetes each of their ports has a number. For
+// keepPorts returns the endpoints of a service. In Kubernetes each endpoint port has a number. For
 // a range, the number of the service's own port means that packets keep their ports.
 func keepPorts(s *servicemodel.Service, eps []servicemodel.Endpoint) []servicemodel.Endpoint {
 	kept := map[servicemodel.EndpointPort]bool{}

@@ -8,8 +8,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// Packets keep their ports at endpoints with the first port of the range, whichever object comes
-// first, and as long as the service asks for the range.
+// Packets keep their ports at endpoints with the first port of the range, whatever the order of the
+// objects, and as long as the service requests the range.
 func TestEndpointsOfARangeKeepThePort(t *testing.T) {
 	t.Parallel()
 	tracker := kube.NewTracker(&kube.Config{Annotations: "kernlb.io"})

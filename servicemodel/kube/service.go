@@ -134,7 +134,8 @@ func servicePorts(ports []corev1.ServicePort, r *report) []servicemodel.ServiceP
 	return out
 }
 
-// claim notes that i uses key. If another one used it first, ok is false and first is that one.
+// claim records that i uses key. If an earlier element uses key, ok is false and first is that
+// element.
 func claim[K comparable](m map[K]int, key K, i int) (first int, ok bool) {
 	if first, ok := m[key]; ok {
 		return first, false
@@ -205,9 +206,9 @@ func internalPolicy(spec *corev1.ServiceSpec, r *report) servicemodel.TrafficPol
 	return parsePolicy(string(*spec.InternalTrafficPolicy), "spec.internalTrafficPolicy", r)
 }
 
-// externalPolicy returns the external traffic policy if it has an effect. Kube-proxy ignores it for
-// a service of type ClusterIP without external IPs, although such a service may have load balancer
-// IPs and node ports left over.
+// externalPolicy returns the external traffic policy if it has an effect. Kube-proxy ignores the
+// policy of a service of type ClusterIP without external IPs, although such a service may have
+// leftover load balancer IPs and node ports.
 func externalPolicy(spec *corev1.ServiceSpec, r *report) servicemodel.TrafficPolicy {
 	if spec.ExternalTrafficPolicy == "" {
 		return servicemodel.PolicyCluster
@@ -266,7 +267,7 @@ func healthCheckNodePort(spec *corev1.ServiceSpec, ports []servicemodel.ServiceP
 }
 
 // clusterIPs returns the cluster IP of each of the service's families. An object without families
-// comes from an API server that knew only one: the family of spec.clusterIP.
+// comes from an API server that knew only the family of spec.clusterIP.
 func clusterIPs(spec *corev1.ServiceSpec, r *report) []netip.Addr {
 	if len(spec.IPFamilies) == 0 {
 		a, err := parseUsable(spec.ClusterIP)
@@ -316,8 +317,8 @@ func clusterIPs(spec *corev1.ServiceSpec, r *report) []netip.Addr {
 	return out
 }
 
-// clusterIPField names the field of a cluster IP. For the first one this is spec.clusterIP, which
-// people write.
+// clusterIPField names the field of a cluster IP. The first cluster IP is in spec.clusterIP, the
+// field that people write.
 func clusterIPField(spec *corev1.ServiceSpec, i int) string {
 	if i == 0 && len(spec.ClusterIPs) > 0 && spec.ClusterIPs[0] == spec.ClusterIP {
 		return "spec.clusterIP"
@@ -347,7 +348,7 @@ func externalIPs(spec *corev1.ServiceSpec, cluster []netip.Addr, r *report) []ne
 
 // loadBalancerIPs reads the addresses that the cloud wrote into the status. A bad address makes the
 // service invalid only if the tracker is strict, because the author of the service did not write
-// it.
+// the address.
 func loadBalancerIPs(ingress []corev1.LoadBalancerIngress, cluster []netip.Addr,
 	r *report) []servicemodel.LoadBalancerIP {
 	var out []servicemodel.LoadBalancerIP
@@ -404,7 +405,7 @@ func sourceRanges(ranges []string, r *report) []netip.Prefix {
 			continue
 		}
 		p, err := parsePrefix(s)
-		if err != nil { // skipping it could leave the service open to all
+		if err != nil { // skipping it could leave the service open to all clients
 			r.invalid(fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i), s, "%v", err)
 			continue
 		}

@@ -7,15 +7,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// A strict tracker also refuses objects that kube-proxy accepts and an API server would refuse. The
+// A strict tracker also refuses objects that kube-proxy accepts but an API server would refuse. The
 // files strict*.go follow ValidateServiceCreate, ValidateLoadBalancerStatus and
 // ValidateEndpointsCreate of k8s.io/kubernetes/pkg/apis/core/validation and
 // ValidateEndpointSliceCreate of k8s.io/kubernetes/pkg/apis/discovery/validation, version 1.36.
 // Fields that an API server fills in may be missing. Checks against other objects (addresses,
-// ranges of node ports) are left out. internal/test/peers/validation compares both.
+// ranges of node ports) are left out. internal/test/peers/validation compares these files with the
+// API server's validation.
 
 // refuse reports errors of the validation library: one for each field, unless a problem of the
-// field has been reported already.
+// field has already been reported.
 func (r *report) refuse(errs field.ErrorList) {
 	for _, e := range errs {
 		if r.mentions(e.Field) {
@@ -43,7 +44,7 @@ func (r *report) refuse(errs field.ErrorList) {
 }
 
 // must reports a field if a check of its value returned messages, unless a problem of the field has
-// been reported already.
+// already been reported.
 func (r *report) must(at, value string, messages ...string) {
 	if len(messages) > 0 && !r.mentions(at) {
 		r.invalid(at, value, "%s", messages[0])
@@ -68,18 +69,18 @@ func (r *report) check(rules ...rule) {
 // refuseMeta checks the metadata of an object in a namespace.
 func (r *report) refuseMeta(m *metav1.ObjectMeta, name func(string, bool) []string) {
 	if m.Name == "" || m.Namespace == "" {
-		return // said already
+		return // already reported
 	}
 	r.refuse(apivalidation.ValidateObjectMeta(m, true, name, field.NewPath("metadata")))
 }
 
-// refuseAddress checks that an address is written as API servers of 1.36 demand, without leading
-// zeros and not as an IPv4-mapped address (StrictIPCIDRValidation).
+// refuseAddress checks that an address has the notation that API servers of 1.36 require, without
+// leading zeros and not as an IPv4-mapped address (StrictIPCIDRValidation).
 func (r *report) refuseAddress(at, value string) {
 	r.refuse(validation.IsValidIPForLegacyField(asPath(at), value, true, nil))
 }
 
-// refuseRoutable is refuseAddress for an address that must also be fit for endpoints.
+// refuseRoutable is refuseAddress for an address that must also be valid for endpoints.
 func (r *report) refuseRoutable(at, value string) {
 	r.refuseAddress(at, value)
 	if _, err := parseRoutable(value); err != nil {
@@ -87,10 +88,10 @@ func (r *report) refuseRoutable(at, value string) {
 	}
 }
 
-// asPath makes a path of its text.
+// asPath builds a path from its text.
 func asPath(at string) *field.Path { return field.NewPath(at) }
 
-// refuseHostAndNode checks the host and node names beside the address of an endpoint.
+// refuseHostAndNode checks the host and node names of the address of an endpoint.
 func (r *report) refuseHostAndNode(at string, host, node *string) {
 	if host != nil && *host != "" {
 		r.must(at+"hostname", *host, validation.IsDNS1123Label(*host)...)

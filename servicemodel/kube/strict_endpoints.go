@@ -56,8 +56,8 @@ func (r *report) atMost(at string, items, most int) bool {
 	return items <= most
 }
 
-// refuseEndpoint checks the i-th endpoint of a slice. It makes no path for most endpoints, because
-// their address and node are right.
+// refuseEndpoint checks the i-th endpoint of a slice. For most endpoints it builds no path, because
+// their address and node are valid.
 func (r *report) refuseEndpoint(e *discoveryv1.Endpoint, kind discoveryv1.AddressType, i int) {
 	node := e.NodeName == nil || len(validation.IsDNS1123Subdomain(*e.NodeName)) == 0
 	if len(e.Addresses) == 1 && plainAddress(e.Addresses[0], kind) && node && e.Hostname == nil &&
@@ -91,7 +91,7 @@ func (r *report) refuseEndpoint(e *discoveryv1.Endpoint, kind discoveryv1.Addres
 	r.refuseHints(nodes, at+"hints.forNodes", validation.IsDNS1123Subdomain)
 }
 
-// plainAddress reports whether an address is certainly right.
+// plainAddress reports whether an address is certainly valid.
 func plainAddress(a string, kind discoveryv1.AddressType) bool {
 	addr, err := parseRoutable(a)
 	return err == nil && !addr.Is4In6() && addr.String() == a &&
@@ -101,7 +101,7 @@ func plainAddress(a string, kind discoveryv1.AddressType) bool {
 var addressTypes = map[bool]discoveryv1.AddressType{true: discoveryv1.AddressTypeIPv4,
 	false: discoveryv1.AddressTypeIPv6}
 
-// refuseEndpointAddress checks one address of an endpoint. Only the first address counts, but all
+// refuseEndpointAddress checks one address of an endpoint. Only the first address is used, but all
 // must be valid.
 func (r *report) refuseEndpointAddress(a string, kind discoveryv1.AddressType, at string) {
 	switch kind {

@@ -14,29 +14,28 @@ import (
 // Config has the settings that a [Tracker] cannot learn from Kubernetes.
 type Config struct {
 	// Node is the program's description of the node. Its name selects the Node object; without a
-	// name, no Node object counts. Empty fields are filled in from that object: Zone from the label
-	// topology.kubernetes.io/zone, Addresses from status.addresses, first the internal, then the
-	// external addresses, each in their order. The CIDRs of the ServiceCIDR objects are added to
-	// ServiceCIDRs.
+	// name, all Node objects are ignored. Empty fields are filled in from that object: Zone from
+	// the label topology.kubernetes.io/zone, Addresses from status.addresses (the internal
+	// addresses, then the external addresses, each in their order). The CIDRs of the ServiceCIDR
+	// objects are added to ServiceCIDRs.
 	Node servicemodel.Node
 
-	// NodeCIDRs recognises local pods by the pod CIDRs of the Node object instead of Node.LocalPods
-	// (detectLocalMode NodeCIDR of kube-proxy). No pod is recognised by its address until the
-	// object is known, or if it has no pod CIDRs.
+	// NodeCIDRs detects local pods by the pod CIDRs of the Node object instead of Node.LocalPods
+	// (detectLocalMode NodeCIDR of kube-proxy). While the object is unknown or has no pod CIDRs, no
+	// pod is detected by its address.
 	NodeCIDRs bool
 
 	// Annotations is the prefix of annotations of Services for settings that Kubernetes has no
 	// field for; see the package documentation. Empty, the default, means that annotations have no
-	// effect. If a service asks for a setting that the backend does not have, an engine leaves the
+	// effect. If a service requests a setting that the backend does not have, an engine leaves the
 	// service out, or refuses the whole state if the engine is strict.
 	Annotations string
 
-	// Strict is for objects that no API server has validated, such as those in files. A strict
+	// Strict is for objects that no API server has validated, such as objects in files. A strict
 	// tracker reports an error for a Service, EndpointSlice or Endpoints object that an API server
-	// of Kubernetes 1.36 would refuse. It does so whether kube-proxy would skip the fault (an
-	// external IP that is not an address) or obey it (a node port of a service of type ClusterIP).
-	// Fields of a Service that have no effect without a cluster, such as spec.loadBalancerIP, are
-	// warnings.
+	// of Kubernetes 1.36 would refuse, whether kube-proxy would skip the fault (an external IP that
+	// is not an address) or accept it (a node port of a service of type ClusterIP). Fields of a
+	// Service that have no effect without a cluster, such as spec.loadBalancerIP, are warnings.
 	Strict bool
 
 	// Triggers collects the times at which changes were triggered, for [Tracker.Triggers]. A
@@ -50,22 +49,22 @@ type Config struct {
 // of the object's versions. A tracker does not keep the objects, but it shares their strings.
 //
 // Each Set method gets the newest version of an object and returns its problems; [Tracker.Problems]
-// returns them, too, as long as the object exists. Each Delete method says that an object is gone.
-// To delete an unknown object is no problem.
+// returns them, too, as long as the object exists. Each Delete method says that an object was
+// deleted. Deleting an unknown object has no effect.
 type Tracker struct {
 	config Config
 
 	mu           sync.Mutex
-	services     map[servicemodel.Name]*servicemodel.Service // nil if it is not proxied
-	backends     map[servicemodel.Name]*backends             // by their service
+	services     map[servicemodel.Name]*servicemodel.Service // nil if the service is not proxied
+	backends     map[servicemodel.Name]*backends             // by the name of the service
 	owners       map[servicemodel.Name]servicemodel.Name     // the service of each EndpointSlice
 	node         node
 	serviceCIDRs map[string][]netip.Prefix // by the name of the ServiceCIDR
 	problems     map[objectKey][]Problem
 	triggers     triggers
 
-	// state is the last state that was returned. dirty are the services that may have changed
-	// since.
+	// state is the last state that was returned. dirty are the services that may have changed since
+	// then.
 	state     servicemodel.State
 	dirty     map[servicemodel.Name]struct{}
 	dirtyNode bool
@@ -87,10 +86,10 @@ func NewTracker(c *Config) *Tracker {
 	}
 }
 
-// State returns the state that the known objects describe. If the configured node is valid, so is
-// the state: [servicemodel.State.Validate] finds nothing. If nothing relevant changed since the
-// last call, it is the same state. The cost depends on the services whose objects were set or
-// deleted since.
+// State returns the state that the known objects describe. If the configured node is valid, the
+// state is valid, too: [servicemodel.State.Validate] finds nothing. If nothing relevant changed
+// since the last call, it is the same state. The cost depends on the services whose objects were
+// set or deleted since then.
 func (t *Tracker) State() servicemodel.State {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -107,9 +106,9 @@ func (t *Tracker) State() servicemodel.State {
 	return t.state
 }
 
-// refresh brings one service and its endpoints in s up to date. Endpoints of services that are not
-// proxied stay out. Endpoints of unknown services are in the state, because they may explain why a
-// service of a similar name has none.
+// refresh updates one service and its endpoints in s. Endpoints of services that are not proxied
+// stay out. Endpoints of unknown services are in the state, because they may explain why a service
+// with a similar name has no endpoints.
 func (t *Tracker) refresh(s servicemodel.State, n servicemodel.Name) servicemodel.State {
 	service, known := t.services[n]
 	if service == nil {

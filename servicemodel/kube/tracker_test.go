@@ -153,7 +153,7 @@ func TestUnmatched(t *testing.T) {
 	}, texts(tracker.Unmatched()))
 }
 
-// The names of at most 16 unknown services are compared with all known ones.
+// The names of at most 16 unknown services are compared with all known names.
 func TestFewNamesAreGuessed(t *testing.T) {
 	t.Parallel()
 	tracker := kube.NewTracker(nil)
@@ -178,7 +178,7 @@ func TestProblemsAreFieldErrors(t *testing.T) {
 	require.Equal(t, "spec.ports[0].port", (*field).Field)
 }
 
-// The text of a service in JSON has no slow start, so services.yaml cannot say it.
+// The JSON of a service has no slow start, so services.yaml cannot contain it.
 func TestSlowStart(t *testing.T) {
 	t.Parallel()
 	tracker := kube.NewTracker(&kube.Config{Annotations: "kernlb.io"})
@@ -195,7 +195,7 @@ type world struct {
 
 func (w *world) pick(list ...string) string { return list[w.rng.IntN(len(list))] }
 
-// address returns one of few addresses, so that they repeat; now and then it returns none.
+// address returns one of few addresses, so that they repeat; occasionally it returns none.
 func (w *world) address() string {
 	if w.rng.IntN(60) == 0 {
 		return w.pick("x", "127.0.0.1", "fd00::1")
@@ -238,7 +238,7 @@ func (w *world) slice(name string) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// change makes one random change and tells the tracker.
+// change makes one random change and passes it to the tracker.
 func (w *world) change(t *kube.Tracker) {
 	name, slice := w.name(), w.pick("s1", "s2", "s3", "s4", "s5")
 	n := servicemodel.Name{Namespace: "default", Name: name}

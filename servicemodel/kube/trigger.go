@@ -13,19 +13,19 @@ import (
 
 // triggers has the times at which changes of EndpointSlices were triggered.
 type triggers struct {
-	began time.Time // when the tracker was made; older changes do not count
-	// waiting has the times that no state contains yet, by slice. If a slice changes twice, its
-	// first change counts.
+	began time.Time // the creation of the tracker; older changes are ignored
+	// waiting has the times that no state contains yet, by slice. If a slice changes twice, the
+	// time of the first change is kept.
 	waiting map[servicemodel.Name]time.Time
 	given   []time.Time // the times that a state contains
 }
 
-// Triggers returns the times of the changes that came with the states which [Tracker.State]
-// returned since the last call, one for each EndpointSlice that changed. The time comes from the
-// annotation endpoints.kubernetes.io/last-change-trigger-time. It is the time of the change of a
-// pod or Service that made the control plane write the slice. Triggers returns none unless
+// Triggers returns the times of the changes in the states that [Tracker.State] returned since the
+// last call, one time for each EndpointSlice that changed. The time comes from the annotation
+// endpoints.kubernetes.io/last-change-trigger-time. It is the time of the change of a pod or
+// Service that made the control plane write the slice. Triggers returns no times unless
 // [Config.Triggers] is set. The latency of network programming, an objective of Kubernetes, lasts
-// from that time until the kernel holds the state. Package dataplane/metrics measures it.
+// from that time until the kernel holds the state. Package dataplane/metrics measures this latency.
 func (t *Tracker) Triggers() []time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -34,8 +34,8 @@ func (t *Tracker) Triggers() []time.Time {
 	return given
 }
 
-// note notes that a slice replaces another one; either may be nil. A deleted slice has no trigger,
-// and changes before the tracker was made do not count.
+// note records that a slice replaces another slice; either may be nil. A deleted slice has no
+// trigger, and changes before the tracker was created are ignored.
 func (t *triggers) note(n servicemodel.Name, old, new *slice) {
 	if new == nil {
 		delete(t.waiting, n)
@@ -50,19 +50,19 @@ func (t *triggers) note(n servicemodel.Name, old, new *slice) {
 	}
 }
 
-// give notes that a state contains all waiting changes.
+// give records that a state contains all waiting changes.
 func (t *triggers) give() {
 	t.given = slices.AppendSeq(t.given, maps.Values(t.waiting))
 	clear(t.waiting)
 }
 
-// triggeredAt returns when the last change of a slice was triggered; zero if the slice does not say
-// so.
+// triggeredAt returns the time at which the last change of a slice was triggered, or zero if the
+// slice does not contain it.
 func triggeredAt(s *discoveryv1.EndpointSlice) time.Time {
 	text := s.Annotations[corev1.EndpointsLastChangeTriggerTime]
 	if text == "" {
 		return time.Time{}
 	}
-	at, _ := time.Parse(time.RFC3339Nano, text) // zero, if it is no time
+	at, _ := time.Parse(time.RFC3339Nano, text) // zero if the text is not a time
 	return at
 }

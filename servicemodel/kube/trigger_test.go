@@ -37,16 +37,16 @@ func TestATrackerTellsWhenChangesWereTriggered(t *testing.T) {
 			}
 		}
 
-		slice("a", triggered(-1)) // it was there before
+		slice("a", triggered(-1)) // from before the tracker
 		slice("b", "yesterday")
 		given()
 		slice("a", triggered(1))
-		slice("a", triggered(2)) // the first change waits the longest
+		slice("a", triggered(2)) // the first change is the oldest
 		slice("b", triggered(3))
 		require.Empty(t, tracker.Triggers(), "no state has them yet")
 		given(at(1), at(3))
 		given()
-		slice("b", triggered(3)) // told again
+		slice("b", triggered(3)) // a repeated event
 		given()
 		slice("b", triggered(4))
 		tracker.DeleteEndpointSlice(servicemodel.Name{Namespace: "default", Name: "b"})

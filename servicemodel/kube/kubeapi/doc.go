@@ -1,5 +1,5 @@
-// Package kubeapi makes states for an engine from a Kubernetes API server. It is a module of its
-// own, so that only programs that import it build client-go.
+// Package kubeapi builds states for an engine from a Kubernetes API server. It is a separate
+// module, so that only programs that import it build client-go.
 //
 //	source, err := kubeapi.New(client, &kubeapi.Config{Tracker: kube.Config{Node: node}})
 //	…
@@ -13,22 +13,23 @@
 //
 // # The first state
 //
-// The first state comes after everything was listed, because Services without their EndpointSlices
-// would make an engine remove every endpoint. The source waits for ServiceCIDRs two seconds longer
-// than for the other kinds. After that, the log says so, and states come without ServiceCIDRs until
-// they are listed. Last, the source waits for the Node, see [Config.NodeTimeout]. So a program that
-// is restarted while the API server is away leaves the kernel as it is.
+// The first state follows after everything was listed, because Services without their
+// EndpointSlices would make an engine remove every endpoint. The source waits for ServiceCIDRs two
+// seconds longer than for the other kinds. After that, it logs their absence, and states lack
+// ServiceCIDRs until they are listed. Last, the source waits for the Node, see
+// [Config.NodeTimeout]. So a program that restarts while the API server is unreachable leaves the
+// kernel as it is.
 //
 // # Loss of the API server
 //
-// The known objects stay, and with them the last state. client-go watches each kind again with its
-// backoff, from where the watch broke off, or from a new list if the server has forgotten that
-// version. The new list also shows which objects were deleted meanwhile. [Source.Status] and the
-// log have the error.
+// The known objects stay, and so does the last state. client-go watches each kind again with its
+// backoff, from the point where the watch broke off, or from a new list if the server has forgotten
+// that version. The new list also reveals objects that were deleted during the interruption.
+// [Source.Status] and the log have the error.
 //
 // # Permissions
 //
-// A ClusterRole that is enough:
+// A sufficient ClusterRole:
 //
 //	rules:
 //	- {apiGroups: [""], resources: [services, nodes], verbs: [list, watch]}

@@ -25,14 +25,14 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// kind is one kind of objects that is watched.
+// kind is one of the watched kinds of objects.
 type kind struct {
 	name    string
 	example runtime.Object
 	source  cache.ListerWatcher
-	// optional says that a state can be made without objects of this kind.
+	// optional says that a state can be built without objects of this kind.
 	optional bool
-	// set and remove tell the tracker.
+	// set and remove pass objects to the tracker.
 	set    func(any) []kube.Problem
 	remove func(servicemodel.Name)
 
@@ -43,13 +43,13 @@ type kind struct {
 	since time.Time
 }
 
-// lister is the interface that the typed clients have in common.
+// lister is the interface that all typed clients have.
 type lister[L runtime.Object] interface {
 	List(context.Context, metav1.ListOptions) (L, error)
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// newKind returns a kind of objects, of which those count that match the selectors; an empty
+// newKind returns a kind of objects, limited to the objects that match the selectors; an empty
 // selector matches all.
 func newKind[T, L runtime.Object](
 	s *Source, client kubernetes.Interface, name string, example T, from lister[L],
@@ -81,7 +81,7 @@ func newKind[T, L runtime.Object](
 	return k
 }
 
-// kindsOf returns the kinds that are watched, with the same selectors as in kube-proxy
+// kindsOf returns the watched kinds, with the same selectors as in kube-proxy
 // (cmd/kube-proxy/app/server.go).
 func (s *Source) kindsOf(client kubernetes.Interface) ([]*kind, error) {
 	withIP := fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone).String()
@@ -135,7 +135,7 @@ func hasServiceCIDRs(client kubernetes.Interface) (bool, error) {
 	}), nil
 }
 
-// start makes the informer of the kind, which runs with [Source.Run].
+// start creates the informer of the kind, which runs with [Source.Run].
 func (s *Source) start(k *kind) (err error) {
 	k.informer = cache.NewSharedIndexInformerWithOptions(k.source, k.example,
 		cache.SharedIndexInformerOptions{ResyncPeriod: s.cfg.Resync, ObjectDescription: k.name})
@@ -154,7 +154,7 @@ func (s *Source) start(k *kind) (err error) {
 	return err
 }
 
-// slim removes from an object the large parts on which no state depends.
+// slim removes the large parts of an object that do not affect states.
 func slim(o any) (any, error) {
 	if m, err := meta.Accessor(o); err == nil {
 		m.SetManagedFields(nil)
@@ -183,7 +183,7 @@ func (s *Source) remove(k *kind, o any) {
 	s.touch()
 }
 
-// works notes that a kind is watched.
+// works records that the watch of a kind works.
 func (s *Source) works(k *kind) {
 	s.mu.Lock()
 	before := k.err
@@ -194,8 +194,8 @@ func (s *Source) works(k *kind) {
 	}
 }
 
-// failed notes why a kind cannot be listed or watched. The end and the expiry of a watch are normal
-// and no failure.
+// failed records the reason why a kind cannot be listed or watched. The end and the expiry of a
+// watch are normal and not a failure.
 func (s *Source) failed(ctx context.Context, k *kind, err error) {
 	if ctx.Err() != nil || errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) ||
 		apierrors.IsGone(err) {

@@ -30,7 +30,7 @@ func newNodeGate(c *kube.Config) *nodeGate {
 	return g
 }
 
-// toBeDeleted is the taint that the cluster autoscaler puts on a node that it will delete.
+// toBeDeleted is the taint of the cluster autoscaler on a node that it will delete.
 const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // see examines the object. One goroutine calls it.
@@ -49,9 +49,9 @@ func (g *nodeGate) see(n *corev1.Node) {
 	}
 }
 
-// wait waits until the gate is open or ctx is done, which is no error. After the timeout it returns
-// ErrNoNode. For pod CIDRs it waits ten times as long, as kube-proxy does. If it waits, a record
-// says for what, because nothing else happens meanwhile.
+// wait waits until the gate is open or ctx is done, which is not an error. After the timeout it
+// returns ErrNoNode. For pod CIDRs it waits ten times as long, as kube-proxy does. If it waits, it
+// logs the reason, because nothing else happens during that time.
 func (g *nodeGate) wait(ctx context.Context, timeout time.Duration, log *slog.Logger) error {
 	if !g.addresses && !g.cidrs {
 		return nil

@@ -19,12 +19,12 @@ import (
 // Config tunes a [Source]. A nil *Config is the zero Config.
 type Config struct {
 	// Tracker has the settings that Kubernetes does not have: the node's name, which selects the
-	// Node object, and how local pods are recognised. Without a name, no Node is watched.
+	// Node object, and the detection of local pods. Without a name, no Node is watched.
 	Tracker kube.Config
 
-	// NodeTimeout is how long the first state waits for the Node object to have addresses, unless
-	// Tracker has them; after that, the state comes without. If Tracker.NodeCIDRs is set, the
-	// object must have pod CIDRs: if it has none after ten times as long, Run fails with
+	// NodeTimeout is the time that the first state waits for the Node object to have addresses,
+	// unless Tracker has them; after that, the state lacks addresses. If Tracker.NodeCIDRs is set,
+	// the object must have pod CIDRs: if it has none after ten times as long, Run fails with
 	// [ErrNoNode]. Zero means 30 s, as in kube-proxy.
 	NodeTimeout time.Duration
 
@@ -38,17 +38,17 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// ErrNoNode says that the Node object, or its pod CIDRs, did not come in time.
+// ErrNoNode says that the Node object, or its pod CIDRs, did not appear in time.
 var ErrNoNode = errors.New("node not known")
 
-// Source follows the objects of a Kubernetes API server. It must be made by [New]. Several
-// goroutines may call its methods; Run may be called once.
+// Source follows the objects of a Kubernetes API server. [New] creates a Source. Several goroutines
+// may call its methods, but Run only once.
 type Source struct {
 	cfg     Config
 	log     *slog.Logger
 	tracker *kube.Tracker
 	kinds   []*kind
-	// changed has an element if an object came or went since the last state.
+	// changed has an element if an object was added, changed or removed since the last state.
 	changed chan struct{}
 	node    *nodeGate
 
@@ -58,7 +58,7 @@ type Source struct {
 }
 
 // New returns a source that reads from the client. It asks the server whether it has ServiceCIDRs.
-// All other requests come from [Source.Run].
+// [Source.Run] sends all other requests.
 func New(client kubernetes.Interface, cfg *Config) (*Source, error) {
 	if client == nil {
 		return nil, errors.New("kubeapi: client: nil")
@@ -89,10 +89,10 @@ func New(client kubernetes.Interface, cfg *Config) (*Source, error) {
 	return s, nil
 }
 
-// Run watches the objects. It calls set, on the caller's goroutine, with a state once everything is
-// known, and then whenever something changed. While set works, changes collapse into one, so set
-// should return at once, as Engine.Set does. Run returns nil when ctx is done, after its goroutines
-// have ended, and [ErrNoNode] as described at [Config.NodeTimeout].
+// Run watches the objects. It calls set, on the caller's goroutine, with a first state once
+// everything is known, and then with a new state after each change. Changes while set works are
+// combined, so set should return at once, as Engine.Set does. Run returns nil when ctx is done,
+// after its goroutines have ended, and [ErrNoNode] as described at [Config.NodeTimeout].
 func (s *Source) Run(ctx context.Context, set func(servicemodel.State)) error {
 	s.mu.Lock()
 	started := s.started
@@ -122,7 +122,7 @@ func (s *Source) Run(ctx context.Context, set func(servicemodel.State)) error {
 	}
 }
 
-// optionalTimeout is how long the first state waits for optional objects.
+// optionalTimeout is the time that the first state waits for optional objects.
 const optionalTimeout = 2 * time.Second
 
 // sync waits until everything is known, or ctx is done.
@@ -157,7 +157,7 @@ func (s *Source) sync(ctx context.Context) error {
 	return nil
 }
 
-// touch says that an object came or went.
+// touch records that an object changed.
 func (s *Source) touch() {
 	select {
 	case s.changed <- struct{}{}:
@@ -171,21 +171,21 @@ func (s *Source) State() servicemodel.State { return s.tracker.State() }
 // Problems returns the problems of the known objects, see [kube.Tracker.Problems].
 func (s *Source) Problems() []kube.Problem { return s.tracker.Problems() }
 
-// Triggers returns the times of the changes in the newest states, if [Config.Tracker] asks for
+// Triggers returns the times of the changes in the newest states, if [Config.Tracker] collects
 // them; see [kube.Tracker.Triggers].
 func (s *Source) Triggers() []time.Time { return s.tracker.Triggers() }
 
-// NodeEligible reports whether load balancers may send new connections to this node, as kube-proxy
-// answers it in /healthz: its Node object is known, is not being deleted, and does not have the
+// NodeEligible reports whether load balancers may send new connections to this node, as in
+// kube-proxy's /healthz: its Node object is known, is not being deleted, and does not have the
 // taint ToBeDeletedByClusterAutoscaler. See package dataplane/health.
 func (s *Source) NodeEligible() bool { return s.node.eligible.Load() }
 
-// Status says how a source is doing.
+// Status is the status of a source.
 type Status struct {
-	// Synced says that everything was listed, with or without ServiceCIDRs, and that states are
-	// being made.
+	// Synced says that everything was listed, with or without ServiceCIDRs, and that the source
+	// produces states.
 	Synced bool
-	// Kinds has one element for each kind that is watched, in a fixed order.
+	// Kinds has one element for each watched kind, in a fixed order.
 	Kinds []KindStatus
 }
 
@@ -195,15 +195,15 @@ type KindStatus struct {
 	Kind string
 	// Listed says that all objects were listed once.
 	Listed bool
-	// Err is the last failure of listing or watching; nil while the watch works. Known objects stay
-	// known meanwhile. If the server answered, Err wraps a *StatusError of
+	// Err is the last failure of listing or watching; nil while the watch works. The source keeps
+	// the known objects during a failure. If the server answered, Err wraps a *StatusError of
 	// k8s.io/apimachinery/pkg/api/errors.
 	Err error
-	// Since is when Err came first.
+	// Since is the time of the first failure in a row.
 	Since time.Time
 }
 
-// Status returns how the source is doing.
+// Status returns the status of the source.
 func (s *Source) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()

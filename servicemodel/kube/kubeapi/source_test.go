@@ -66,7 +66,7 @@ func node(addresses, cidrs []string) *corev1.Node {
 	return n
 }
 
-// server is an API server in memory, which has ServiceCIDRs.
+// server returns an API server in memory, which has ServiceCIDRs.
 func server(objects ...runtime.Object) *fake.Clientset {
 	c := fake.NewClientset(objects...)
 	c.Discovery().(*fakediscovery.FakeDiscovery).Resources = []*metav1.APIResourceList{{
@@ -76,7 +76,7 @@ func server(objects ...runtime.Object) *fake.Clientset {
 	return c
 }
 
-// following is a running source with the states that it made.
+// following is a running source with the states that it produced.
 type following struct {
 	*Source
 	mu     sync.Mutex
@@ -108,7 +108,7 @@ func (f *following) end(t *testing.T) {
 	require.NoError(t, <-f.done)
 }
 
-// made returns the number of states that came, and the last one.
+// made returns the number of states so far, and the last state.
 func (f *following) made() (int, servicemodel.State) {
 	synctest.Wait()
 	f.mu.Lock()
@@ -236,7 +236,7 @@ func TestABrokenWatchKeepsWhatIsKnown(t *testing.T) {
 		require.True(t, st.Synced)
 		require.True(t, apierrors.IsForbidden(st.Kinds[1].Err), "%v", st.Kinds[1].Err)
 
-		// The list before the next watch shows that objects were deleted meanwhile.
+		// The list before the next watch reveals the objects that were deleted in between.
 		require.NoError(t, client.Tracker().Delete(
 			discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), "default", "web-1"))
 		mu.Lock()
@@ -273,8 +273,8 @@ func TestTheSelectorsAreThoseOfKubeProxy(t *testing.T) {
 	})
 }
 
-// An account without permission to list ServiceCIDRs gets states without them, and with them once
-// it has permission.
+// An account without permission to list ServiceCIDRs gets states without ServiceCIDRs, until it
+// gets the permission.
 func TestStatesComeWithoutServiceCIDRs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -332,7 +332,7 @@ func TestTheNodeIsWaitedFor(t *testing.T) {
 	named := servicemodel.Node{Name: "n1"}
 	for name, test := range map[string]struct {
 		cfg    kube.Config
-		before *corev1.Node // the object that the server has at first
+		before *corev1.Node // the first object of the server
 		after  time.Duration
 		err    error
 	}{

@@ -104,7 +104,7 @@ func (d *decoder) fill(v *value, dst reflect.Value, at *path) {
 	}
 }
 
-// kindOf has, for each kind of Go field, the kind of value that sets it.
+// kindOf has, for each kind of Go field, the kind of value that sets the field.
 var kindOf = map[reflect.Kind]kind{
 	reflect.Struct: objectValue, reflect.Map: objectValue, reflect.Slice: listValue,
 	reflect.String: textValue, reflect.Bool: boolValue,

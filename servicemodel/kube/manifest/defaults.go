@@ -13,7 +13,7 @@ import (
 // pkg/registry/core/service). These functions fill in only fields that matter: for most fields, the
 // tracker and kube-proxy treat an empty value as the default.
 
-// defaultNamespace sets the namespace of an object that names none.
+// defaultNamespace sets the namespace of an object that has none.
 func defaultNamespace(m *metav1.ObjectMeta) {
 	if m.Namespace == "" {
 		m.Namespace = metav1.NamespaceDefault

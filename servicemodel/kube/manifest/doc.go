@@ -9,7 +9,7 @@
 //	…
 //	result, err := engine.Apply(ctx, tracker.State())
 //
-// This is how a loader works:
+// The steps of a loader:
 //
 //	files ──split──► documents ──tree──► values ──decode──► objects ──defaults──► kube.Tracker
 //
@@ -17,12 +17,12 @@
 // "---" (JSON values may also follow one another). The loader reads Services, EndpointSlices,
 // Endpoints, Nodes and ServiceCIDRs, alone or in lists (kind List, ServiceList and so on). It
 // counts and skips other kinds. A kind that Kubernetes does not have in the given API version is an
-// error, because it may be a misspelt one of these. A file without any object is also an error,
-// unless [Loader].AllowEmpty is set. Decoding is strict: a field that the kind does not have, a
-// field given twice, a value of the wrong type are errors. The loader reports at most 100 problems
-// of one object. It fills in the fields that an API server would fill in, except the cluster IP,
-// which a server would choose: a Service without one is skipped with a warning. [Loader.Unmatched]
-// returns valid objects that are of no use to any service.
+// error, because it may be a misspelling. A file without any object is also an error, unless
+// [Loader].AllowEmpty is set. Decoding is strict: unknown fields, repeated fields and values of the
+// wrong type are errors. The loader reports at most 100 problems of one object. It fills in the
+// fields that an API server would fill in, except the cluster IP, which a server would choose: a
+// Service without a cluster IP is skipped with a warning. [Loader.Unmatched] returns valid objects
+// that no service can use.
 //
 // Every problem names the file, the line, the document, the object and the field.
 //

@@ -23,8 +23,7 @@ func many(n int, item string) string {
 	return b.String()
 }
 
-// growing are texts that can be made as long as the test wants, with valid or invalid items in the
-// place of ITEMS.
+// growing are texts that grow to any length, with valid or invalid items in the place of ITEMS.
 var growing = []struct{ name, text, item string }{
 	{"addresses", endpointsOf("ITEMS", `{"port":80}`), `{"ip":"10.0.0.1"}`},
 	{"wrong addresses", endpointsOf("ITEMS", `{"port":80}`), `{"ip":"x"}`},

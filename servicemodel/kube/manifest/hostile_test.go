@@ -27,7 +27,7 @@ func billionLaughs() string {
 	return text
 }
 
-// hostileTexts are texts that are made to cost time or memory, and the problems that the loader
+// hostileTexts are texts that are designed to cost time or memory, and the problems that the loader
 // reports.
 var hostileTexts = []struct{ name, text, want string }{
 	{"a billion laughs", billionLaughs(),
@@ -95,7 +95,8 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// A file that is cut off at any place yields a problem, or at most the objects that were whole.
+// A file that is truncated at any place results in a problem, or at most in the objects that were
+// complete.
 func TestTruncation(t *testing.T) {
 	t.Parallel()
 	for i := 1; i < len(serviceJSON); i++ {
@@ -106,7 +107,7 @@ func TestTruncation(t *testing.T) {
 
 	whole := service + "---\n" + slice
 
-	// nobody can tell a number that was cut off
+	// a truncated number cannot be recognized
 	portAt := strings.Index(service, "port: 80") + len("port: ")
 	for i := 1; i < len(whole); i++ {
 		tracker, _ := load(t, whole[:i])
@@ -119,7 +120,7 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
-// breaks are what YAML 1.1 takes for line breaks.
+// breaks are the line breaks of YAML 1.1.
 var breaks = strings.NewReplacer("\r", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n")
 
 func FuzzLoad(f *testing.F) {
@@ -149,7 +150,7 @@ func FuzzLoad(f *testing.F) {
 			require.Positive(t, p.Line)
 			require.NotEmpty(t, p.Reason)
 
-			// A value that is missing at the very end is reported on the line after it.
+			// A value that is missing at the very end is reported on the line after the end.
 			require.LessOrEqual(t, p.Line, 2+strings.Count(breaks.Replace(text), "\n"))
 		}
 	})

@@ -37,7 +37,7 @@ type skipped struct{}
 // UnmarshalJSON implements [json.Unmarshaler].
 func (*skipped) UnmarshalJSON([]byte) error { return nil }
 
-// notJSON returns an error of the standard library with the line of the file.
+// notJSON returns an error of the standard library with the line in the file.
 func notJSON(d document, err error) error {
 	reason, before := "the text ends in the middle of a value", len(d.text)
 	if wrong, ok := errors.AsType[*json.SyntaxError](err); ok {
@@ -46,17 +46,17 @@ func notJSON(d document, err error) error {
 	return syntaxErrorf(d.line+bytes.Count(d.text[:before], []byte("\n")), "not JSON: %s", reason)
 }
 
-// jsonParser builds values from text that is JSON. encoding/json has no fast way to values with
-// their lines: its decoder of tokens took four times as long.
+// jsonParser builds values from text that is JSON. encoding/json has no fast way to get values with
+// their lines: its token decoder took four times as long.
 type jsonParser struct {
 	text  []byte // up to the end of the present value
 	pos   int
-	line  int               // of the file, at pos
-	names map[string]string // names of fields so far, so that equal ones share memory
+	line  int               // in the file, at pos
+	names map[string]string // names of fields so far, so that equal names share memory
 	// items and members belong to the lists and objects that are being read.
 	items   []*value
 	members []member
-	free    []value // allocated together
+	free    []value // values that were allocated together
 }
 
 // next skips white space, and returns the byte after it.
@@ -134,7 +134,7 @@ func (p *jsonParser) value(depth int) (*value, error) {
 	return v, v.finish()
 }
 
-// more skips the bracket or comma before an item, and reports whether there is one before the end.
+// more skips the bracket or comma before an item, and reports whether the list has another item.
 func (p *jsonParser) more(end byte) bool {
 	if p.next() != end {
 		p.pos++

@@ -19,7 +19,7 @@ const jsonText = `{"a": [1, -2.5e3, 0, true, false, null, "x\n\u00e9\ud83d\ude00
  "d": "e" }
 `
 
-// tree returns what encoding/json would return.
+// tree returns the value that encoding/json would return.
 func (v *value) tree() any {
 	switch v.kind {
 	case boolValue:
@@ -45,8 +45,8 @@ func (v *value) tree() any {
 	return nil
 }
 
-// Whatever the text is, the parser agrees with encoding/json: whether it is JSON, what it says, and
-// which line is wrong.
+// Whatever the text, the parser agrees with encoding/json on its validity, its value, and the line
+// of the error.
 func TestJSONIsReadAsByTheStandardLibrary(t *testing.T) {
 	t.Parallel()
 	const alphabet = "{}[]\",:\\ \n0123-+.eEtruefalsnu\x01é/"

@@ -33,7 +33,7 @@ var readers = map[string]struct {
 		(*kube.Tracker).SetEndpoints, (*kube.Tracker).DeleteEndpoints)},
 	"EndpointSlice": {"discovery.k8s.io/v1", reader(defaultSlice,
 		(*kube.Tracker).SetEndpointSlice, (*kube.Tracker).DeleteEndpointSlice)},
-	// An empty Node, because DeleteNode keeps what the tracker knows of the node.
+	// An empty Node, because DeleteNode keeps the tracker's knowledge of the node.
 	"Node": {"v1", reader(func(n *corev1.Node) { n.Namespace = "" }, (*kube.Tracker).SetNode,
 		func(t *kube.Tracker, n servicemodel.Name) {
 			t.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}})
@@ -63,8 +63,8 @@ var kindsOf = sync.OnceValue(func() map[string][]string {
 	return kinds
 })
 
-// mistaken returns the field of an object to be skipped that is probably a mistake, and why: its
-// API version has no such kind, or the kind is one that the loader reads, but in another group of
+// mistaken returns the field of a skipped object that is probably a mistake, and the reason: its
+// API version has no such kind, or the loader reads the kind, but in a different group of
 // Kubernetes.
 func mistaken(apiVersion, kind string) (field, reason string) {
 	r, ours := readers[kind]
@@ -116,7 +116,7 @@ func (l *Loader) value(v *value, depth int) {
 	}
 
 	of, isList := strings.CutSuffix(kind, "List")
-	ours := of == "" || readers[of].read != nil // other kinds may be lists in name only
+	ours := of == "" || readers[of].read != nil // other kinds may be lists only by name
 	if items := v.get("items"); isList && items != nil && (ours || items.kind == listValue) {
 		l.list(v, apiVersion, of, depth)
 		return
@@ -125,10 +125,10 @@ func (l *Loader) value(v *value, depth int) {
 	l.object(v, apiVersion, kind)
 }
 
-// maxListDepth is how deep lists may nest.
+// maxListDepth is the greatest depth of nested lists.
 const maxListDepth = 8
 
-// list loads the items of a list. In a ServiceList and its like, kind is given, and the items need
+// list loads the items of a list. kind is set for a ServiceList and similar lists, whose items need
 // not have kind and apiVersion.
 func (l *Loader) list(v *value, apiVersion, kind string, depth int) {
 	items, name := v.get("items"), show(kind+"List")
@@ -177,7 +177,7 @@ func (l *Loader) object(v *value, apiVersion, kind string) {
 	r.read(l, v, kind)
 }
 
-// maxProblems is how many problems of one object are reported.
+// maxProblems limits the reported problems of one object.
 const maxProblems = 100
 
 // reader returns a function that decodes an object, fills in its defaults, and gives it to the

@@ -21,8 +21,8 @@ const (
 
 // Loader reads manifests into a tracker.
 type Loader struct {
-	// AllowEmpty allows files without objects: empty ones, comments, lists without items. By
-	// default each such file is an error, because its writer may have failed after the beginning.
+	// AllowEmpty allows files without objects: empty files, comments, lists without items. By
+	// default each such file is an error, because its writer may have failed early.
 	AllowEmpty bool
 
 	tracker *kube.Tracker
@@ -30,23 +30,23 @@ type Loader struct {
 	maxSize int64
 	result  Result
 
-	file     string // that is being read
+	file     string // the file that is being read
 	document int
 	found    int     // objects, valid or not
-	objects  objects // the last version of each
+	objects  objects // the last version of each object
 	forSet   bool    // the objects can be set again
 }
 
 // objects are the objects of a file by their names, such as "Service default/web".
 type objects map[string]object
 
-// object is a version of an object. Only those of a [Set] have functions.
+// object is a version of an object. Only the objects of a [Set] have functions.
 type object struct {
 	at          spot
 	set, remove func(*kube.Tracker)
 }
 
-// located adds the places of their objects to problems.
+// located adds the places of the objects to their problems.
 func (o objects) located(problems []kube.Problem) []kube.Problem {
 	for i, p := range problems {
 		problems[i] = o[p.Object].at.problem(p)
@@ -98,7 +98,7 @@ func (l *Loader) ReadFile(name string) error {
 	return l.Read(name, f)
 }
 
-// Read reads r to its end, as ReadFile does. In problems, r is called name.
+// Read reads r to its end, as ReadFile does. Problems call the file name.
 func (l *Loader) Read(name string, r io.Reader) error {
 	data, err := io.ReadAll(io.LimitReader(r, l.maxSize+1))
 	if err != nil {
@@ -118,7 +118,7 @@ func (l *Loader) Read(name string, r io.Reader) error {
 			l.problem(wrong.line, "", "", "", wrong.reason)
 		}
 		for _, v := range values {
-			if v.kind != nullValue { // empty templates leave such values
+			if v.kind != nullValue { // empty templates result in such values
 				l.value(v, 0)
 			}
 		}
@@ -132,8 +132,8 @@ func (l *Loader) Read(name string, r io.Reader) error {
 	return nil
 }
 
-// Unmatched returns the warnings of [kube.Tracker.Unmatched] about objects that were read. Call it
-// after all files were read.
+// Unmatched returns the warnings of [kube.Tracker.Unmatched] about objects that the loader read.
+// Call it after all files were read.
 func (l *Loader) Unmatched() []kube.Problem { return l.objects.located(l.tracker.Unmatched()) }
 
 // at returns a place in the document that is being read.
@@ -147,8 +147,8 @@ func (l *Loader) problem(line int, object, field, value, reason string) {
 		Object: object, Field: field, Value: show(value), Reason: reason}}))
 }
 
-// notText returns the reason why data cannot be the text of a manifest, and how many bytes are
-// before the place.
+// notText returns the reason why data cannot be the text of a manifest, and the number of bytes
+// before the first fault.
 func (l *Loader) notText(data []byte) (before int, reason string) {
 	if int64(len(data)) > l.maxSize {
 		return len(data), fmt.Sprintf("larger than %d bytes", l.maxSize)
@@ -156,7 +156,7 @@ func (l *Loader) notText(data []byte) (before int, reason string) {
 	if i := bytes.IndexByte(data, 0); i >= 0 {
 		return i, "not text: it contains a NUL byte"
 	}
-	if utf8.Valid(data) { // many times faster than to decode it
+	if utf8.Valid(data) { // many times faster than decoding it
 		return 0, ""
 	}
 	for n := 0; ; before += n {

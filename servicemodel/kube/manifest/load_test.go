@@ -67,7 +67,7 @@ endpoints:
 const serviceJSON = `{"apiVersion":"v1","kind":"Service","metadata":{"name":"web"},` +
 	`"spec":{"clusterIP":"10.96.0.10","ports":[{"name":"http","port":80}]}}`
 
-// document is a text of documents.yaml, and what it holds.
+// document is a text of documents.yaml, and its contents.
 type document struct {
 	Name, Text string
 	Services   []string
@@ -76,7 +76,7 @@ type document struct {
 	Skipped    string
 }
 
-// The forms in which a text can have objects, with lines that end in LF and in CR LF.
+// The notations in which a text can have objects, with lines that end in LF and in CR LF.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
 	var all []document

@@ -19,7 +19,7 @@ type Result struct {
 }
 
 // Err returns all problems except warnings, joined, or nil if there are none. If there are errors,
-// the objects may not be what their author meant, and should not be used.
+// the objects may differ from their author's intention, and should not be used.
 func (r Result) Err() error {
 	var errs []error
 	for _, p := range r.Problems {
@@ -31,14 +31,14 @@ func (r Result) Err() error {
 	return errors.Join(errs...)
 }
 
-// Warnings returns the other problems.
+// Warnings returns the problems that are warnings.
 func (r Result) Warnings() []kube.Problem {
 	return slices.DeleteFunc(slices.Clone(r.Problems), func(p kube.Problem) bool {
 		return !p.Warning
 	})
 }
 
-// SkippedKinds returns a line such as "2 apps/v1 Deployment, 1 v1 Namespace"; empty if nothing was
+// SkippedKinds returns a line such as "2 apps/v1 Deployment, 1 v1 Namespace", or "" if nothing was
 // skipped.
 func (r Result) SkippedKinds() string {
 	var parts []string
@@ -48,7 +48,7 @@ func (r Result) SkippedKinds() string {
 	return strings.Join(parts, ", ")
 }
 
-// show makes a value fit for a message on a terminal.
+// show makes a value safe to print on a terminal.
 func show(s string) string { return shorten(s, 64) }
 
 func shorten(s string, most int) string {

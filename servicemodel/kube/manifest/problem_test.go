@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
 
-// mistake is a manifest with mistakes, as problems.yaml has them.
+// mistake is a manifest with mistakes, in the format of problems.yaml.
 type mistake struct {
 	Name               string
 	Of                 string // the manifest of that name, in which Replace and Add change lines
@@ -64,7 +64,7 @@ func TestFilesWithoutObjectsAreTakenIfAllowed(t *testing.T) {
 	}
 }
 
-// Of an object full of faults, a hundred problems are reported, and how many more there are.
+// Of an object full of faults, a hundred problems are reported, and the number of further problems.
 func TestProblemsOfAnObjectAreBounded(t *testing.T) {
 	t.Parallel()
 	const wrong = 1000

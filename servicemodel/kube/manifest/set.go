@@ -13,7 +13,7 @@ import (
 )
 
 // Set holds the objects of several manifests and keeps a tracker equal to them while they change.
-// If several files have an object, the last file in the order of their names counts.
+// If several files have an object, the last file in the order of their names wins.
 type Set struct {
 	// AllowEmpty has the same meaning as in [Loader].
 	AllowEmpty bool
@@ -21,10 +21,10 @@ type Set struct {
 	tracker *kube.Tracker
 	config  kube.Config
 	files   map[string]objects
-	holders map[string][]string // the files that have the object, sorted: the last one counts
+	holders map[string][]string // the files that have the object, sorted: the last file wins
 }
 
-// NewSet returns an empty set with a tracker that it makes from the configuration, which
+// NewSet returns an empty set, with a new tracker that has the configuration. The configuration
 // should be strict. A nil *Config is the zero Config.
 func NewSet(c *kube.Config) *Set {
 	return &Set{tracker: kube.NewTracker(c), config: *cmp.Or(c, &kube.Config{}),
@@ -44,8 +44,8 @@ func (s *Set) PutFile(name string) (Result, error) {
 	return s.Put(name, f)
 }
 
-// Put replaces the objects of a file. If something in it is wrong ([Result.Err]), or if it cannot
-// be read, the file's earlier objects stay. An object that another file has, too, is a warning.
+// Put replaces the objects of a file. If the file has an error ([Result.Err]), or if it cannot be
+// read, the file's earlier objects stay. An object that is also in another file causes a warning.
 func (s *Set) Put(name string, r io.Reader) (Result, error) {
 	l := NewLoader(kube.NewTracker(&s.config))
 	l.forSet, l.AllowEmpty = true, s.AllowEmpty
@@ -61,7 +61,7 @@ func (s *Set) Put(name string, r io.Reader) (Result, error) {
 	return result, nil
 }
 
-// doubles returns a warning for each object of a file that another file has, too.
+// doubles returns a warning for each object of a file that is also in another file.
 func (s *Set) doubles(name string) (l []kube.Problem) {
 	for object, own := range s.files[name] {
 		all := s.holders[object]
@@ -76,7 +76,7 @@ func (s *Set) doubles(name string) (l []kube.Problem) {
 	return inOrder(l)
 }
 
-// Doubles returns a warning for each object that has no effect because a later file has it, too, in
+// Doubles returns a warning for each object that has no effect because a later file also has it, in
 // the order of the files' names.
 func (s *Set) Doubles() (l []kube.Problem) {
 	for name, all := range s.files {
@@ -117,8 +117,8 @@ func (s *Set) Unmatched() []kube.Problem {
 	return all.located(s.tracker.Unmatched())
 }
 
-// Locate returns the file that counts for a service and the line where the service begins, and
-// false if no file has it. It is for problems that appear later, when the service is applied.
+// Locate returns the winning file of a service and the line where the service begins, and false if
+// no file has the service. It serves problems that appear later, when the service is applied.
 func (s *Set) Locate(n servicemodel.Name) (file string, line int, ok bool) {
 	object := "Service " + n.String()
 	files := s.holders[object]
@@ -132,7 +132,7 @@ func (s *Set) Locate(n servicemodel.Name) (file string, line int, ok bool) {
 // Files returns the names of the files, sorted.
 func (s *Set) Files() []string { return slices.Sorted(maps.Keys(s.files)) }
 
-// replace replaces the objects of a file, and tells the tracker the objects that count now.
+// replace replaces the objects of a file, and passes the objects that win now to the tracker.
 func (s *Set) replace(name string, now objects) {
 	before := s.files[name]
 	s.files[name] = now
@@ -147,7 +147,7 @@ func (s *Set) replace(name string, now objects) {
 			delete(s.holders, object)
 			was.remove(s.tracker)
 			continue
-		case i == len(l): // the file before it counts again
+		case i == len(l): // the file before it wins again
 			s.files[l[i-1]][object].set(s.tracker)
 		}
 

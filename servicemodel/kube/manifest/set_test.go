@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// putService puts a file with one service into a set; without an address it is broken.
+// putService puts a file with one service into a set; a service without an address is invalid.
 func putService(t *testing.T, s *Set, file, name, ip string) {
 	t.Helper()
 	r, err := s.Put(file, strings.NewReader("{apiVersion: v1, kind: Service, metadata: {name: "+
@@ -47,7 +47,7 @@ func TestSetFollowsFiles(t *testing.T) {
 	require.Equal(t, []string{"a"}, s.Files())
 }
 
-// If two files have an object, the last file counts, in any order of reading.
+// If two files have an object, the last file wins, in any order of reading.
 func TestSetTakesTheLastFile(t *testing.T) {
 	t.Parallel()
 	s := NewSet(&kube.Config{Strict: true})
@@ -75,7 +75,7 @@ func TestSetTakesTheLastFile(t *testing.T) {
 	require.Equal(t, map[string]string{"web": "10.96.0.1", "db": "10.96.0.9"}, addresses(s))
 }
 
-// A Node or a ServiceCIDR that no file has any more leaves nothing behind.
+// A Node or a ServiceCIDR that is no longer in any file leaves nothing behind.
 func TestSetForgetsTheNode(t *testing.T) {
 	t.Parallel()
 	s := NewSet(&kube.Config{Node: servicemodel.Node{Name: "node-a"}, NodeCIDRs: true})
@@ -96,7 +96,7 @@ func TestSetForgetsTheNode(t *testing.T) {
 	require.Empty(t, s.Tracker().Problems())
 }
 
-// Whether a slice matches a service of another file is judged when all files are there.
+// A slice may match a service of another file, so Unmatched judges after all files were read.
 func TestSetTellsWhatIsUnmatched(t *testing.T) {
 	t.Parallel()
 	s := NewSet(&kube.Config{Strict: true})
@@ -118,7 +118,8 @@ endpoints: [{addresses: [10.1.0.1]}]
 	require.Empty(t, s.Unmatched())
 }
 
-// Objects whose long names differ only at the end are different objects, whose places are known.
+// Objects whose long names differ only at the end are different objects, and their places are
+// known.
 func TestLongNamesAreToldApart(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("x", 63)

@@ -8,7 +8,7 @@ type document struct {
 	line int // in the file, from 1
 }
 
-// byteOrderMark is a mark that some editors put in front of UTF-8.
+// byteOrderMark is a mark that some editors put before UTF-8 text.
 const byteOrderMark = "\ufeff"
 
 // split cuts a file into its documents at the marker lines of YAML, "---" and "...". Neither JSON
@@ -46,7 +46,7 @@ func marker(line []byte) bool {
 	return len(line) == 3 || bytes.IndexByte([]byte(" \t\r\n"), line[3]) >= 0
 }
 
-// blank reports whether text holds nothing but space, comments and YAML directives.
+// blank reports whether text contains only space, comments and YAML directives.
 func blank(text []byte) bool {
 	for line := range bytes.Lines(text) {
 		line = bytes.TrimSpace(line)

@@ -28,7 +28,7 @@ func (k kind) String() string {
 // value is a node of a parsed document, in either syntax. YAML aliases share values.
 type value struct {
 	kind    kind
-	line    int      // of the file
+	line    int      // the line in the file
 	text    string   // of a scalar, as in JSON; of text, without quotes
 	items   []*value // of a list
 	members []member // of an object, in their order
@@ -47,7 +47,7 @@ const (
 	maxAliased = 1 << 20 // limit for the growth of a document by aliases
 	sizeCap    = 1 << 40
 	nodeSize   = 16 // size of a value without its text
-	// manyMembers is how many members of an object are compared with one another at most.
+	// manyMembers limits the number of members of an object that are compared with one another.
 	manyMembers = 8
 )
 
@@ -63,7 +63,7 @@ func syntaxErrorf(line int, format string, args ...any) *syntaxError {
 	return &syntaxError{line, fmt.Sprintf(format, args...)}
 }
 
-// get returns the named member, nil if there is none.
+// get returns the named member, or nil if there is none.
 func (v *value) get(name string) *value {
 	if v == nil {
 		return nil
@@ -77,7 +77,7 @@ func (v *value) get(name string) *value {
 	return nil
 }
 
-// textOf returns the text of the named member, empty if there is none or it is not text.
+// textOf returns the text of the named member, or "" if there is none or it is not text.
 func (v *value) textOf(name string) string {
 	if m := v.get(name); m != nil && m.kind == textValue {
 		return m.text

@@ -14,8 +14,8 @@ import (
 	yaml "sigs.k8s.io/yaml/goyaml.v3"
 )
 
-// parseYAML parses a YAML document; nil if it is empty. It does not write out aliases, so its cost
-// depends only on the length of the text.
+// parseYAML parses a YAML document, and returns nil if it is empty. It does not write out aliases,
+// so its cost depends only on the length of the text.
 func parseYAML(d document) (*value, error) {
 	if len(d.text) > maxYAML {
 		return nil,
@@ -123,10 +123,10 @@ func (p *yamlParser) value(n *yaml.Node, depth int) (*value, error) {
 	return v, nil
 }
 
-// plainInt matches integers that YAML and JSON write alike.
+// plainInt matches integers that are written alike in YAML and JSON.
 var plainInt = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
 
-// scalar parses a single value by the types of YAML 1.2, with the number notations of 1.1.
+// scalar parses a single value by the types of YAML 1.2, with the number notations of YAML 1.1.
 func scalar(v *value, n *yaml.Node) error {
 	v.text = n.Value
 	switch tag := n.ShortTag(); tag {
