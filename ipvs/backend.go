@@ -21,15 +21,15 @@ const Name = "ipvs"
 // defaultTable is the name of the companion tables if [Config.Table] is empty.
 const defaultTable = "kernlb-ipvs"
 
-// defaultDrainLimit is how long TCP connections to an endpoint that left may drain if
+// defaultDrainLimit limits how long TCP connections to a removed endpoint may drain if
 // [Config.DrainLimit] is zero.
 const defaultDrainLimit = 15 * time.Minute
 
-// defaultCompareShare is how much of one CPU's time the comparison of virtual servers may take if
+// defaultCompareShare is the share of one CPU's time for the comparison of virtual servers if
 // [Config.CompareShare] is zero.
 const defaultCompareShare = 0.0008
 
-// Config says where and how a backend works. A nil *Config is the zero Config.
+// Config configures a backend. A nil *Config is the zero Config.
 type Config struct {
 	// NetNS names the network namespace to work in.
 	NetNS netns.Namespace
@@ -37,56 +37,57 @@ type Config struct {
 	// identifies the instance. Empty means "kernlb-ipvs". It starts with a letter and has letters,
 	// digits, "_", "-" and "." only, at most 63 of them.
 	Table string
-	// Scheduler is the scheduler of services that leave it to the backend, with its options. Empty
-	// means "wrr": round robin, by weight.
+	// Scheduler is the scheduler, with its options, of services that leave the choice to the
+	// backend. Empty means "wrr": round robin, by weight.
 	Scheduler servicemodel.Scheduler
-	// DrainLimit is how long an endpoint that left may keep its TCP connections. Zero means
-	// 15 minutes; negative means not at all. After a restart of the program, the time
-	// begins again.
+	// DrainLimit limits how long a removed endpoint may keep its TCP connections. Zero means 15
+	// minutes; a negative value means that connections do not drain. After a restart of the
+	// program, the time starts over.
 	DrainLimit time.Duration
-	// AffinityMask4 and AffinityMask6 are how many leading bits of a client's address count for
-	// session affinity: clients that agree in these bits share an endpoint. 1 to 32 and 1 to 128;
-	// zero means all. They have no effect if pods and the host have endpoints of their own.
+	// AffinityMask4 and AffinityMask6 are the numbers of leading bits of a client's address that
+	// identify the client for session affinity: clients that agree in these bits share an endpoint.
+	// 1 to 32 and 1 to 128; zero means all bits. They have no effect if pods and the host have
+	// separate endpoints.
 	AffinityMask4, AffinityMask6 int
 	// Device is the name of a dummy device that holds the addresses of services: cluster IPs,
-	// external IPs and load-balancer IPs. The backend makes it if it does not exist. If the kernel
-	// lacks the module dummy for that, the error is a [kernelerr.ErrMissingModule]. Empty, the
-	// default, means no device, and services do not need one. The package documentation describes
-	// the differences.
+	// external IPs and load-balancer IPs. The backend creates the device if it does not exist. If
+	// the kernel lacks the module dummy, the error is a [kernelerr.ErrMissingModule]. Empty, the
+	// default, means no device, and services do not need a device. The package documentation
+	// describes the differences.
 	Device string
 	// StrictARP prevents the node from answering ARP for the addresses of Device, on all links:
 	// net.ipv4.conf.all.arp_ignore is set to 1 and arp_announce to 2. It requires Device: without a
 	// device, the node never answers ARP for the addresses of services.
 	StrictARP bool
-	// TakeOver claims virtual servers of other programs than kernlb at addresses of services. They
-	// keep their connections, and differences are edited in place. Use it to take over from
+	// TakeOver claims virtual servers of programs other than kernlb at addresses of services. They
+	// keep their connections, and differences are edited in place. Use TakeOver to take over from
 	// kube-proxy's ipvs mode. kube-proxy must no longer run. While a scheduler is replaced, a
 	// virtual server refuses new connections for an RCU grace period (ip_vs_edit_service in
 	// net/netfilter/ipvs/ip_vs_ctl.c). This does not happen if Scheduler is the present one,
-	// kube-proxy's "rr". By default such virtual servers are left alone, and the service is a
-	// [backends.CollisionError].
+	// kube-proxy's "rr". By default such virtual servers are left alone, and the service is refused
+	// with a [backends.CollisionError].
 	TakeOver bool
 	// CompareShare is the share of one CPU's time, at most 1, that checks ([dataplane.RunOptions])
-	// may use to compare virtual servers with those in the kernel. The kernel does not report their
-	// changes. Zero means 0.0008. The package documentation says how soon an edit by
-	// hand is then noticed.
+	// may use to compare virtual servers with the kernel's, because the kernel does not report
+	// changes. Zero means 0.0008. The package documentation says how soon an edit by hand is then
+	// noticed.
 	CompareShare float64
-	// Timeouts are how long IPVS keeps idle connections. Zero leaves a timeout as it is.
+	// Timeouts are the times that IPVS keeps idle connections. Zero leaves a timeout unchanged.
 	Timeouts Timeouts
 	// Mark is the lowest packet mark of the instance: 0xc0000000 or above, and a multiple of
 	// 0x100000. All packets whose mark has the same twelve upper bits belong to the instance. Zero
-	// means a mark that is derived from Table. Set it if the logger warns that another program uses
-	// these marks.
+	// means a mark that is derived from Table. Set Mark if the logger warns that another program
+	// uses these marks.
 	Mark uint32
 	// Logger gets a debug record for each commit. It also gets a warning if policy rules of other
-	// programs match marks of the instance, or come before the instance's own rule. Nil means
-	// silence.
+	// programs match marks of the instance, or precede the instance's own rule. Nil means silence.
 	Logger *slog.Logger
 }
 
-// Timeouts are how long IPVS keeps idle connections, for all virtual servers of the network
-// namespace. Each is a whole number of seconds; zero leaves it as it is. A new namespace has 15
-// minutes, 2 minutes and 5 minutes (net/netfilter/ipvs/ip_vs_proto_tcp.c, ip_vs_proto_udp.c).
+// Timeouts are the times that IPVS keeps idle connections, for all virtual servers of the network
+// namespace. Each is a whole number of seconds; zero leaves a timeout unchanged. A new namespace
+// has 15 minutes, 2 minutes and 5 minutes (net/netfilter/ipvs/ip_vs_proto_tcp.c,
+// ip_vs_proto_udp.c).
 type Timeouts struct {
 	TCP    time.Duration // of established TCP connections
 	TCPFin time.Duration // of TCP connections after a FIN
@@ -167,10 +168,10 @@ type backend struct {
 	kernel // embedded: without Linux it has the methods that need the kernel
 	cfg    Config
 	pl     planner
-	// observed says that pl describes what the kernel holds.
+	// observed says that pl describes the contents of the kernel.
 	observed bool
 	draining draining
-	// looks is the budget for checks whether the companion tables were edited by hand.
+	// looks is the budget for checks of the companion tables for edits by hand.
 	looks wait.Budget
 	scrub scrub
 	// rivals are the other programs' uses of the instance's marks, as last logged.
@@ -208,23 +209,23 @@ func newBackend(c Config) *backend {
 		scrub: scrub{share: c.CompareShare / 2}}
 }
 
-// Partial says that a reading may lack pools: a node port has no virtual server, and so no
-// endpoints, if the node has no address for it.
+// OmitsPools says that a reading may lack pools: if the node has no address for a node port, the
+// node port has no virtual server, and so no endpoints.
 func (*backend) OmitsPools() {}
 
 // Name returns "ipvs".
 func (b *backend) Name() string { return Name }
 
-// Check returns what the function [Check] returns. After an observation it also returns the virtual
-// servers of other programs that are in the way of a service, a table of another program with the
-// instance's name, IPv6 addresses if the node has IPv6 disabled, endpoints that the kernel has
-// refused because they are broadcast addresses of the node, and schedulers that it does not have.
+// Check returns the errors of the function [Check]. After an observation it also returns the
+// virtual servers of other programs that collide with a service, a table of another program with
+// the instance's name, IPv6 addresses if the node has IPv6 disabled, endpoints that the kernel has
+// refused because they are broadcast addresses of the node, and schedulers that the kernel lacks.
 func (b *backend) Check(c *servicemodel.ChangeSet) error {
 	return errors.Join(b.pl.foreignTable(), check(c, b.cfg.Scheduler, b.pl.lacking),
 		b.pl.disabled(c), b.pl.collisions(c), b.pl.refused(c))
 }
 
-// Plan renders what Commit would send.
+// Plan renders the requests of Commit.
 func (b *backend) Plan(c *servicemodel.ChangeSet) (backends.Plan, error) {
 	if !b.observed {
 		return nil, errNotObserved
@@ -232,7 +233,7 @@ func (b *backend) Plan(c *servicemodel.ChangeSet) (backends.Plan, error) {
 	return b.pl.plan(c), nil
 }
 
-// committed notes what the kernel holds after a plan. ifindex is the index of the device.
+// committed records the contents of the kernel after a plan. ifindex is the index of the device.
 func (b *backend) committed(p *plan, ifindex int) {
 	now := time.Now()
 	for k, s := range p.servers {

@@ -14,7 +14,7 @@ import (
 )
 
 // foreignTable reports a table of another program with the companion's name. A commit would delete
-// it.
+// this table.
 func (pl *planner) foreignTable() error {
 	if object := pl.have.companion.foreign; object != "" {
 		return &backends.CollisionError{Backend: Name, Object: object}
@@ -22,7 +22,7 @@ func (pl *planner) foreignTable() error {
 	return nil
 }
 
-// collisions reports the virtual servers of other programs that are in the way of ours.
+// collisions reports the virtual servers of other programs that collide with ours.
 func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
 	if len(pl.have.foreign) == 0 {
 		return nil
@@ -47,8 +47,8 @@ func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
 }
 
 // noteUnusable remembers the endpoints that the kernel refused because of their addresses, and the
-// schedulers that it does not have. It reports whether there are any, so that Check now refuses
-// their services. Nothing works without the configured scheduler, so it is not remembered.
+// schedulers that it lacks. It reports whether there are any, so that Check now refuses their
+// services. Nothing works without the configured scheduler, so its absence is not remembered.
 func (pl *planner) noteUnusable(ops []ipvsnl.Op, err error) (noted bool) {
 	usual, _, _ := pl.cfg.Scheduler.Split()
 	for _, e := range rawnl.Refusals(err) {
@@ -91,8 +91,9 @@ func (pl *planner) refused(c *servicemodel.ChangeSet) error {
 // noIPv6 is the reason why IPv6 frontends are refused.
 const noIPv6 = "IPv6 is disabled on this node"
 
-// unreachable reports whether the kernel cannot lead packets to a frontend because it has no IPv6,
-// or cannot bind the frontend's address. Node ports need nothing if the node has no IPv6 address.
+// unreachable reports whether the kernel cannot deliver packets to a frontend because it has no
+// IPv6, or cannot bind the frontend's address. Node ports need nothing if the node has no IPv6
+// address.
 func (o *observed) unreachable(k servicemodel.FrontendKey) bool {
 	return !(o.ipv6 && o.binds6) && k.Addr.Is6() && !k.NodePort()
 }
@@ -115,17 +116,18 @@ func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
 }
 
 // Check returns the parts of a change set that IPVS cannot express on any kernel: schedulers that
-// it does not have, such as random; direct routing and tunnels of node ports, of ranges of ports
-// and to other ports; ports at loopback addresses ([servicemodel.Node.LocalhostNodePorts]) and
+// IPVS does not have, such as random; direct routing and tunnels of node ports, of ranges of ports
+// and to different ports; ports at loopback addresses ([servicemodel.Node.LocalhostNodePorts]) and
 // masqueraded neighbours; more endpoints than the table of mh has entries, under sh and mh;
-// affinity for a whole service, and of prefixes where pods have endpoints of their own; and, in
-// tables that are not made by servicemodel.Resolve, source ranges of node ports and some
-// combinations of origins whose packets are masqueraded. The errors, which [dataplane.Problems]
-// lists, are *[backends.UnsupportedError] values. Check needs neither a kernel nor Linux. The
-// change set of a whole table is servicemodel.Diff(nil, table).
+// affinity for a whole service, and of prefixes where pods have separate endpoints; and, in tables
+// that servicemodel.Resolve did not build, source ranges of node ports and some combinations of
+// origins whose packets are masqueraded. The errors, which [dataplane.Problems] lists, are
+// *[backends.UnsupportedError] values. Check needs neither a kernel nor Linux. The change set of a
+// whole table is servicemodel.Diff(nil, table).
 func Check(c *servicemodel.ChangeSet) error { return check(c, "", nil) }
 
-// check is Check with a scheduler for pools that name none, and for a kernel that lacks some.
+// check is Check with a scheduler for pools that name none, and for a kernel that lacks some
+// schedulers.
 func check(c *servicemodel.ChangeSet, usual servicemodel.Scheduler,
 	lacking map[string]bool) error {
 	if c == nil {
@@ -186,8 +188,8 @@ func checkHashed(r *rendering.Refusals, t *servicemodel.Table, fe *servicemodel.
 	}
 }
 
-// checkTable refuses pools under a scheduler that hashes, if its table has no entry for some of the
-// endpoints.
+// checkTable refuses pools under a scheduler that hashes, if its table has fewer entries than the
+// pool has endpoints.
 func checkTable(r *rendering.Refusals, p *servicemodel.Pool, by servicemodel.Scheduler,
 	lacksMaglev bool) {
 	name, _, _ := by.Split()
@@ -206,7 +208,7 @@ func checkTable(r *rendering.Refusals, p *servicemodel.Pool, by servicemodel.Sch
 }
 
 // checkForwarding refuses frontends whose packets would be forwarded unchanged, by direct routing
-// or a tunnel, to endpoints at another port than the frontend's. IPVS would accept them, and
+// or a tunnel, to endpoints at a port other than the frontend's. IPVS would accept them, and
 // deliver the packets to the frontend's port (ip_vs_dr_xmit, ip_vs_tunnel_xmit).
 func checkForwarding(c *servicemodel.ChangeSet) func(*rendering.Refusals, *servicemodel.Frontend) {
 	seen := map[servicemodel.FrontendKey]bool{}
@@ -219,8 +221,8 @@ func checkForwarding(c *servicemodel.ChangeSet) func(*rendering.Refusals, *servi
 	}
 }
 
-// forwardedElsewhere returns how packets to a frontend would be forwarded unchanged to another
-// port, or nothing.
+// forwardedElsewhere returns the forwarding that would send packets to a frontend unchanged to a
+// different port, or "".
 func forwardedElsewhere(t *servicemodel.Table, fe *servicemodel.Frontend) string {
 	for _, id := range poolIDs(fe) {
 		p := t.Pool(id)

@@ -16,7 +16,7 @@ import (
 	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// step is a part of a commit. A process may be killed between two steps or within one.
+// step is one of the steps of a commit. A process may be killed between two steps or within a step.
 type step struct {
 	doing string
 	do    func(context.Context) error
@@ -78,7 +78,7 @@ func (b *backend) failed(doing string, err error) error {
 	return fmt.Errorf("ipvs: %s: %w", doing, err)
 }
 
-// errUnusable says that the kernel refused services for reasons that Check knows from now on.
+// errUnusable says that the kernel refused services for reasons that Check now knows.
 var errUnusable = errors.New("the kernel cannot have a service")
 
 // restoring returns a function that restores tunables.
@@ -109,8 +109,8 @@ func (k *kernel) stage(p *plan, s int) func(context.Context) error {
 			return err
 		}
 
-		// If another program has committed since the generation was read, the kernel has another
-		// one, and Integrity will check.
+		// If another program has committed since the generation was read, the kernel has a later
+		// generation, and Integrity will check.
 		k.gen = rawnl.NextGenID(k.gen)
 		return nil
 	}
@@ -127,12 +127,12 @@ func changedByOthers(err error) bool {
 	return e.Errno == syscall.ENOENT || e.Errno == syscall.EEXIST
 }
 
-// firstTries bounds how often a first transaction is sent again because of other programs' commits.
+// firstTries limits the attempts to send a first transaction while other programs commit.
 const firstTries = 20
 
 // commitFirst commits a transaction that gives an instance its first version. Two writers have no
 // version yet to contend for. So the transaction requires the generation of the ruleset that was
-// read just before. If any transaction comes in between, commitFirst tries again.
+// read just before. If another transaction comes in between, commitFirst tries again.
 func (k *kernel) commitFirst(ctx context.Context, batch *rawnl.Batch) error {
 	for try := 1; ; try++ {
 		gen, err := k.nf.GenID(ctx)
@@ -153,9 +153,8 @@ func (k *kernel) commitFirst(ctx context.Context, batch *rawnl.Batch) error {
 	}
 }
 
-// awaitPackets waits until the plan's new restrictions apply to all packets, if it has any.
-// Otherwise a packet that has already passed the companion could reach the objects that are added
-// now.
+// awaitPackets waits until the plan's new restrictions, if any, apply to all packets. Otherwise a
+// packet that has already passed the companion could reach the objects that are now added.
 func (p *plan) awaitPackets(ctx context.Context) error {
 	if !p.restricts || len(p.up) == 0 {
 		return nil
@@ -163,8 +162,8 @@ func (p *plan) awaitPackets(ctx context.Context) error {
 	return wait.GracePeriod(ctx)
 }
 
-// prepare adds the rules and the routes, sets tunables, and makes the device. The companion already
-// has the earlier values of tunables.
+// prepare adds the rules and the routes, sets tunables, and creates the device. The companion
+// already has the earlier values of tunables.
 func (k *kernel) prepare(ctx context.Context, p *plan) error {
 	for i, f := range ipFamilies {
 		var err error
@@ -217,7 +216,7 @@ func (k *kernel) bindAll(d *devicePlan) error {
 	return nil
 }
 
-// sendAtOnce is how many commands are sent between two checks of the version. If another writer has
+// sendAtOnce is the number of commands between two checks of the version. If another writer has
 // taken over, the rest is not sent.
 const sendAtOnce = 1024
 

@@ -15,10 +15,10 @@ import (
 // companion is the content of the companion tables.
 type companion struct {
 	version  version
-	exists   [2]bool // the table of the family is there
+	exists   [2]bool // the table of the family exists
 	whole    [2]bool // the table is whole, or rightly absent
-	other    bool    // another version of kernlb has made one of the tables
-	foreign  string  // a table that no instance has made; empty: there is none
+	other    bool    // a different version of kernlb has made one of the tables
+	foreign  string  // a table that no instance has made, or ""
 	rules    servicemodel.Rules
 	shapes   [2]shape                // by family
 	addrs    map[string][]netip.Addr // by addrSets; sorted
@@ -27,10 +27,10 @@ type companion struct {
 }
 
 // addrSets are the sets of addresses: cluster IPs, endpoints that masquerade packets to themselves,
-// and the node's addresses that take node ports.
+// and the node's addresses that accept node ports.
 var addrSets = []string{setClusterIPs, setHairpins, setNodeAddrs}
 
-// addrsOf returns what the sets of addresses hold for a table of the model.
+// addrsOf returns the contents of the sets of addresses for a table of the model.
 func addrsOf(t *servicemodel.Table, node []netip.Addr) map[string][]netip.Addr {
 	return map[string][]netip.Addr{setClusterIPs: slices.Collect(t.ClusterIPs()),
 		setHairpins: slices.Collect(t.Hairpins()), setNodeAddrs: node}
@@ -50,8 +50,8 @@ func (c *companion) equal(o *companion) bool {
 		maps.EqualFunc(c.records, o.records, (*record).equal) && maps.Equal(c.tunables, o.tunables)
 }
 
-// elements passes on the elements of the family's table that belong to no frontend, except the
-// version and the tunables, each with the name of its set.
+// elements passes on the elements of the family's table that belong to no frontend, each with the
+// name of its set, except the version and the tunables.
 func (c *companion) elements(f *nft.Family, to func(set string, e nft.Elem)) {
 	for _, set := range addrSets {
 		for _, a := range c.addrs[set] {
@@ -76,11 +76,11 @@ func addrElem(set string, a netip.Addr) nft.Elem {
 	return nft.Elem{Key: key}
 }
 
-// record is the content of the companion table about a frontend. All of the frontend's elements
+// record is the content of the companion table about a frontend. All elements of the frontend
 // follow from it.
 type record struct {
 	fe   *servicemodel.Frontend
-	mark uint32 // of the virtual server for pods and the host, if they have endpoints of their own
+	mark uint32 // of the virtual server for pods and the host, if they have separate endpoints
 	nat  bool   // its packets are translated, and so can be masqueraded
 	at   *portRange
 }
@@ -108,7 +108,7 @@ func (r *record) comment() string {
 	return rendering.Comment(r.fe, more...)
 }
 
-// parseRecord is the inverse of comment. The sources are in sets of their own.
+// parseRecord is the inverse of comment. The sources are in separate sets.
 func parseRecord(s string, k servicemodel.FrontendKey) (*record, error) {
 	r := &record{nat: true}
 	fe, err := rendering.ParseComment(s, k, func(word string) bool {
@@ -186,7 +186,7 @@ func (r *record) elements(to func(set string, e nft.Elem)) {
 	}
 }
 
-// masquerade passes on the elements that say which connections are masqueraded, and as what.
+// masquerade passes on the elements that select masqueraded connections, and their source.
 func (r *record) masquerade(kind string, key []byte, to func(set string, e nft.Elem)) {
 	if set := masqueradeSets[r.fe.Masquerade]; set != "" {
 		to(kind+set, nft.Elem{Key: key})
@@ -204,7 +204,7 @@ var masqueradeSets = map[servicemodel.Origins]string{
 }
 
 // refusing and refusingOutside are the sets of frontends that reject or drop packets: of pods and
-// the host, and of clients outside if these meet another verdict.
+// the host, and of clients outside if their verdict differs.
 var (
 	refusing = map[servicemodel.Verdict]string{
 		servicemodel.Reject: setReject, servicemodel.Drop: setDrop}

@@ -17,20 +17,20 @@ import (
 )
 
 // Counters reads the counters of an instance's virtual servers. IPVS always counts. Counters has
-// sockets of its own, so it may be used beside a backend. Several goroutines may call its
+// its own sockets, so it may be used in addition to a backend. Several goroutines may call its
 // methods.
 //
 // The kernel updates the counters every two seconds (net/netfilter/ipvs/ip_vs_est.c). With direct
-// routing and tunnels it does not see answers. Counters begin at zero with a new virtual server or
-// destination.
+// routing and tunnels it does not see answers. The counters of a new virtual server or destination
+// begin at zero.
 type Counters struct {
 	kernel kernel // with IPVS and nf_tables only
 }
 
 var _ counters.Source = (*Counters)(nil)
 
-// OpenCounters opens the counters of an instance. Only the network namespace and the table of the
-// configuration matter. It returns the same errors as [New].
+// OpenCounters opens the counters of an instance. It uses only the network namespace and the table
+// of the configuration. It returns the same errors as [New].
 func OpenCounters(cfg *Config) (*Counters, error) {
 	full, err := cfg.withDefaults()
 	if err != nil {
@@ -56,8 +56,7 @@ func OpenCounters(cfg *Config) (*Counters, error) {
 // Close closes the sockets.
 func (c *Counters) Close() error { return errors.Join(c.kernel.vs.Close(), c.kernel.nf.Close()) }
 
-// Read reads the virtual servers and their destinations. Each virtual server takes a dump of its
-// own.
+// Read reads the virtual servers and their destinations. Each virtual server needs a separate dump.
 func (c *Counters) Read(ctx context.Context) (*counters.Reading, error) {
 	r, err := c.kernel.count(ctx)
 	for try := 0; try < 5 && interrupted(err); try++ { // another program commits
@@ -94,13 +93,13 @@ func (k *kernel) count(ctx context.Context) (*counters.Reading, error) {
 			Protocol: servicemodel.Protocol(s.Protocol)}
 		if s.FWMark != 0 {
 			var known bool
-			if key, known = marks[s.FWMark]; !known { // it is being made or removed
+			if key, known = marks[s.FWMark]; !known { // it is being added or removed
 				continue
 			}
 		}
 
 		p := counters.Pair{Protocol: key.Protocol, Dst: netip.AddrPortFrom(key.Addr, key.Port)}
-		rest := valuesOf(s.Stats) // what its destinations do not have is of those that are gone
+		rest := valuesOf(s.Stats) // the excess over its destinations is from removed ones
 		for _, d := range dests {
 			p.Endpoint = netip.AddrPortFrom(d.Addr, d.Port)
 			v := valuesOf(d.Stats)
@@ -121,7 +120,7 @@ func valuesOf(s ipvsnl.Stats) counters.Values {
 		PacketsOut: s.OutPackets, BytesOut: s.OutBytes}
 }
 
-// readMarks reads to which frontends the marks of virtual servers belong.
+// readMarks reads the frontends of the marks of virtual servers.
 func (k *kernel) readMarks(ctx context.Context) (map[uint32]servicemodel.FrontendKey, error) {
 	marks := map[uint32]servicemodel.FrontendKey{}
 	for _, f := range nft.Families {
@@ -153,8 +152,8 @@ func (k *kernel) readMarks(ctx context.Context) (map[uint32]servicemodel.Fronten
 	return marks, nil
 }
 
-// readRangeMarks reads to which ranges the marks of virtual servers belong. A range counts at its
-// last port.
+// readRangeMarks reads the ranges of the marks of virtual servers. A range is counted at its last
+// port.
 func (k *kernel) readRangeMarks(ctx context.Context, f *nft.Family) (
 	map[uint32]servicemodel.FrontendKey, error) {
 	const set = kindRange + "s"

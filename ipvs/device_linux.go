@@ -41,8 +41,8 @@ func (k *kernel) findDevice(a *addresses) error {
 	return nil
 }
 
-// linkName returns the name of a device, and adds it to the known names. A device that is gone has
-// an empty name.
+// linkName returns the name of a device, and adds it to the known names. A removed device has an
+// empty name.
 func (k *kernel) linkName(ifindex int, known map[int]string) (string, error) {
 	if name, ok := known[ifindex]; ok {
 		return name, nil
@@ -60,8 +60,8 @@ func (k *kernel) linkName(ifindex int, known map[int]string) (string, error) {
 	return known[ifindex], nil
 }
 
-// readDevices returns the names of the dummy devices that this instance made: they are in its
-// group.
+// readDevices returns the names of the dummy devices that this instance created, which are the
+// devices in its group.
 func (k *kernel) readDevices() ([]string, error) {
 	links, err := k.links.LinkList()
 	if err != nil {
@@ -78,7 +78,7 @@ func (k *kernel) readDevices() ([]string, error) {
 	return l, nil
 }
 
-// makeDevice makes the device, or sets an existing one up.
+// makeDevice creates the device, or sets an existing device up.
 func (k *kernel) makeDevice() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.Group, attrs.Flags = k.device, instanceNumber(k.instance), net.FlagUp
@@ -104,13 +104,13 @@ func (k *kernel) makeDevice() error {
 }
 
 // The instance's addresses have its number as their metric (IFA_RT_PRIORITY, since Linux 4.18).
-// netlink.Addr does not have this field (github.com/vishvananda/netlink v1.3.1, addr.go). So the
-// two requests that need it, to list addresses and to add one, are made here.
+// netlink.Addr does not have this field (github.com/vishvananda/netlink v1.3.1, addr.go). So this
+// file builds the two requests that need it: to list addresses and to add an address.
 
 // errMoved says that an address is no longer where it was found.
 var errMoved = errors.New("it was moved meanwhile")
 
-// bind binds an address to the device. If the device has it already, the error is [errMoved].
+// bind binds an address to the device. If the device already has it, the error is [errMoved].
 func (k *kernel) bind(a netip.Addr) error {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWADDR, unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	for _, part := range newAddress(a, k.ifindex, instanceNumber(k.instance)) {
@@ -191,8 +191,8 @@ func (k *kernel) listAddresses() (a addresses, err error) {
 }
 
 // sortAddress adds the address of a message to our addresses or to other programs'. An address that
-// a balancer bound for a service is not the node's: held are the devices of balancers, and other
-// instances of this backend mark their addresses.
+// a balancer bound for a service is not a node address: held are the devices of balancers, and
+// other instances of this backend mark their addresses.
 func (k *kernel) sortAddress(a *addresses, msg []byte, held []int, names map[int]string) error {
 	l, err := decodeAddress(msg)
 	if err != nil {
@@ -208,7 +208,7 @@ func (k *kernel) sortAddress(a *addresses, msg []byte, held []int, names map[int
 		if dev != "" {
 			a.bound = append(a.bound, boundAddr{l.addr, l.ifindex, dev})
 		}
-	case l.addr.IsLinkLocalUnicast() && l.addr.Is6(): // comes with every link, so it is no change
+	case l.addr.IsLinkLocalUnicast() && l.addr.Is6(): // every link has one, so it is no change
 	default:
 		if k.device != "" {
 			a.others = append(a.others, l.addr)
@@ -224,8 +224,8 @@ func (k *kernel) sortAddress(a *addresses, msg []byte, held []int, names map[int
 
 // newAddress is the body of RTM_NEWADDR that binds an address of a service. Its metric marks it as
 // ours. IPv4 addresses have the scope of the host, and IPv6 addresses are deprecated from the
-// start. So the kernel chooses neither as the source of packets to elsewhere (inet_select_addr,
-// ipv6_get_saddr_eval).
+// start, so that the kernel never chooses them as the source of packets to elsewhere
+// (inet_select_addr, ipv6_get_saddr_eval).
 func newAddress(a netip.Addr, ifindex int, metric uint32) []nl.NetlinkRequestData {
 	family, scope, flags := unix.AF_INET, unix.RT_SCOPE_HOST, uint32(unix.IFA_F_NOPREFIXROUTE)
 	if a.Is6() {

@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// draining are the destinations with weight 0 whose connections have not ended, and when that
-// began, as far as this process knows.
+// draining are the destinations with weight 0 whose connections have not ended, with the time at
+// which draining began, as far as this process knows.
 type draining map[drainKey]time.Time
 
 type drainKey struct {
@@ -20,8 +20,8 @@ type drainKey struct {
 	dest ipvsnl.DestinationKey
 }
 
-// note notes which destinations of a virtual server drain. Those that did not drain before begin
-// now.
+// note records the draining destinations of a virtual server. A destination that did not drain
+// before begins now.
 func (d draining) note(k ipvsnl.ServiceKey, s *server, now time.Time) {
 	for key, dest := range s.dests {
 		dk := drainKey{k, key}
@@ -33,8 +33,7 @@ func (d draining) note(k ipvsnl.ServiceKey, s *server, now time.Time) {
 	}
 }
 
-// readBack returns the destinations that drain after a reading. Virtual servers that are removed
-// have none.
+// readBack returns the destinations that drain after a reading. Removed virtual servers have none.
 func (d draining) readBack(o *observed, now time.Time) draining {
 	next := draining{}
 	for k, s := range o.servers {
@@ -54,7 +53,7 @@ func (d draining) readBack(o *observed, now time.Time) draining {
 }
 
 // servers returns the virtual servers with draining destinations. It first forgets destinations
-// that are gone or no longer drain.
+// that were removed or no longer drain.
 func (d draining) servers(o *observed) []ipvsnl.ServiceKey {
 	maps.DeleteFunc(d, func(dk drainKey, _ time.Time) bool {
 		s := o.servers[dk.svc]
@@ -69,9 +68,9 @@ func (d draining) servers(o *observed) []ipvsnl.ServiceKey {
 	return slices.Compact(l)
 }
 
-// drained returns the commands that delete destinations of a virtual server: those without
-// connections, and those that have drained for the limit. It also returns an event for each, if of
-// is the frontend of the virtual server.
+// drained returns the commands that delete destinations of a virtual server: destinations without
+// connections, and destinations that have drained for the limit. If of is the frontend of the
+// virtual server, it also returns an event for each.
 func (d draining) drained(k ipvsnl.ServiceKey, of *servicemodel.FrontendKey,
 	dests []ipvsnl.ObservedDestination, limit time.Duration, now time.Time) (l []ipvsnl.Op,
 	said []backends.Drained) {

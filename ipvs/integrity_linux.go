@@ -19,13 +19,13 @@ import (
 )
 
 // Integrity checks whether the node's addresses, the device, the rules, the routes and the tunables
-// are unchanged. It also compares our virtual servers with the known ones: all IPv4 ones roughly,
-// and some in full, in turn. The companion tables are unchanged as long as the generation of the
-// ruleset is. After a new generation, their version tells whether another writer of the instance
-// committed. An edit by hand shows only when the tables are read again. A neighbour that commits
-// often would cause such readings all the time. So they are rationed, and until the next one is
-// due, Integrity returns Intact. If virtual servers were deleted, in any namespace, it returns
-// Touched.
+// are unchanged. It also compares our virtual servers with the known ones: all IPv4 virtual servers
+// roughly, and some in full, in turn. The companion tables are unchanged as long as the generation
+// of the ruleset is. After a new generation, their version reveals whether another writer of the
+// instance committed. An edit by hand shows only when the tables are read again. A neighbour that
+// commits often would cause such readings all the time. So they are rate-limited, and until the
+// next reading is due, Integrity returns Intact. If virtual servers were deleted, in any namespace,
+// it returns Touched.
 func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	if !b.observed {
 		return backends.Broken, nil
@@ -54,9 +54,9 @@ func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 
 // networkIntact checks addresses if there was a notice about any. If the rules, the routes and the
 // tunables were last known to be right, it checks them again: tunables with one read of each
-// sysctl, and rules and routes with two requests. If packets are not delivered here although the
-// rules and the routes exist, another program's rule precedes ours, and there is nothing of ours to
-// repair.
+// sysctl, and rules and routes with two requests. If packets are not delivered to this machine
+// although the rules and the routes exist, another program's rule precedes ours, and there is
+// nothing of ours to repair.
 func (b *backend) networkIntact(ctx context.Context) (bool, error) {
 	k, have := &b.kernel, &b.pl.have
 	if k.changes.Look() {
@@ -95,8 +95,8 @@ func (b *backend) networkIntact(ctx context.Context) (bool, error) {
 }
 
 // serversIntact compares the outlines of all virtual servers when they are due, and the virtual
-// servers whose turn it is. It compares at least one in full, so that it notices if someone empties
-// IPVS. Each half takes half of the share.
+// servers whose turn it is. It compares at least one virtual server in full, so that it notices if
+// someone empties IPVS. Each of the two comparisons takes half of the share.
 func (b *backend) serversIntact(ctx context.Context) (bool, error) {
 	have := b.pl.have.servers
 	intact, err := b.kernel.outlines.intact(have, b.cfg.CompareShare/2)
@@ -107,7 +107,7 @@ func (b *backend) serversIntact(ctx context.Context) (bool, error) {
 }
 
 // holds reports whether the kernel has a virtual server with its destinations. For IPv4 it asks
-// only for the destinations, because the outlines have everything else.
+// only for the destinations, because the outlines have the rest.
 func (k *kernel) holds(ctx context.Context, s *server) (bool, error) {
 	if holds, known, err := k.outlines.holdsDests(s); known || err != nil {
 		return holds, err
@@ -162,15 +162,15 @@ func (b *backend) companionIntact(ctx context.Context) (bool, error) {
 	if len(drift) > 0 || !is.equal(b.pl.have.expected()) {
 		return false, nil
 	}
-	b.looks.Spend(time.Since(start)) // a check that found something was worth its time
+	b.looks.Spend(time.Since(start)) // a check that found something is not charged
 	k.gen = gen.ID
 	return true, nil
 }
 
-// references is the number of references to the kernel's module ip_vs. Each virtual server holds
-// one, in any family and namespace (ip_vs_add_service, ip_vs_use_count_inc). So reading one file
-// shows that some were deleted. The modules of schedulers hold others, and so does a dump while it
-// lasts.
+// references is the number of references to the kernel's module ip_vs. Each virtual server holds a
+// reference, in any family and namespace (ip_vs_add_service, ip_vs_use_count_inc). So reading one
+// file reveals deletions. The modules of schedulers also hold references, and so does a dump while
+// it lasts.
 type references struct {
 	file  string
 	known int // the number when the virtual servers were last known
@@ -181,7 +181,7 @@ const referencesFile = modulesFolder + "/ip_vs/refcnt"
 
 const modulesFolder = "/sys/module"
 
-// read returns the number, 0 if it is not known.
+// read returns the number, or 0 if it is not known.
 func (r *references) read() int {
 	b, err := os.ReadFile(r.file)
 	if err != nil {
@@ -191,8 +191,8 @@ func (r *references) read() int {
 	return n
 }
 
-// fewer reports whether there are fewer references than before, and notes the new number.
-// Additional ones are not ours.
+// fewer reports whether there are fewer references than before, and records the new number.
+// Additional references are not ours.
 func (r *references) fewer() bool {
 	before := r.known
 	r.known = r.read()

@@ -48,7 +48,7 @@ type kernel struct {
 	others   others
 	modules  string // the folder with a folder for each loaded module
 	takeOver bool   // see Config
-	device   string // the configured one
+	device   string // the configured device
 	kind     string // kind of its link; empty: dummy. Tests use kinds that more kernels have.
 	ifindex  int    // of the device; 0: it does not exist
 }
@@ -126,8 +126,8 @@ func (b *backend) Close() error { return b.kernel.close() }
 func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.nf.Check(ctx, b) }
 
 // Observe reads the companion tables, the virtual servers of the instance, addresses, sysctls and
-// timeouts. Other programs' commits to nf_tables do not matter. A commit by another writer of the
-// instance meanwhile is a conflict.
+// timeouts. Other programs' commits to nf_tables do not matter. If another writer of the instance
+// commits during the reading, that is a conflict.
 func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*backends.Observation,
 	error) {
 	b.observed = false
@@ -175,8 +175,8 @@ func (b *backend) warn(ctx context.Context, o *observed) error {
 
 // Commit writes a change set in the order that the package documentation describes: restrictions
 // before openings, and new objects before removals. If it fails or is killed, each virtual server
-// is in the old state, in the new one, or between: new objects exist, and old ones are not yet
-// gone. If the socket cannot send a transaction of the companion at once, as in an unprivileged
+// is in the old state, in the new state, or between: new objects exist, and old objects are not yet
+// removed. If a transaction of the companion is too large for the socket, as in an unprivileged
 // user namespace, Commit writes service ports in parts, one after the other.
 func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	start := time.Now()
@@ -206,8 +206,8 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backen
 	return stats, nil
 }
 
-// commitPart commits as much as the socket to nf_tables can send at once. If the change set is
-// larger, it begins nothing.
+// commitPart commits a change set that fits the socket to nf_tables. If the change set is larger,
+// it begins nothing.
 func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats,
 	error) {
 	p := b.pl.plan(c)
@@ -245,7 +245,7 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 		ops, drained = append(ops, del...), append(drained, events...)
 	}
 
-	// A check that finds nothing drained writes nothing, not even the version.
+	// A check that finds no drained destination writes nothing, not even the version.
 	if len(ops) > 0 && b.pl.have.companion.version.exists {
 		p := b.pl.newPlan()
 		p.down = ops
@@ -276,9 +276,9 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 const drainLook = 2 * time.Second
 
 // Cleanup removes the virtual servers and companion tables of the instance, its routes and rules,
-// its device and addresses. It restores tunables unless another program relies on them: the package
-// documentation says when. The companion tables go last, because they restrict the objects that
-// still exist, and have the earlier values of tunables.
+// its device and addresses. It restores tunables unless another program relies on them, as the
+// package documentation describes. The companion tables are removed last, because they restrict the
+// objects that still exist, and have the earlier values of tunables.
 func (b *backend) Cleanup(ctx context.Context) (backends.Stats, error) {
 	if _, err := b.Observe(ctx, nil); err != nil {
 		return backends.Stats{}, err
@@ -303,8 +303,8 @@ func (b *backend) remove(ctx context.Context) (backends.Stats, error) {
 	return stats, nil
 }
 
-// noModule says that the kernel lacks a module, or how to load it: before Linux 5.16, ip_vs does
-// not declare its family, so a process without CAP_SYS_MODULE cannot make the kernel load it.
+// noModule says that the kernel lacks a module, or how to load the module: before Linux 5.16, ip_vs
+// does not declare its family, so a process without CAP_SYS_MODULE cannot make the kernel load it.
 func noModule(module string, err error) error {
 	if installed(module) {
 		return fmt.Errorf(
@@ -317,8 +317,8 @@ func noModule(module string, err error) error {
 		kernelerr.ErrMissingModule, module, module) // the cause says no more
 }
 
-// installed reports whether the running kernel has a module's file, as far as this process can see
-// it. In a container it often sees none.
+// installed reports whether the running kernel has a module's file, as far as this process can see.
+// In a container the files are often not visible.
 func installed(module string) bool {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {

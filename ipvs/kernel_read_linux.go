@@ -20,11 +20,12 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// interrupted reports whether a reading failed because others changed the objects meanwhile.
+// interrupted reports whether a reading failed because other programs changed the objects during
+// it.
 func interrupted(err error) bool {
 	// nfnetlink returns EINVAL while another process makes the kernel load nf_tables, and also if
-	// there is no such module. ENOENT is a table that vanished during the reading. If it is about a
-	// file, the kernel has no such sysctl.
+	// there is no such module. ENOENT means that a table vanished during the reading, or, for a
+	// file, that the kernel has no such sysctl.
 	return !errors.As(err, new(*fs.PathError)) && isOne(err, errTaken, errMisread,
 		rawnl.ErrDumpInterrupted, netlink.ErrDumpInterrupted, syscall.ENOENT, syscall.EINVAL)
 }
@@ -35,8 +36,8 @@ func isOne(err error, of ...error) bool {
 }
 
 // read reads everything that concerns the instance. drift lists the faults of the companion tables.
-// It fails with errTaken if another writer of the instance commits meanwhile. tunables has the
-// wanted sysctls. was is what this process knows about them.
+// read fails with errTaken if another writer of the instance commits during the reading. tunables
+// has the wanted sysctls. was is this process's knowledge about them.
 func (k *kernel) read(ctx context.Context, tunables map[string]string, was sysctls.State) (
 	o observed, drift []string, err error) {
 	before, err := k.readIdleVersion(ctx)
@@ -87,11 +88,11 @@ func (k *kernel) readCompanion(ctx context.Context) (c companion, drift []string
 	return c, drift, nil
 }
 
-// readServers reads all virtual servers, and the destinations of ours and of those that a service
-// may take over. Only virtual servers at an address can be taken over, because a mark means what
-// its owner decides.
+// readServers reads all virtual servers. It reads the destinations of our virtual servers and of
+// virtual servers that a service may take over. Only virtual servers at an address can be taken
+// over, because their owner defines the meaning of a mark.
 func (k *kernel) readServers(ctx context.Context, o *observed) error {
-	k.references.fewer() // deletions from here on will show
+	k.references.fewer() // later deletions will show
 	all, err := k.vs.Services(ctx)
 	if err != nil {
 		return err
@@ -134,11 +135,11 @@ func (k *kernel) readNetwork(o *observed) error {
 }
 
 // errMisread says that a dump showed an element twice: the kernel was rebuilding the set's hash
-// table, and the dump may lack others.
+// table, and the dump may lack elements.
 var errMisread = errors.New("the dump showed an element twice")
 
 // readTable reads a companion table. It returns nil if the table does not exist. The result is
-// right if no program has changed the table meanwhile.
+// right if no program changed the table during the reading.
 func (k *kernel) readTable(ctx context.Context, f *nft.Family) (*rawTable, error) {
 	raw := &rawTable{sets: map[string]nft.SetInfo{}, chains: map[string]nft.ChainInfo{},
 		rules: map[string][]uint64{}, elems: map[string]map[string]nft.Elem{}}
@@ -219,7 +220,7 @@ const (
 )
 
 // readIdleVersion reads the version. If a writer is at work, it first waits some time for the
-// writer to end.
+// writer to finish.
 func (k *kernel) readIdleVersion(ctx context.Context) (version, error) {
 	for end := time.Now().Add(writerPatience); ; {
 		v, err := k.readVersion(ctx)

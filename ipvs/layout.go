@@ -9,7 +9,7 @@ import (
 )
 
 // layoutNumber is the number of the layout, and part of the settings: see package settings. A
-// change increments it if the same sets and chains then mean something else.
+// change that gives the same sets and chains a new meaning increments it.
 const layoutNumber = 2
 
 // Sets of a kind ("service", "nodeport"). The constants are the ends of their names. The registry's
@@ -27,7 +27,7 @@ const (
 	setMasqIPs    = "-masquerade-ips"
 )
 
-// verdictSets are the sets of a kind that only say which frontends are in them.
+// verdictSets are the sets of a kind that contain nothing but keys of frontends.
 var verdictSets = []string{setReject, setDrop, setSplit, setExtReject, setExtDrop, setMasqAll,
 	setMasqNotPod, setMasqHost}
 
@@ -52,9 +52,9 @@ const (
 
 var kinds = [2]string{kindService, kindNodePort} // without ranges, see ranges.go
 
-// shape says what a companion table has because some frontend needs it: bit n is set if it has
-// ranges with blocks of n leading bits. A table gets the sets and chains when it first needs them,
-// and keeps them until it is made anew for another reason.
+// shape describes the parts of a companion table that some frontend needs: bit n is set if the
+// table has ranges with blocks of n leading bits. A table gets the sets and chains when it first
+// needs them, and keeps them until it is recreated for another reason.
 type shape uint32
 
 const (
@@ -86,7 +86,7 @@ func (s shape) kinds() []string {
 	return kinds[:]
 }
 
-// shape returns the least shape of a table with the record.
+// shape returns the smallest shape of a table that contains the record.
 func (r *record) shape() (s shape) {
 	if r.at != nil {
 		for _, b := range r.at.blocks {
@@ -100,7 +100,7 @@ func (r *record) shape() (s shape) {
 	return s
 }
 
-// growShape adds to the shape of a family's table what new records need.
+// growShape adds the needs of new records to the shape of a family's table.
 func (p *plan) growShape(family int, keys []servicemodel.FrontendKey) {
 	for _, k := range keys {
 		if r := p.records[k]; r != nil && nft.FamilyIndex(k.Addr) == family {
@@ -130,9 +130,9 @@ func tableOf(f *nft.Family, r servicemodel.Rules, mark uint32, s shape) (sets []
 }
 
 // hasTable reports whether there is a companion table of a family. A family that the node does not
-// serve has none ([servicemodel.Node.OnlyFamily]), except that the table ip always has the version
-// and the settings. Without a chain it has no hook, so no packet meets it, and the kernel does not
-// track connections because of it.
+// serve has no table ([servicemodel.Node.OnlyFamily]), except that the table ip always has the
+// version and the settings. Without a chain the table has no hook, so no packet meets it, and the
+// kernel does not track connections because of it.
 func hasTable(f *nft.Family, r *servicemodel.Rules) bool {
 	return f == nft.IPv4 || f.ServedBy(r)
 }
@@ -166,7 +166,7 @@ func setsOf(f *nft.Family, s shape) []*nft.Set {
 	return sets
 }
 
-// newSets makes the sets of a companion table.
+// newSets builds the sets of a companion table.
 func newSets(f *nft.Family) []*nft.Set {
 	service := f.FrontendFields(false)
 	var l []*nft.Set
@@ -194,22 +194,22 @@ func newSets(f *nft.Family) []*nft.Set {
 		settingsSet)
 }
 
-// Packet marks. The twelve upper bits of a mark, [Config.Mark], identify the instance. The two bits
-// below say what happens to the packet. A packet with other upper bits is not ours, and its mark is
+// Packet marks. The twelve upper bits of a mark, [Config.Mark], identify the instance. The next two
+// bits are the state of the packet. A packet with other upper bits is not ours, and its mark is
 // never changed.
 //
 // - 00: a packet to the address of a service. It is delivered to this machine, where IPVS receives
-// it. Other programs' bits below stay.
-// - 01: the same, for a range of ports, or for a service whose pods and host have other endpoints
-// than clients outside. The bits below are the number of the virtual server. IPVS finds it by the
-// whole mark.
-// - 10: a packet that IPVS has sent on unchanged. It still goes to the address of the service, and
-// must not be led to IPVS again until it has left.
-// - 11: in a table with ranges, a packet of 01 that IPVS has sent on translated. The number tells
+// it. The lower bits belong to other programs and stay.
+// - 01: the same, for a range of ports, or for a service whose pods and host have endpoints other
+// than clients outside. The lower bits are the number of the virtual server, which IPVS finds by
+// the whole mark.
+// - 10: a packet that IPVS has sent on unchanged. Its destination is still the address of the
+// service, and it must not be delivered to IPVS again until it has left.
+// - 11: in a table with ranges, a packet of 01 that IPVS has sent on translated. The number decides
 // whether it is masqueraded.
 //
-// All instances set the two highest bits in their marks, so each leaves the packets of the others
-// alone.
+// All instances set the two highest bits in their marks, so each leaves the packets of the other
+// instances alone.
 const (
 	allMarks  uint32 = 3 << 30
 	ownMask   uint32 = 0xfff << 20
@@ -219,8 +219,8 @@ const (
 	ledMask          = ownMask | sentMark // of marks that are delivered to this machine
 )
 
-// rulePriority is the priority of the rules that lead marked packets to the routing table of the
-// instance. It comes after the rule of the table of local addresses.
+// rulePriority is the priority of the rules that send marked packets to the routing table of the
+// instance. It is behind the rule of the table of local addresses.
 const rulePriority = 107
 
 // instanceFlag identifies an instance in the high half of a virtual server's flags. It is never
@@ -239,7 +239,7 @@ func instanceFlag(table string) uint32 {
 // instanceNumber identifies the instance's routing table, device and addresses.
 func instanceNumber(instance uint32) uint32 { return numberBase | instance>>16 }
 
-// numberBase are the high bits of all instances' numbers.
+// numberBase is the high bits of all instances' numbers.
 const numberBase = 0x6b000000
 
 // isInstanceNumber reports whether n is the number of some instance.

@@ -12,18 +12,19 @@ import (
 )
 
 // observed is everything in the kernel that concerns the instance, as it was read or as the last
-// commit made it. A plan depends only on it and on the configuration.
+// commit left it. A plan depends only on it and on the configuration.
 type observed struct {
-	table     *servicemodel.Table // the services that these objects stand for
+	table     *servicemodel.Table // the services for which these objects were made
 	companion companion
 	servers   map[ipvsnl.ServiceKey]*server // ours
 	foreign   map[ipvsnl.ServiceKey]bool    // virtual servers of other programs
-	// claimable are the foreign ones that a service may take over; none unless TakeOver is set
+	// claimable are the foreign virtual servers that a service may take over; none unless TakeOver
+	// is set
 	claimable map[ipvsnl.ServiceKey]*server
 	addresses addresses
 	devices   []string      // that this instance made, by name
 	ipv6      bool          // the kernel has IPv6, and accepts a local IPv6 route
-	binds6    bool          // the device takes IPv6 addresses, or none is configured
+	binds6    bool          // the device accepts IPv6 addresses, or no device is configured
 	unrouted  [2][]string   // by family: the faults of the rule and the route
 	routed    [2]bool       // by family: the instance has a rule or the route
 	tunables  sysctls.State // the values of the tunables that the configuration sets
@@ -42,12 +43,12 @@ type index struct {
 // repairs it.
 type damage struct {
 	frontends []servicemodel.FrontendKey // whose virtual servers differ
-	servers   []ipvsnl.ServiceKey        // ours that belong to no frontend
-	devices   []string                   // ours, under names other than the configured one
+	servers   []ipvsnl.ServiceKey        // our virtual servers that belong to no frontend
+	devices   []string                   // our devices that do not have the configured name
 	addresses bool                       // the bound addresses, or the device
 }
 
-// rules returns the settings of the known table, or those of a reading that is no table yet.
+// rules returns the settings of the known table, or of a reading that is not a table yet.
 func (o *observed) rules() servicemodel.Rules {
 	if o.table == nil {
 		return o.companion.rules
@@ -63,7 +64,7 @@ func (o *observed) expected() *companion {
 	return &c
 }
 
-// newObserved is a kernel in which the instance has never been.
+// newObserved returns a kernel that the instance has never changed.
 func newObserved() observed {
 	return observed{companion: newCompanion(), servers: map[ipvsnl.ServiceKey]*server{},
 		ipv6: true, binds6: true, foreign: map[ipvsnl.ServiceKey]bool{},
@@ -75,7 +76,7 @@ func newIndex() index {
 }
 
 // owned calls to with the keys that the virtual servers of a frontend in the companion may have. A
-// node port has some at the recorded addresses and, if the record is damaged, at the present ones.
+// node port has keys at the recorded addresses and, if the record is damaged, at the present ones.
 func (o *observed) owned(k servicemodel.FrontendKey, to func(ipvsnl.ServiceKey)) {
 	r := o.companion.records[k]
 	if r == nil {
@@ -88,8 +89,9 @@ func (o *observed) owned(k servicemodel.FrontendKey, to func(ipvsnl.ServiceKey))
 	}
 }
 
-// frontendOf returns the frontend of a virtual server, but nil for the endpoints that only pods and
-// the host have, because the virtual server for clients outside has the same ones.
+// frontendOf returns the frontend of a virtual server. It returns nil for the virtual server of the
+// separate endpoints of pods and the host, because the virtual server for clients outside has these
+// endpoints, too.
 func (o *observed) frontendOf(k ipvsnl.ServiceKey) *servicemodel.FrontendKey {
 	if k.FWMark == 0 {
 		return &servicemodel.FrontendKey{Addr: k.Addr, Port: k.Port,
@@ -107,7 +109,7 @@ func (o *observed) frontendOf(k ipvsnl.ServiceKey) *servicemodel.FrontendKey {
 // addresses are the addresses of a network namespace, and the device that holds the addresses of
 // services.
 type addresses struct {
-	node []netip.Addr // those that can take node ports; sorted
+	node []netip.Addr // addresses that can accept node ports; sorted
 	// others are bound by other programs, on any device; sorted, and nil if no device is configured
 	others  []netip.Addr
 	bound   []boundAddr // ours, known by their metric; sorted

@@ -17,19 +17,20 @@ import (
 )
 
 // outlines reads IPv4 virtual servers through the socket options of IPVS. One system call reads all
-// of them, each with the number of its destinations, which generic netlink does not tell
-// (IP_VS_SO_GET_SERVICES). So it shows which virtual servers others add, delete or configure. A
-// second one reads the destinations of one virtual server (IP_VS_SO_GET_DESTS). It is
-// fast: one dump by generic netlink of a server with ten destinations takes as long as 40 of the
+// of them, each with the number of its destinations, which generic netlink does not report
+// (IP_VS_SO_GET_SERVICES). So it reveals virtual servers that other programs add, delete or
+// configure. A second call reads the destinations of one virtual server (IP_VS_SO_GET_DESTS). This
+// is fast: a dump of a server with ten destinations by generic netlink takes as long as 40 of the
+// second call, or as 400 outlines of the first. IPv6 has no such options.
 // second call, or as 400 outlines of the first. IPv6 has no such options.
 type outlines struct {
-	// read reads a socket option. It is nil if that does not work.
+	// read reads a socket option. It is nil if the option does not work.
 	read  func(option int, b []byte) error
 	fd    int    // the socket, 0: not open
 	buf   []byte // struct ip_vs_get_services
 	dests []byte // struct ip_vs_get_dests
 	heads []byte // the entries of a reading without their statistics
-	// equal are the heads that were compared last and found right. It is empty after a commit.
+	// equal are the heads that were compared last and were right. It is empty after a commit.
 	equal []byte
 	due   time.Time // of the next reading
 }
@@ -75,8 +76,8 @@ func getsockopt(fd, option int, value []byte) error {
 // forget says that the known virtual servers have changed since the last comparison.
 func (o *outlines) forget() { o.equal = o.equal[:0] }
 
-// intact reports whether the IPv4 virtual servers are right, as far as their outlines tell. It
-// takes a share of the time, and returns true until the next reading is due.
+// intact reports whether the IPv4 virtual servers are right, according to their outlines. It takes
+// a share of the time, and returns true until the next reading is due.
 func (o *outlines) intact(servers map[ipvsnl.ServiceKey]*server, share float64) (bool, error) {
 	start := time.Now()
 	if o.read == nil || start.Before(o.due) {
@@ -97,8 +98,8 @@ func (o *outlines) intact(servers map[ipvsnl.ServiceKey]*server, share float64) 
 	return true, nil
 }
 
-// ask reads an option. If the kernel has another layout, or no such option, read becomes nil and
-// ask does not try again.
+// ask reads an option. If the kernel has a different layout, or no such option, read becomes nil
+// and ask does not try again.
 func (o *outlines) ask(option int, b []byte) error {
 	err := o.read(option, b)
 	switch {
@@ -157,7 +158,7 @@ func (o *outlines) hold(servers map[ipvsnl.ServiceKey]*server) bool {
 }
 
 // holdsDests reports whether the destinations of a virtual server are right. known is false if this
-// cannot be read here: for IPv6, and for tunnels, because the kernel does not tell their type here.
+// cannot be read here: for IPv6, and for tunnels, because the options do not report their type.
 func (o *outlines) holdsDests(s *server) (holds, known bool, err error) {
 	if o.read == nil || s.svc.Family != ipvsnl.FamilyIPv4 {
 		return false, false, nil

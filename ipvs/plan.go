@@ -12,8 +12,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// planner makes plans from the kernel's state and the wanted one. It has no socket: a plan is a
-// value.
+// planner plans the change from the kernel's state to the wanted state. It has no socket: a plan is
+// a value.
 type planner struct {
 	cfg      Config
 	instance uint32
@@ -22,10 +22,10 @@ type planner struct {
 	// unusable are addresses that the kernel refused as endpoints. They are forgotten when the
 	// node's addresses change.
 	unusable map[netip.Addr]bool
-	// lacking are schedulers that the kernel does not have. One is forgotten when its module is
-	// loaded.
+	// lacking are schedulers that the kernel does not have. A scheduler is forgotten when its
+	// module is loaded.
 	lacking map[string]bool
-	// pools are the last two, because the frontends of a service follow one another.
+	// pools are the last two pools, because the frontends of a service follow one another.
 	pools [2]poolDestinations
 }
 
@@ -36,22 +36,22 @@ func newPlanner(c Config) planner {
 		lacking: map[string]bool{}}
 }
 
-// plan is what a commit sends: to IPVS, to the companion tables in three transactions, and to the
-// rest of the network. Restrictions come before openings, and additions before removals:
+// plan is the content of a commit: to IPVS, to the companion tables in three transactions, and to
+// the rest of the network. Restrictions come before openings, and additions before removals:
 //
-// 1. restrict: the companion gets new objects, and new source ranges of old ones
+// 1. restrict: the companion gets new objects, and new source ranges of old objects
 // 2. the rules and the routes are added, tunables are set; the companion has their earlier values
 // 3. up: additions to IPVS; if source ranges are new, after all packets that passed the old ones
-// 4. open: the companion's frontends become the wanted ones
+// 4. open: the companion's frontends become the wanted frontends
 // 5. addresses are released and bound
-// 6. down: removals from IPVS; tunables that are no longer wanted are restored
+// 6. down: removals from IPVS; tunables that are no longer configured are restored
 // 7. end: the companion forgets old objects
 //
 // The first and the last transaction replace the version of the instance. Transactions between
 // which nothing is sent are combined.
 type plan struct {
 	name      string              // of the companion tables
-	next      *servicemodel.Table // the table afterwards; nil if it stays the same
+	next      *servicemodel.Table // the table after the commit; nil if it stays the same
 	up, down  []ipvsnl.Op
 	stages    [3]stage
 	batches   [3]*rawnl.Batch // of the stages, once encoded
@@ -60,10 +60,10 @@ type plan struct {
 	device    devicePlan
 	network   networkPlan
 	restricts bool   // the companion gets a new source range
-	mark      uint32 // the last one given to a frontend
+	mark      uint32 // the last mark that was given to a frontend
 
 	// The kernel's state afterwards.
-	servers  map[ipvsnl.ServiceKey]*server // nil for a removed one
+	servers  map[ipvsnl.ServiceKey]*server // nil for a removed virtual server
 	records  map[servicemodel.FrontendKey]*record
 	addrs    []netip.Addr
 	shapes   [2]shape
@@ -82,9 +82,9 @@ type stage [2]tablePlan
 
 // tablePlan is the change of a companion table in one transaction.
 type tablePlan struct {
-	remove, create bool       // delete the table; make it
+	remove, create bool       // delete the table; create it
 	shape          shape      // of the table afterwards
-	sets           []*nft.Set // sets to make
+	sets           []*nft.Set // sets to create
 	program        nft.Program
 	del, add       elements
 }
@@ -127,7 +127,7 @@ func (pl *planner) affected(c *servicemodel.ChangeSet,
 		}
 		l = append(l, f.Key)
 
-		// The frontend takes the address from a node port of the same number.
+		// The frontend takes over the address from a node port of the same number.
 		if !f.Key.NodePort() && slices.Contains(addrs, f.Key.Addr) {
 			any := nft.Families[nft.FamilyIndex(f.Key.Addr)].Any
 			l = append(l, servicemodel.FrontendKey{Addr: any, Protocol: f.Key.Protocol,
@@ -162,7 +162,7 @@ func (pl *planner) affected(c *servicemodel.ChangeSet,
 	return slices.Compact(l)
 }
 
-// plan makes the plan for a change set.
+// plan plans a change set.
 func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	p := pl.newPlan()
 	p.next = c.New
@@ -236,7 +236,7 @@ func (pl *planner) newMark(p *plan) uint32 {
 	return p.mark
 }
 
-// change plans how a virtual server becomes the wanted one, and returns the result.
+// change plans the change of a virtual server to the wanted one, and returns the result.
 func (pl *planner) change(p *plan, have, want *server) *server {
 	next := &server{svc: want.svc, proto: want.proto, dests: want.dests}
 	of := want.svc.ServiceKey
@@ -303,7 +303,7 @@ func diffElements(old, now *record, del, add func(string, nft.Elem)) {
 	})
 }
 
-// nodePortAddrs returns the node's addresses that take node ports.
+// nodePortAddrs returns the node's addresses that accept node ports.
 func nodePortAddrs(local []netip.Addr, r servicemodel.Rules) []netip.Addr {
 	var l []netip.Addr
 	for _, a := range local {
@@ -315,9 +315,9 @@ func nodePortAddrs(local []netip.Addr, r servicemodel.Rules) []netip.Addr {
 	return l
 }
 
-// planCleanup plans the removal of everything, and of the companion tables last. If there is
-// something to remove and no companion, the plan makes a companion, whose version lasts as long as
-// the removal.
+// planCleanup plans the removal of everything, with the companion tables last. If there is
+// something to remove but no companion, the plan creates a companion, whose version lasts as long
+// as the removal.
 func (pl *planner) planCleanup() *plan {
 	have := &pl.have
 	p := pl.newPlan()

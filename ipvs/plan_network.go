@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// networkPlan is the change of rules and routes, which lead packets to IPVS, and of tunables.
+// networkPlan is the change of rules and routes, which deliver packets to IPVS, and of tunables.
 type networkPlan struct {
 	number   uint32 // of the routing table
 	mark     uint32
@@ -41,8 +41,8 @@ func (pl *planner) planNetwork(p *plan) {
 }
 
 // planTunables plans the companion's records of tunables: they are added before a tunable is set,
-// and stay until it is restored. The table of the family ip has the records. A new table has none
-// yet.
+// and stay until it is restored. The table of the family ip has the records. A new table has no
+// records yet.
 func (pl *planner) planTunables(p *plan, anew bool) {
 	first, last := &p.stages[stageRestrict][0], &p.stages[stageEnd][0]
 	all, recorded := map[string]string{}, pl.have.companion.tunables
@@ -79,11 +79,11 @@ func (t *text) tunables(values map[string]string) {
 }
 
 // devicePlan is the change of devices and addresses. The companion knows a frontend before its
-// address is bound, so packets to a bound address are always led to IPVS.
+// address is bound, so packets to a bound address always reach IPVS.
 type devicePlan struct {
 	name    string
 	metric  uint32
-	add, up bool // make the device; set it up
+	add, up bool // create the device; set it up
 	remove  []string
 	release []boundAddr
 	bind    []netip.Addr
@@ -99,8 +99,8 @@ func (p *devicePlan) len() int {
 	return n
 }
 
-// planDevice plans which addresses are bound after the plan. If something is damaged, it considers
-// all frontends, otherwise only new and removed ones.
+// planDevice plans the addresses that are bound after the plan. If something is damaged, it
+// considers all frontends, otherwise only new and removed ones.
 func (pl *planner) planDevice(p *plan) {
 	d, have := &p.device, &pl.have.addresses
 	d.name, d.metric, d.users = pl.cfg.Device, instanceNumber(pl.instance), pl.userChanges(p)
@@ -135,7 +135,7 @@ func (pl *planner) planDevice(p *plan) {
 }
 
 // userChanges returns the change of the number of frontends at each address. Node ports have no
-// address of their own.
+// address.
 func (pl *planner) userChanges(p *plan) map[netip.Addr]int {
 	m := map[netip.Addr]int{}
 	for k, r := range p.records {
@@ -153,7 +153,7 @@ func (pl *planner) userChanges(p *plan) map[netip.Addr]int {
 	return m
 }
 
-// committedDevice notes the bound addresses after a plan. ifindex is the index of the device.
+// committedDevice records the bound addresses after a plan. ifindex is the index of the device.
 func (o *observed) committedDevice(d *devicePlan, ifindex int) {
 	for a, n := range d.users {
 		if o.index.users[a] += n; o.index.users[a] == 0 {

@@ -14,17 +14,17 @@ func (p *plan) alone() bool {
 	return len(p.up)+len(p.down)+p.device.len()+p.network.len() == 0
 }
 
-// phase is the progress of the companion from the old frontends to the new ones.
+// phase is the progress of the companion from the old frontends to the new frontends.
 type phase uint8
 
 const (
-	restricted phase = iota // it has also new frontends, and new source ranges of old ones
-	opened                  // it has the new frontends, and still the old ones
+	restricted phase = iota // it also has new frontends, and new source ranges of old ones
+	opened                  // it has the new frontends, and still the old frontends
 	ended                   // it has only the new frontends
 )
 
 // phases returns the phase that each transaction of the plan reaches. A transaction skips a phase
-// if nothing is sent between it and the next.
+// if nothing is sent before the next transaction.
 func (p *plan) phases() [3]phase {
 	switch {
 	case p.alone():
@@ -55,7 +55,8 @@ func (ph phase) between(old, now *record) *record {
 	return now
 }
 
-// withSourcesOf returns r with the source ranges of another record, or r if that has none.
+// withSourcesOf returns r with the source ranges of another record, or r if that has no source
+// ranges.
 func (r *record) withSourcesOf(o *record) *record {
 	if o == nil || o.fe.Sources == nil {
 		return r
@@ -141,7 +142,7 @@ func (pl *planner) planRecord(p *plan, i int, k servicemodel.FrontendKey, anew b
 }
 
 // planAddrs plans the changes of the sets of addresses. The first transaction adds addresses, and
-// the first one that reaches the end deletes them.
+// the first transaction that reaches the end deletes them.
 func (pl *planner) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 	phases := p.phases()
 	end := slices.Index(phases[:], ended)
@@ -176,9 +177,10 @@ func (pl *planner) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 	}
 }
 
-// planNewTable plans a new table in place of the present one. It returns the frontends whose
-// records the table gets. Among them are the known old ones, until their virtual servers are gone.
-// A family that the node does not serve gets no record, and its old table goes first.
+// planNewTable plans a new table in place of the present table. It returns the frontends whose
+// records the table gets. This includes the known old frontends, until their virtual servers are
+// removed. A family that the node does not serve gets no record, and its old table is removed
+// first.
 func (pl *planner) planNewTable(p *plan, i int,
 	c *servicemodel.ChangeSet) []servicemodel.FrontendKey {
 	f, tp := nft.Families[i], &p.stages[stageRestrict][i]
@@ -194,7 +196,7 @@ func (pl *planner) planNewTable(p *plan, i int,
 	return keys
 }
 
-// newTableKeys returns the frontends whose records a new table gets. It notes the new records, and
+// newTableKeys returns the frontends whose records a new table gets. It stores the new records, and
 // the shape that all of them need.
 func (pl *planner) newTableKeys(p *plan, i int,
 	c *servicemodel.ChangeSet) []servicemodel.FrontendKey {

@@ -16,8 +16,8 @@ var _ backends.Plan = (*plan)(nil)
 // String is the plan in the order in which it is sent. Commands of IPVS and timeouts are in the
 // language of ipvsadm. Rules, routes, the device and its addresses are in the language of ip,
 // sysctls in the language of sysctl, and the companion's transactions in the language of nft.
-// ipvsadm cannot express the bits that identify our virtual servers. A restored value is left as it
-// is if another program relies on it.
+// ipvsadm cannot express the bits that identify our virtual servers. A restored value stays as it
+// is if another program relies on the present value.
 func (p *plan) String() string {
 	t, d, n := &text{}, &p.device, &p.network
 	t.stage(p, stageRestrict)
@@ -100,7 +100,7 @@ var (
 	}
 )
 
-// ipvsadm is a command in the form of ipvsadm.
+// ipvsadm is a command in the language of ipvsadm.
 func ipvsadm(o ipvsnl.Op) string {
 	k := o.Service.ServiceKey
 	s := ipvsadmCommands[o.Command]
@@ -189,7 +189,7 @@ func (tp *tablePlan) write(w nft.Writer, f *nft.Family) {
 	}
 }
 
-// Stats counts what the plan sends.
+// Stats counts the requests of the plan.
 func (p *plan) Stats() backends.Stats {
 	commands := len(p.up) + len(p.down)
 	var s backends.Stats

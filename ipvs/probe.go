@@ -22,9 +22,9 @@ func Candidate(cfg *Config) backends.Candidate {
 const probeTable = "kernlb.probe"
 
 // probe asks the kernel to check the transaction that would write companion tables with every
-// feature. The backend asked for IPVS when it was opened. probe does not ask for schedulers or
+// feature. IPVS was already checked when the backend was opened. probe does not check schedulers or
 // dummy devices: the kernel loads their modules when the first virtual server needs them, or when
-// the device is made.
+// the device is created.
 func (b *backend) probe(ctx context.Context) error {
 	b.pl.cfg.Table = probeTable
 	changes, err := rendering.Changes(true, 0)
@@ -43,7 +43,7 @@ func (pl *planner) assume(local []netip.Addr) {
 	pl.have.addresses.node = local
 }
 
-// explain says which permission is missing, or what the kernel lacks.
+// explain names the missing permission, or the feature that the kernel lacks.
 func explain(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return kernelerr.NoPermission("CAP_NET_ADMIN in the initial user namespace, for IPVS", err)

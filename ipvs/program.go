@@ -5,7 +5,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// builder makes the chains of a companion table. They depend only on the node-wide rules.
+// builder builds the chains of a companion table. They depend only on the node-wide rules.
 type builder struct {
 	nft.Program
 	f     *nft.Family
@@ -69,7 +69,7 @@ func (b *builder) flowIn(kind, set string) nft.Rule {
 	return b.flow(kind).In(set)
 }
 
-// frontends makes the chains for the first packet of a connection to a frontend.
+// frontends builds the chains for the first packet of a connection to a frontend.
 func (b *builder) frontends(kind string) {
 	external := b.Chain(kind + "-external")
 	external.Add(b.in(kind, kind+setExtDrop), nft.Drop)
@@ -103,7 +103,7 @@ func (b *builder) noEndpoints() nft.Rule {
 	return b.f.Reject()
 }
 
-// masquerade makes the chains that decide whether a connection is masqueraded, at the first packet
+// masquerade builds the chains that decide whether a connection is masqueraded, at the first packet
 // that IPVS has sent on.
 func (b *builder) masquerade() {
 	notPods := b.f.NotFromPods(b.rules.LocalPods)
@@ -127,8 +127,8 @@ func (b *builder) masquerade() {
 	}
 }
 
-// masqueradeAs returns the end of a rule that masquerades packets to frontends of a kind, and makes
-// the chain for those that give the source.
+// masqueradeAs returns the end of a rule that masquerades packets to frontends of a kind, and
+// builds the chain for the frontends that set the source.
 func (b *builder) masqueradeAs(kind string) nft.Rule {
 	if b.shape&givenSources == 0 {
 		return nft.Masquerade
@@ -140,7 +140,7 @@ func (b *builder) masqueradeAs(kind string) nft.Rule {
 }
 
 // Priorities (enum nf_ip_hook_priorities in include/uapi/linux/netfilter_ipv4.h). IPVS works at -98
-// in the output hook and at 99 in the input hook. Packets are led there after others could
+// in the output hook and at 99 in the input hook. Packets are marked after other programs could
 // translate them, at -100. A packet that another backend has translated, or still translates while
 // both are in place, is not ours.
 const (
@@ -155,10 +155,11 @@ const (
 // marked matches the marks of the instance with a kind.
 func (b *builder) marked(kind uint32) nft.Rule { return nft.MarkIs(kindMask, b.mark|kind) }
 
-// steer marks packets that are led to IPVS. It keeps the lower bits, because others may use them.
+// steer marks packets for delivery to IPVS. It keeps the lower bits, because other programs may use
+// them.
 func (b *builder) steer() nft.Rule { return nft.MarkAndOr(^kindMask, b.mark) }
 
-// hooks makes the base chains.
+// hooks builds the base chains.
 func (b *builder) hooks() {
 	services := b.in(kindService, kindService+"s")
 	out := b.Filter("unmark-output", nft.HookOutput, prioUnmark)
@@ -187,14 +188,14 @@ func (b *builder) hooks() {
 	b.addIfRanges(snat, b.marked(splitMark|sentMark), nft.Goto(kindRange+"-postrouting"))
 }
 
-// lead makes the chains that lead packets to IPVS.
+// lead builds the chains that deliver packets to IPVS.
 func (b *builder) lead(services nft.Rule) {
 	pre := b.Filter("prerouting", nft.HookPrerouting, prioSteer)
 	pre.Add(nft.CTDirOriginal, nft.CTNotDNAT, b.flowIn(kindService, kindService+"s"), b.steer())
 	pre.Add(backwards, services, nft.FIBDaddrNotLocal, b.steer())
 
-	// If packets are forwarded unchanged, answers may take another way. Then conntrack sees only
-	// half of the connection and considers it invalid.
+	// If packets are forwarded unchanged, answers may take a different path. Then conntrack sees
+	// only half of the connection and considers it invalid.
 	pre.Add(b.in(kindService, setRouted), b.steer())
 	out := b.Route("output", nft.HookOutput, prioSteer)
 	out.Add(b.marked(sentMark), nft.Accept)
@@ -206,8 +207,8 @@ func (b *builder) lead(services nft.Rule) {
 		c.Add(nft.CTStateNew, nft.Jump("admit"))
 	}
 
-	// A packet that is for none of our services may be for one of another instance. By now that
-	// instance has marked it.
+	// A packet that matches none of our services may match a service of another instance. By now
+	// that instance has marked it.
 	for _, c := range []*nft.ProgramChain{
 		b.Filter("unused-prerouting", nft.HookPrerouting, prioUnused),
 		b.Filter("unused-output", nft.HookOutput, prioUnused)} {
@@ -218,7 +219,7 @@ func (b *builder) lead(services nft.Rule) {
 
 // backwards matches packets that conntrack takes for answers in an untranslated flow. After the
 // flow was deleted or the table emptied, the first packet that conntrack sees of a connection may
-// come from the endpoint. Conntrack then makes a flow with the endpoint as its client. IPVS has
+// come from the endpoint. Conntrack then creates a flow with the endpoint as its client. IPVS has
 // already translated the packet, so conntrack expects answers to the service's address. The
-// client's packets must go to IPVS as before.
+// client's packets must reach IPVS as before.
 var backwards = nft.Join(nft.CTDirReply, nft.CTUntranslated)

@@ -10,11 +10,11 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// This file is about ranges of ports. IPVS knows none, but a virtual server by firewall mark has
+// This file contains ranges of ports. IPVS has no ranges, but a virtual server by firewall mark has
 // any port: a destination of port 0 gets packets at the port to which they were sent. So a range
-// has a mark, and the companion gives it to all packets of flows to the range. A packet finds its
-// range by blocks of ports, as in package nftables: there is a map for each size of a block in use,
-// and the packet asks that of the smallest blocks first. From there on the mark stands for the
+// has a mark, and the companion sets it on all packets of flows to the range. A packet finds its
+// range by blocks of ports, as in package nftables: each size of a block in use has a map, and the
+// packet looks in the map of the smallest blocks first. From there on the mark stands for the
 // range: it is the key in the sets of the kind.
 
 // Sets of ranges.
@@ -24,10 +24,10 @@ const (
 	setRangeSources    = "range-sources"
 )
 
-// blockMap is the name of the map of blocks with so many leading bits.
+// blockMap is the name of the map of blocks with this number of leading bits.
 func blockMap(bits uint8) string { return "range-blocks-" + strconv.Itoa(int(bits)) }
 
-// blockBits lists the numbers of leading bits that blocks of the table have, the greatest first.
+// blockBits lists the numbers of leading bits of the table's blocks, the greatest first.
 func (s shape) blockBits() (l []uint8) {
 	for b := 16; b >= 0; b-- {
 		if s>>b&1 != 0 {
@@ -38,11 +38,11 @@ func (s shape) blockBits() (l []uint8) {
 	return l
 }
 
-// portRange is what the record of a range has beside that of a port.
+// portRange has the additional content of the record of a range.
 type portRange struct {
 	mark   uint32 // of its virtual server
 	blocks []servicemodel.PortBlock
-	first  bool // its address is in the set because of it
+	first  bool // it is the reason why its address is in the set
 }
 
 func (p *portRange) equal(o *portRange) bool {
@@ -68,7 +68,8 @@ func (p *portRange) elements(k servicemodel.FrontendKey, to func(set string, e n
 	}
 }
 
-// withoutBlocks returns r, but no packet finds its range.
+// withoutBlocks returns a copy of r without port blocks, so that no packet matches its range, or r
+// itself if it has no range.
 func (r *record) withoutBlocks() *record {
 	if r == nil || r.at == nil {
 		return r
@@ -93,8 +94,8 @@ func (r *record) marks() (l []uint32) {
 	return l
 }
 
-// rangesBeside returns the ranges that stay, and whose blocks may change because a range comes or
-// goes: a range that has ports of it, and comes after it, has one of its ends.
+// rangesBeside returns the ranges that stay, and whose blocks may change because a range is added
+// or removed: a later range that overlaps with the changed range contains one of its ends.
 func rangesBeside(c *servicemodel.ChangeSet, fc servicemodel.Change[servicemodel.Frontend]) (
 	l []servicemodel.FrontendKey) {
 	fe := fc.New
@@ -124,8 +125,8 @@ func keepsPorts(fe *servicemodel.Frontend, p *servicemodel.Pool) bool {
 		func(s servicemodel.Slot) bool { return s.Endpoint.Port() != 0 }))
 }
 
-// hashedClients says where a frontend has virtual servers by mark that cannot remember clients. It
-// is empty if there are none.
+// hashedClients names the virtual servers by mark of a frontend that cannot remember clients. It is
+// empty if there are none.
 func hashedClients(t *servicemodel.Table, fe *servicemodel.Frontend) string {
 	main, alt := pools(t, fe)
 	switch {
@@ -168,14 +169,15 @@ func (b *builder) addIfRanges(c *nft.ProgramChain, parts ...nft.Rule) {
 	}
 }
 
-// The chains in which a packet to an address with ranges looks for its range, and has found it.
+// The chains in which a packet to an address with ranges looks for its range, and has found its
+// range.
 const (
 	chainFindRange = "find-range"
 	chainAtRange   = "at-range"
 )
 
-// ranges makes the chains that find the range of a packet. Exact ports and node ports win over
-// ranges. ICMP errors about packets to a range have no ports: conntrack knows what they are about.
+// ranges builds the chains that find the range of a packet. Exact ports and node ports win over
+// ranges. ICMP errors about packets to a range have no ports, but conntrack knows their flow.
 func (b *builder) ranges() {
 	if !b.shape.hasRanges() {
 		return
@@ -193,7 +195,7 @@ func (b *builder) ranges() {
 	c.Add(nft.CTStateRelated, b.steer())
 }
 
-// leadRanges leads packets to addresses with ranges to IPVS.
+// leadRanges delivers packets to addresses with ranges to IPVS.
 func (b *builder) leadRanges(pre, out *nft.ProgramChain) {
 	there := b.f.Daddr.In(setRangeAddresses)
 	b.addIfRanges(pre, there, nft.CTDirOriginal, nft.CTNotDNAT, nft.Jump(chainFindRange))

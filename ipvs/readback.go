@@ -93,14 +93,14 @@ func (o *observed) routingDrift() (drift []string) {
 	return drift
 }
 
-// leads reports whether an instance with these rules leads packets of a family to IPVS: the node
-// serves it, and the kernel has it.
+// leads reports whether an instance with these rules delivers packets of a family to IPVS: the node
+// serves the family, and the kernel has it.
 func (o *observed) leads(f *nft.Family, r *servicemodel.Rules) bool {
 	return f.ServedBy(r) && (f == nft.IPv4 || o.ipv6)
 }
 
-// deviceDrift lists how the device and the bound addresses differ from the records. Devices that
-// the instance made under other names are damage.
+// deviceDrift lists the differences of the device and the bound addresses from the records. Devices
+// that the instance created under other names are damage.
 func (pl *planner) deviceDrift(o *observed) (drift []string) {
 	name, a := pl.cfg.Device, &o.addresses
 	for _, made := range o.devices {

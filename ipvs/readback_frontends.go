@@ -12,16 +12,16 @@ import (
 )
 
 // readFrontends adds the frontends whose virtual servers agree with their records to the contents,
-// with their pools. The others are damage, and so are virtual servers of no frontend; drift lists
-// both. A frontend that can have no virtual server is read from its record, and the contents may
-// lack its pool.
+// with their pools. All other frontends are damage, and so are virtual servers of no frontend;
+// drift lists both. A frontend that can have no virtual server is read from its record, and the
+// contents may lack its pool.
 func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift []string,
 	err error) {
 	records := o.companion.records
 	keys := slices.SortedFunc(maps.Keys(records), servicemodel.FrontendKey.Compare)
 	found := map[servicemodel.PoolID]*servicemodel.Pool{}
 
-	// The virtual servers of a frontend depend on the other frontends. Here all of them count.
+	// The virtual servers of a frontend depend on the other frontends, including damaged ones.
 	all := servicemodel.Contents{Rules: c.Rules}
 	for _, k := range keys {
 		all.Frontends = append(all.Frontends, records[k].fe)
@@ -49,7 +49,7 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift [
 
 		damaged, outdated := o.compare(r, recorded, servers)
 		if o.unreachable(k) {
-			damaged = noIPv6 // so that Check sees it again
+			damaged = noIPv6 // so that Check examines the frontend again
 		}
 		if damaged+outdated != "" {
 			o.damage.frontends = append(o.damage.frontends, k)
@@ -75,8 +75,8 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift [
 	return drift, nil
 }
 
-// compare returns how the virtual servers of a frontend differ from the wanted ones: from the model
-// (damaged), and from the configuration (outdated). Both are empty if nothing differs.
+// compare returns the differences of the virtual servers of a frontend from the wanted ones: from
+// the model (damaged), and from the configuration (outdated). Both are empty if nothing differs.
 func (o *observed) compare(r *record, recorded *servicemodel.Table,
 	servers []*server) (damaged, outdated string) {
 	for _, id := range poolIDs(r.fe) {

@@ -24,7 +24,7 @@ type rawTable struct {
 }
 
 // companionOf returns the content of the tables. drift lists their faults. From a faulty table it
-// takes only the earlier values of tunables. mark is the mark of the instance.
+// uses only the earlier values of tunables. mark is the mark of the instance.
 func companionOf(name string, mark uint32, raws [2]*rawTable) (c companion, drift []string) {
 	c = newCompanion()
 	for i, f := range nft.Families {
@@ -60,7 +60,7 @@ func companionOf(name string, mark uint32, raws [2]*rawTable) (c companion, drif
 }
 
 // isForeign reports whether another program has made a table: the table is not empty, and has none
-// of the sets that only companion tables have. Tables of package nftables have the others, too.
+// of the sets that only companion tables have. Tables of package nftables also have the other sets.
 func isForeign(raw *rawTable) bool {
 	return raw.Use > 0 && !slices.ContainsFunc([]string{setVersion, kindService + setMarks,
 		kindNodePort + setMarks}, func(name string) bool {
@@ -259,7 +259,7 @@ func (c *companion) takeRecords(f *nft.Family, raw *rawTable) error {
 	return c.takeRanges(f, raw)
 }
 
-// takeMasqueradeIP reads the source that a frontend gives for masqueraded connections.
+// takeMasqueradeIP reads the source that a frontend sets for masqueraded connections.
 func (r *record) takeMasqueradeIP(raw *rawTable, kind, key string) {
 	if e, given := raw.elems[kind+setMasqIPs][key]; given {
 		r.fe.MasqueradeIP, _ = netip.AddrFromSlice(e.Data)

@@ -21,22 +21,22 @@ var ipFamilies = [2]int{unix.AF_INET, unix.AF_INET6}
 // reason.
 var errDisabled = errors.New("IPv6 was disabled meanwhile")
 
-// readIPv6 reports whether the kernel has IPv6, and accepts a local IPv6 route. Such a route leads
-// to lo, and lo must not have IPv6 disabled (fib6_nh_init in net/ipv6/route.c). binds reports
-// whether the configured device takes IPv6 addresses (ipv6_add_addr in net/ipv6/addrconf.c).
+// readIPv6 reports whether the kernel has IPv6, and accepts a local IPv6 route. Such a route uses
+// lo, and lo must not have IPv6 disabled (fib6_nh_init in net/ipv6/route.c). binds reports whether
+// the configured device accepts IPv6 addresses (ipv6_add_addr in net/ipv6/addrconf.c).
 func (k *kernel) readIPv6() (ipv6, binds bool, err error) {
 	if ipv6, _, err = k.enabled("lo"); err != nil || k.device == "" {
 		return ipv6, true, err
 	}
 	binds, there, err := k.enabled(k.device)
-	if err == nil && !there { // the device will have the default when it is made
+	if err == nil && !there { // the device will have the default when it is created
 		binds, _, err = k.enabled("default")
 	}
 	return ipv6, binds, err
 }
 
-// enabled reports whether a device has IPv6 enabled. It is not there if there is no such device,
-// or with ipv6.disable=1.
+// enabled reports whether a device has IPv6 enabled. there is false if there is no such device, or
+// with ipv6.disable=1.
 func (k *kernel) enabled(device string) (on, there bool, err error) {
 	v, err := k.values.Files.Read(context.Background(),
 		"net/ipv6/conf/"+device+"/disable_ipv6")
@@ -46,7 +46,7 @@ func (k *kernel) enabled(device string) (on, there bool, err error) {
 	return v == "0", true, err
 }
 
-// rule is the policy rule that leads marked packets of a family to the routing table of the
+// rule is the policy rule that sends marked packets of a family to the routing table of the
 // instance.
 func (k *kernel) rule(family int) *netlink.Rule {
 	r := netlink.NewRule()
@@ -70,8 +70,8 @@ func (k *kernel) localRoute(family int) *netlink.Route {
 		Dst: &net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(0, bits)}}
 }
 
-// Addresses that no machine has, to ask for the route of a marked packet: a reserved one (RFC 1112)
-// and one whose packets are discarded (RFC 6666).
+// Addresses that no machine has, to query the route of a marked packet: a reserved address (RFC
+// 1112) and an address whose packets are discarded (RFC 6666).
 var nowhere = [2]net.IP{net.IPv4(240, 0, 0, 1), net.ParseIP("100::1")}
 
 // routed reports whether marked packets of a family are delivered to this machine.
@@ -81,12 +81,12 @@ func (k *kernel) routed(family int) bool {
 		routes[0].Table == int(instanceNumber(k.instance))
 }
 
-// readRouting lists, by family, the faults of the rule and the route, and says whether one of them
-// exists.
+// readRouting lists, by family, the faults of the rule and the route, and reports whether one of
+// them exists.
 func (k *kernel) readRouting(ipv6 bool) (missing [2][]string, exists [2]bool, err error) {
 	for i, f := range ipFamilies {
 		if f == unix.AF_INET6 && !ipv6 {
-			continue // the kernel may refuse to list any
+			continue // the kernel may refuse to list rules or routes
 		}
 		rules, err := k.policyRules(f)
 		routes, routesErr := k.links.RouteList(f, int(instanceNumber(k.instance)))
@@ -180,7 +180,7 @@ func (k *kernel) route(family int) error {
 	return k.deleteRules(family, false)
 }
 
-// deleteRules deletes the rules of the instance in a family: all, or the stale ones.
+// deleteRules deletes the rules of the instance in a family: all rules, or only the stale ones.
 func (k *kernel) deleteRules(family int, all bool) error {
 	rules, err := k.policyRules(family)
 	if err != nil {
@@ -200,8 +200,8 @@ func (k *kernel) deleteRules(family int, all bool) error {
 	return nil
 }
 
-// unroute deletes the rules and the route of a family. A kernel that was booted without IPv6 has
-// none in that family.
+// unroute deletes the rules and the route of a family. A kernel that was booted without IPv6 has no
+// IPv6 rules and routes.
 func (k *kernel) unroute(family int) error {
 	err := k.deleteRules(family, true)
 	if family == unix.AF_INET6 && unsupported(err) {

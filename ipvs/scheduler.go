@@ -8,9 +8,9 @@ import (
 )
 
 // schedulers are the schedulers of IPVS, without options (net/netfilter/ipvs/ip_vs_*.c). The kernel
-// loads the module of one, "ip_vs_" and its name, by itself. The index of a scheduler is part of
-// the format in the kernel: four bits of a virtual server's flags ([schedulerMask]), of whose 16
-// values 14 are used. Append a new scheduler; never move or remove one.
+// loads the module of a scheduler, "ip_vs_" and its name, on demand. The index of a scheduler is
+// part of the format in the kernel: four bits of a virtual server's flags ([schedulerMask]), of
+// whose 16 values 14 are used. Append a new scheduler; never move or remove one.
 var schedulers = []servicemodel.Scheduler{
 	servicemodel.SchedulerDefault, // the model leaves the choice to [Config.Scheduler]
 	servicemodel.RoundRobin, servicemodel.WeightedRR, servicemodel.LeastConn,
@@ -20,7 +20,7 @@ var schedulers = []servicemodel.Scheduler{
 }
 
 // The flags of our virtual servers hold more than the kernel uses: the instance in the high half,
-// and the scheduler that the model asked for, as its index in schedulers and its options. The
+// and the scheduler that the model requested, as its index in schedulers and its options. The
 // kernel keeps flags that it does not know (ip_vs_genl_parse_service, ip_vs_genl_fill_service).
 const (
 	instanceMask   = 0xffff0000
@@ -33,22 +33,22 @@ const (
 	schedulerOptions = ipvsnl.FlagHashPort | ipvsnl.FlagFallback
 )
 
-// hasScheduler reports whether IPVS has a named scheduler, with its options. Those that hash have
-// the options port and fallback.
+// hasScheduler reports whether IPVS has a named scheduler, with its options. Schedulers that hash
+// have the options port and fallback.
 func hasScheduler(s servicemodel.Scheduler) bool {
 	name, port, fallback := s.Split()
 	hashes := name == servicemodel.SourceHash || name == servicemodel.Maglev
 	return slices.Index(schedulers, name) > 0 && (hashes || !port && !fallback)
 }
 
-// askedFlags returns the flags that store the scheduler that the model asked for.
+// askedFlags returns the flags that store the scheduler that the model requested.
 func askedFlags(want servicemodel.Scheduler) ipvsnl.ServiceFlags {
 	name, _, _ := want.Split()
 	return ipvsnl.ServiceFlags(max(0, slices.Index(schedulers, name))<<schedulerShift) |
 		optionFlags(want, askedPort, askedFallback)
 }
 
-// optionFlags returns those of the flags that stand for options of a scheduler.
+// optionFlags returns the given flags for the options of a scheduler.
 func optionFlags(s servicemodel.Scheduler, hashPort, fallBack ipvsnl.ServiceFlags) (
 	f ipvsnl.ServiceFlags) {
 	_, port, fallback := s.Split()

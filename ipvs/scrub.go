@@ -11,19 +11,18 @@ import (
 // scrubMost limits the time of one check; the first comparison is always made.
 const scrubMost = 500 * time.Microsecond
 
-// scrub gives each virtual server its turn. IPVS sends no notices of changes and does not count
-// them. So Integrity compares some virtual servers each time with everything that the
-// kernel tells about them. Outlines show the number of an IPv4 virtual server's destinations
-// sooner.
+// scrub gives each virtual server its turn. IPVS neither reports nor counts changes. So Integrity
+// compares some virtual servers each time with everything that the kernel reports about them. The
+// number of an IPv4 virtual server's destinations is noticed sooner, by outlines.
 type scrub struct {
 	share float64             // the share of time for comparisons
-	keys  []ipvsnl.ServiceKey // the rest of this round; some may be gone by now
+	keys  []ipvsnl.ServiceKey // the rest of this round; some may have been removed
 	at    time.Time           // the time of the last check
 }
 
 // each calls holds with the virtual servers whose turn it is: with one, and with more for a share
-// of the time since the last check. It stops at one that does not hold. Its turn stays, so that
-// the next check finds it again.
+// of the time since the last check. It stops at a virtual server that does not hold, which keeps
+// its turn, so that the next check finds it again.
 func (s *scrub) each(servers map[ipvsnl.ServiceKey]*server,
 	holds func(*server) (bool, error)) (bool, error) {
 	start := time.Now()
@@ -42,7 +41,7 @@ func (s *scrub) each(servers map[ipvsnl.ServiceKey]*server,
 	return true, nil
 }
 
-// current returns the virtual server whose turn it is. There must be one.
+// current returns the virtual server whose turn it is. There must be at least one virtual server.
 func (s *scrub) current(servers map[ipvsnl.ServiceKey]*server) *server {
 	for ; ; s.keys = s.keys[1:] {
 		if len(s.keys) == 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// methods are the ways to forward. NAT is the zero value of both.
+// methods are the forwarding methods. NAT is the zero value of both types.
 var methods = map[servicemodel.Forwarding]ipvsnl.ForwardingMethod{
 	servicemodel.ForwardDirect: ipvsnl.ForwardDirectRoute,
 	servicemodel.ForwardTunnel: ipvsnl.ForwardTunnel}
@@ -35,7 +35,7 @@ type poolDestinations struct {
 }
 
 // pools returns the pool of the virtual servers at a frontend's address, and the pool of the
-// virtual server by mark, if pods and the host have another. Either may be nil.
+// virtual server by mark, if pods and the host have a different pool. Either may be nil.
 func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (main, alt *servicemodel.Pool) {
 	internal, external := t.PoolsOf(fe)
 	switch {
@@ -48,8 +48,8 @@ func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (main, alt *service
 	return external, internal
 }
 
-// servers returns the virtual servers of a frontend. A node port has one at each of the addresses,
-// except where a service has the address and port. A range has one by mark.
+// servers returns the virtual servers of a frontend. A node port has a virtual server at each of
+// the addresses, except where a service has the address and port. A range has one by mark.
 func (pl *planner) servers(t *servicemodel.Table, r *record, addrs []netip.Addr) []*server {
 	fe := r.fe
 	main, alt := pools(t, fe)
@@ -68,8 +68,8 @@ func (pl *planner) servers(t *servicemodel.Table, r *record, addrs []netip.Addr)
 }
 
 // addressServices calls to with the key of each virtual server by address of a frontend. A node
-// port has them at all addresses of its family, except where another frontend has the port. A range
-// has none.
+// port has virtual servers at all addresses of its family, except where another frontend has the
+// port. A range has none.
 func addressServices(k servicemodel.FrontendKey, addrs []netip.Addr,
 	taken func(servicemodel.FrontendKey) bool, to func(ipvsnl.ServiceKey)) {
 	proto := ipvsnl.Protocol(k.Protocol)
@@ -169,16 +169,17 @@ func (pl *planner) destinations(p *servicemodel.Pool, entries int) destinations 
 }
 
 // hashTables are the sizes of the kernel's tables of schedulers that hash
-// (CONFIG_IP_VS_SH_TAB_BITS, CONFIG_IP_VS_MH_TAB_INDEX). In their order, destinations get as many
-// entries as their weight says, and those at the end none if there are no more (ip_vs_sh_reassign,
-// ip_vs_mh_populate). So weights that need a larger table are made smaller. Then the lower
-// threshold keeps the weight of the model. With an upper threshold that no destination reaches, it
-// has no effect. The table of mh takes the place of that of sh if there are too many destinations.
+// (CONFIG_IP_VS_SH_TAB_BITS, CONFIG_IP_VS_MH_TAB_INDEX). In their order, destinations get a number
+// of entries equal to their weight, and the last destinations get none if the table is full
+// (ip_vs_sh_reassign, ip_vs_mh_populate). So weights that need a larger table are reduced. Then the
+// lower threshold keeps the weight of the model. With an upper threshold that no destination
+// reaches, the lower threshold has no effect. If there are too many destinations for sh, the table
+// of mh is used.
 var hashTables = map[servicemodel.Scheduler]int{servicemodel.SourceHash: 1 << 8,
 	servicemodel.Maglev: 4093}
 
-// reduction returns a function that makes the weights of a pool smaller, so that they add up to as
-// much as a table has entries, or a little less. It returns nil if they do anyway.
+// reduction returns a function that reduces the weights of a pool, so that their sum is the number
+// of entries of a table, or a little less. It returns nil if the sum is not greater anyway.
 func reduction(p *servicemodel.Pool, entries int) func(weight uint16) int {
 	sum := 0
 	for _, s := range p.Slots {
@@ -198,7 +199,7 @@ func reduction(p *servicemodel.Pool, entries int) func(weight uint16) int {
 	return func(weight uint16) int { return to(entries-surplus, weight) }
 }
 
-// pool returns the pool in a virtual server: its destinations in use. It is nil if there are none.
+// pool returns the pool in a virtual server: its destinations in use, or nil if there are none.
 func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
 	p := &servicemodel.Pool{ID: id, Scheduler: askedScheduler(s.svc.Flags)}
 	for _, k := range sortedDests(s.dests) {
@@ -241,8 +242,8 @@ func sortedDests(m destinations) []ipvsnl.DestinationKey {
 	return slices.SortedFunc(maps.Keys(m), ipvsnl.DestinationKey.Compare)
 }
 
-// otherDests returns the keys of the destinations in m that than lacks, or that differ there, in
-// their order.
+// otherDests returns, in order, the keys of the destinations in m that than lacks or that differ
+// there.
 func otherDests(m, than destinations) (keys []ipvsnl.DestinationKey) {
 	for k, d := range m {
 		if other, ok := than[k]; !ok || other != d {
@@ -254,8 +255,8 @@ func otherDests(m, than destinations) (keys []ipvsnl.DestinationKey) {
 	return keys
 }
 
-// holds reports whether s agrees with want as far as the model goes. Draining destinations do not
-// count, nor do settings from the configuration.
+// holds reports whether s agrees with want according to the model. It ignores draining destinations
+// and settings from the configuration.
 func (s *server) holds(want *server) bool {
 	if s == nil || s.withConfigOf(want) != want.svc {
 		return false

@@ -14,8 +14,8 @@ import (
 
 // A tunable is a value of the network namespace that the backend sets and later restores. Its name
 // is the path under /proc/sys for a sysctl, and one of the names below for a timeout of IPVS, in
-// seconds. The companion records the earlier value before the tunable is set. Package sysctls owns
-// the rest.
+// seconds. The companion records the earlier value before the tunable is set. Package sysctls
+// implements the rest.
 
 const (
 	sysctlForward = "net/ipv4/ip_forward"
@@ -64,7 +64,7 @@ func timeoutValues(t ipvsnl.Timeouts) map[string]string {
 		timeoutUDP: text(t.UDP)}
 }
 
-// timeoutsOf is the inverse of timeoutValues. A missing value, or one that is no number, is zero.
+// timeoutsOf is the inverse of timeoutValues. A missing or invalid value is zero.
 func timeoutsOf(values map[string]string) ipvsnl.Timeouts {
 	seconds := func(name string) time.Duration {
 		n, _ := strconv.ParseUint(values[name], 10, 31)
@@ -76,7 +76,7 @@ func timeoutsOf(values map[string]string) ipvsnl.Timeouts {
 }
 
 // tunableNames are the names of all tunables. The index of a name is part of the format in the
-// kernel: see [tunableElem]. Append new ones.
+// kernel: see [tunableElem]. Append new names.
 var tunableNames = append(slices.Sorted(maps.Keys(sysctlValues(true))),
 	timeoutTCP, timeoutTCPFin, timeoutUDP)
 

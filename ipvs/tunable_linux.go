@@ -23,7 +23,7 @@ func (k *kernel) openTunables(c *Config) {
 	maps.Copy(k.tunables.Ours, sysctlValues(true))
 }
 
-// values are the tunables as [sysctls.Values].
+// values implements [sysctls.Values].
 type values struct {
 	sysctls.Files
 	k *kernel
@@ -58,14 +58,14 @@ func (v *values) Write(ctx context.Context, name, value string) error {
 	return nil
 }
 
-// others is what other programs do with tunables, as [sysctls.Others].
+// others reports other programs' use of tunables. It implements [sysctls.Others].
 type others struct {
 	k        *kernel
 	foreign  bool // other programs have virtual servers
 	forwards bool // other programs have rules about forwarded packets, except in x_tables
 }
 
-// Relied says which tunables another program may rely on. A firewall or a program that runs
+// Relied returns the tunables on which another program may rely. A firewall or a program that runs
 // containers found ip_forward at 1, and may have left it so.
 func (o *others) Relied(ctx context.Context, names []string) (map[string]string, error) {
 	recorded, err := o.Earlier(ctx)
@@ -112,8 +112,8 @@ const (
 	protoIPv6 = 10 // NFPROTO_IPV6
 )
 
-// read lists other programs' tables with chains, and notes whether they have rules about forwarded
-// packets.
+// read lists other programs' tables with chains, and records whether they have rules about
+// forwarded packets.
 func (o *others) read(ctx context.Context) (tables map[string]bool, err error) {
 	var req rawnl.Batch
 	req.Message(rawnl.SubsysNFTables, nft.MsgGetChain, 0, 0, 0,

@@ -8,21 +8,21 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// version is the version of an instance: the one element of the set "version" in its companion
-// table of the family ip. Every commit deletes it and adds the next one in the same transaction. A
-// second writer's transaction would delete the same element, and so fails as a whole. (The nftables
-// backend deletes nothing for its version, so that a process that publishes something need not wait
-// for an RCU grace period when it ends. A process of this backend reads everything, and sends
-// commands between two transactions, anyway.)
+// version is the version of an instance: the only element of the set "version" in its companion
+// table of the family ip. Every commit deletes this element and adds the next one in the same
+// transaction. A second writer's transaction would delete the same element, and so fails as a
+// whole. (The nftables backend deletes nothing for its version, so that a process that publishes
+// something need not wait for an RCU grace period when it ends. A process of this backend reads
+// everything, and sends commands between two transactions, anyway.)
 //
 // IPVS has no transactions. A commit that sends commands to IPVS first adds a version with the
 // comment "writing", then sends the commands, and then adds a version without the comment. A
 // program that finds the comment knows that another writer is sending commands, or has died. It
 // reads everything, and takes over by replacing the version. If the first writer is still alive,
-// its last transaction fails, and it begins again.
+// its last transaction fails, and it starts over.
 type version struct {
 	number  uint32
-	exists  bool // otherwise number is the one before the first version
+	exists  bool // otherwise number precedes the first version
 	writing bool
 }
 
@@ -37,8 +37,9 @@ var versionSet = &nft.Set{Name: setVersion, Key: []nft.Field{nft.FieldMark}}
 // errTaken says that another writer has committed.
 var errTaken = errors.New("another writer was there")
 
-// newVersion returns the version of an instance that has none. The number is random. So an instance
-// that is removed and made again does not repeat versions that another writer remembers.
+// newVersion returns the version of an instance that has no version yet. The number is random, so
+// that an instance that is removed and created again does not repeat versions that another writer
+// remembers.
 func newVersion() version { return version{number: rand.Uint32()} }
 
 // next is the next version.
@@ -55,7 +56,7 @@ func (v version) elem() nft.Elem {
 	return e
 }
 
-// replace plans that the version to replaces from.
+// replace plans that the version to replaces the version from.
 func (tp *tablePlan) replace(from, to version) {
 	if from.exists {
 		tp.del.put(setVersion, nft.Elem{Key: nft.Native32(from.number)})

@@ -14,10 +14,10 @@ import (
 	"github.com/kernlb/kernlb/internal/rtnetlink"
 )
 
-// Watch calls changed when addresses come or go, because node ports need a virtual server at each
-// address of the node. It also calls changed when a rule or a route of ours is deleted, because
-// without these no packet is led to IPVS: programs that manage networks remove rules that they do
-// not know. It makes the backend a [backends.Watcher].
+// Watch calls changed when addresses are added or removed, because node ports need a virtual server
+// at each address of the node. It also calls changed when a rule or a route of ours is deleted,
+// because without these no packet reaches IPVS: programs that manage networks remove rules that
+// they do not know. It makes the backend a [backends.Watcher].
 //
 // [backends.Watcher]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane/backends#Watcher
 func (b *backend) Watch(ctx context.Context, changed func()) error {
@@ -61,8 +61,8 @@ func (b *backend) Watch(ctx context.Context, changed func()) error {
 	}
 }
 
-// routingTable returns the routing table in a notice about a rule or a route, or 0 if there is
-// none. Rules and routes have a header of the same size (struct fib_rule_hdr, struct rtmsg), and
+// routingTable returns the routing table in a notice about a rule or a route, or 0 if it has no
+// table. Rules and routes have a header of the same size (struct fib_rule_hdr, struct rtmsg), and
 // the number of the table in an attribute of the same type (FRA_TABLE, RTA_TABLE).
 func routingTable(body []byte) (table uint32) {
 	if len(body) < unix.SizeofRtMsg {
