@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// An instance and one of package nftables whose tables have the same name do not replace each
-// other's tables: the second one is refused.
+// An instance and an instance of package nftables with the same table name do not replace each
+// other's tables: the second instance is refused.
 func TestTablesOfNftablesAreNotReplaced(t *testing.T) {
 	t.Parallel()
 	const shared = "kernlb"
@@ -46,7 +46,7 @@ func TestTablesOfNftablesAreNotReplaced(t *testing.T) {
 	}
 }
 
-// Tables of other packages and programs are no tables of an instance.
+// Tables of other packages and programs are not tables of an instance.
 func TestNamesOfOthersTablesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"kernlb-counters", "nat", "1a"} {

@@ -227,8 +227,8 @@ var damages = map[string]func(*rawTable){
 
 func anyElem(m map[string]nft.Elem) string { return slices.Sorted(maps.Keys(m))[0] }
 
-// Each damage is reported, and costs the table of its family: none of its records is used. The
-// earlier values of tunables are still used.
+// Each damage is reported, and invalidates the table of its family: none of its records is used.
+// The earlier values of tunables are still used.
 func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 	t.Parallel()
 	for name, damage := range damages {
@@ -296,7 +296,7 @@ func TestSysctlsOfSettingsAreRead(t *testing.T) {
 	require.Len(t, rules.LocalPods.CIDRs, 1)
 }
 
-// Any elements of a set are read or refused.
+// Any elements of a set are either read or refused.
 func FuzzCompanionOf(f *testing.F) {
 	sets := []string{"services", "nodeports", setSources, setClusterIPs, setHairpins, setNodeAddrs,
 		setSettings, setVersion, "service-marks"}
@@ -321,7 +321,7 @@ func FuzzCompanionOf(f *testing.F) {
 	})
 }
 
-// If another version has made one of the tables, the reading says so. For a table with another
+// If a different version has made one of the tables, the reading says so. For a table with other
 // damage it does not.
 func TestTablesOfAnotherLayoutAreTold(t *testing.T) {
 	t.Parallel()

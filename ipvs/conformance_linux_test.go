@@ -32,9 +32,9 @@ func open(ns netns.Namespace) (backends.Backend, error) {
 }
 
 // steady prevents Linux 7.x from resizing its table of connections. During a resize, the kernel may
-// not find the remembered endpoint of a client with session affinity, which then gets another
-// endpoint; see the limits in the package documentation. Older kernels have a table of a fixed
-// size.
+// not find the remembered endpoint of a client with session affinity, and the client gets a
+// different endpoint; see the limits in the package documentation. Older kernels have a table of a
+// fixed size.
 func steady(at netns.Namespace) error {
 	ns, err := threadns.Open(at)
 	if err != nil {
@@ -89,8 +89,8 @@ func TestRandomPackets(t *testing.T) {
 	dataplanetest.Random(t, underTest, 2000)
 }
 
-// One value for each field, because all of them would take minutes in an emulated machine. The test
-// runs alone: others delete virtual servers, and an engine reads then, whatever the namespace.
+// One value for each field, because all values would take minutes in an emulated machine. The test
+// runs alone: other tests delete virtual servers, and then an engine reads, whatever the namespace.
 func TestEveryField(t *testing.T) {
 	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{OneValue: true, Ranges: true,
 		MasqueradeIPs: true})
@@ -134,8 +134,8 @@ func podStates() []sm.State {
 
 // A process that applies one state after the other is killed at any moment. Each virtual server has
 // the endpoints that both the old and the new state have, and none that neither has. The next apply
-// results in its state. Now and then someone flushes the ruleset or IPVS, or another process
-// applies as well.
+// results in its state. Occasionally someone flushes the ruleset or IPVS, or another process also
+// applies.
 func TestKernelProcessesAreKilled(t *testing.T) {
 	dataplanetest.Killed(t, withoutDraining, podStates(), dataplanetest.KilledOptions{
 		Delay: 60 * time.Millisecond, Damage: []string{"nft flush ruleset", "ipvsadm -C"},

@@ -13,7 +13,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// counters are those of a rig's instance.
+// counters returns the counters of a rig's instance.
 func (r *rig) counters() *Counters {
 	c := &Counters{kernel{table: defaultTable, instance: instanceFlag(defaultTable)}}
 	c.kernel.vs = ok(r.fake.Dial(context.Background(), nil))(r.t)
@@ -22,8 +22,8 @@ func (r *rig) counters() *Counters {
 	return c
 }
 
-// A virtual server by mark counts for its frontend. Counts of destinations that are gone are the
-// rest. Virtual servers of other programs do not count.
+// A virtual server by mark counts for its frontend. The rest is the counts of removed destinations.
+// Virtual servers of other programs are ignored.
 func TestCountersOfFrontends(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

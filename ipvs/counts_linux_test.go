@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/counts"
 )
 
-// The kernel of this test has no real IPVS: the one in memory answers.
+// The kernel of this test has no real IPVS: an IPVS in memory answers.
 func TestCounts(t *testing.T) {
 	r := newRig(t)
 	counts.Backend(t, Name, func(t *testing.T,

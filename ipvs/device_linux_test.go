@@ -26,7 +26,7 @@ const testDevice = "kernlb0"
 var withDevice = ipvs.Config{Device: testDevice}
 
 // onDevice returns the output lines of ip for the addresses of a device, by address, without
-// link-local ones.
+// link-local addresses.
 func (k *kernel) onDevice(name string) map[string]string {
 	k.t.Helper()
 	m := map[string]string{}
@@ -108,7 +108,7 @@ func pinged(t *testing.T, from *netnstest.Host, to netip.Addr) bool {
 	return answered
 }
 
-// The device has the addresses of web. They serve web and answer to ping, and take no node ports.
+// The device has the addresses of web. They serve web and answer to ping, and accept no node ports.
 func TestKernelDeviceHoldsTheAddresses(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, withDevice)
@@ -173,7 +173,7 @@ func TestKernelStrictARP(t *testing.T) {
 	require.False(t, k.answersARP(k.Outside[0]), "strict")
 	k.requireServed(80, webAddrs...)
 
-	k.restart(withDevice) // it restores what the process before had set
+	k.restart(withDevice) // it restores the settings of the previous process
 	k.apply(k.state(web(), "pod2", "pod3"))
 	require.Equal(t, []string{"0", "0"}, k.sysctlsOfARP())
 	require.True(t, k.answersARP(k.Outside[0]), "not strict")
@@ -205,7 +205,7 @@ func TestKernelDeviceLeavesConnectionsAlone(t *testing.T) {
 	}
 }
 
-// deviceScenarios are scenarios of the conformance suite for each sort of address and verdict.
+// deviceScenarios are scenarios of the conformance suite for each kind of address and verdict.
 var deviceScenarios = []string{
 	"cluster-ip, policy Cluster, endpoints here and elsewhere, pods by CIDR",
 	"cluster-ip, policy Cluster, no endpoints, pods by CIDR",
@@ -214,8 +214,8 @@ var deviceScenarios = []string{
 	"a pod that is given itself is masqueraded", "source ranges let in whom they name",
 }
 
-// With the addresses on a device, services work as without. The oracle takes packets of the host
-// for packets from outside, because their source is the address of the service.
+// With the addresses on a device, services work as without a device. The oracle takes packets of
+// the host for packets from outside, because their source is the address of the service.
 func TestKernelServicesWithDevice(t *testing.T) {
 	t.Parallel()
 	under := underTest
@@ -239,7 +239,8 @@ func TestKernelServicesWithDevice(t *testing.T) {
 	dataplanetest.RunScenarios(t, under, scenarios...)
 }
 
-// The host reaches endpoints anywhere, and a client outside those of this node only.
+// The host reaches endpoints anywhere, and a client outside reaches only the endpoints of this
+// node.
 func TestKernelLocalPolicyAndAffinityWithDevice(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, withDevice)
@@ -260,7 +261,7 @@ func TestKernelLocalPolicyAndAffinityWithDevice(t *testing.T) {
 		require.Equal(t, want, out.Kind, "%s: %v", from.Name, out)
 	}
 
-	// Session affinity is as without a device.
+	// Session affinity works as without a device.
 	sticky := func(s *sm.Service) { s.SessionAffinity.ClientIP = true }
 	k.apply(k.state(web(sticky), "pod2", "pod3"))
 	for _, to := range webAddrs {
@@ -277,7 +278,7 @@ func TestKernelLocalPolicyAndAffinityWithDevice(t *testing.T) {
 }
 
 // This is the difference with a device: other ports of the addresses belong to the host. Packets of
-// the host to elsewhere do not have the address of a service.
+// the host to other destinations do not have the address of a service.
 func TestKernelDeviceMakesAddressesTheHosts(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, withDevice)

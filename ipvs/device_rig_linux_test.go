@@ -27,7 +27,8 @@ import (
 
 const rigDevice = "kernlb0"
 
-// boundTo returns the addresses of a device, without link-local ones, and whether the device is up.
+// boundTo returns the addresses of a device, without link-local addresses, and whether the device
+// is up.
 func (r *rig) boundTo(device string) (l []string, up bool) {
 	r.t.Helper()
 	for line := range strings.Lines(r.run("ip -o address show dev " + device)) {
@@ -39,8 +40,9 @@ func (r *rig) boundTo(device string) (l []string, up bool) {
 	return l, strings.Contains(r.run("ip link show dev "+device), ",UP")
 }
 
-// Another device replaces the one that was made, and a cleanup knows the instance's devices. On a
-// device that is not ours, the addresses of other programs stay, also those of another instance.
+// A new device replaces the device of the instance, and a cleanup knows the instance's devices. On
+// a device that is not ours, the addresses of other programs stay, including those of other
+// instances.
 func TestTheDeviceIsReplaced(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -63,14 +65,14 @@ func TestTheDeviceIsReplaced(t *testing.T) {
 	require.NotContains(t, strings.Join(r.servers(), "\n"), "10.96.0.99:30080")
 	require.NotContains(t, r.run("ip link"), "kernlb1")
 	cleanUp(t, r.engine(Config{Device: "other0"}))
-	bound, _ = r.boundTo("other0") // which stays: the instance has not made it
+	bound, _ = r.boundTo("other0") // which stays: the instance has not created it
 	require.Equal(t, []string{"10.96.0.99/32"}, bound)
 	r.run("ip link del other0")
 	require.Equal(t, nothing, r.state())
 }
 
 // A service may have a link-local address, such as that of a DNS cache on each node. Link-local
-// addresses take no node ports.
+// addresses accept no node ports.
 func TestTheDeviceHoldsLinkLocalAddresses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -101,8 +103,8 @@ func TestTheDeviceHoldsLinkLocalAddresses(t *testing.T) {
 	require.Equal(t, nothing, r.state())
 }
 
-// If the device cannot be made, or exists with another kind, the error says so. If it vanishes
-// while it is needed, that is a conflict.
+// If the device cannot be created, or exists with a different kind, the error says so. If it
+// vanishes while it is needed, that is a conflict.
 func TestDevicesThatCannotBe(t *testing.T) {
 	t.Parallel()
 	r, b := rigWithBackend(t, Config{Device: rigDevice})
@@ -199,7 +201,7 @@ func TestAddressesThatWereMoved(t *testing.T) {
 	require.Contains(t, l.others, netip.IPv6Loopback())
 	require.NotContains(t, l.others, a)
 	require.NotContains(t, l.node, a)
-	r.run("ip -6 address add fe80::77/64 dev lo") // clients cannot reach this one without a zone
+	r.run("ip -6 address add fe80::77/64 dev lo") // clients cannot reach it without a zone
 	again := ok(k.readAddresses())(t)
 	require.True(t, l.equal(&again))
 	k.device, k.ifindex = "lo", 1
@@ -214,8 +216,8 @@ func TestAddressesThatWereMoved(t *testing.T) {
 // every request fails once.
 const networkStep = 5
 
-// Requests to rtnetlink fail, one after the other, while services come, are changed, and go.
-// Passing failures are overcome. Otherwise the error names the failure, and a repetition mends
+// Requests to rtnetlink fail, one after the other, while services are added, changed and removed.
+// Temporary failures are overcome. Otherwise the error names the failure, and a repetition repairs
 // everything. Nothing is lost, and nothing is left over.
 func TestEachRequestToTheNetworkGoesWrong(t *testing.T) {
 	t.Parallel()
@@ -269,7 +271,7 @@ func TestTheDeviceGoesBeforeEachRequest(t *testing.T) {
 	}
 }
 
-// A check of addresses that fails is repeated, even though only one notice of the change came.
+// A check of addresses that fails is repeated, even if only one notice of the change was received.
 func TestAFailedLookAtAddressesIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	r, b := rigWithBackend(t, Config{Device: rigDevice})
@@ -287,8 +289,8 @@ func TestAFailedLookAtAddressesIsMadeAgain(t *testing.T) {
 	requireIntegrity(t, b, backends.Broken)
 }
 
-// Each check finds an address that came, until there is a reading. Run checks before an apply, and
-// the apply checks again.
+// Each check finds an added address, until there is a reading. Run checks before an apply, and the
+// apply checks again.
 func TestAnAddressIsFoundUntilItIsRead(t *testing.T) {
 	t.Parallel()
 	r, b := rigWithBackend(t)
@@ -311,8 +313,8 @@ func (r *rig) try(command string) {
 	})
 }
 
-// lives lets services come, change and go. Each time the n-th request fails, or every request if n
-// is 0. It returns how many failed.
+// lives adds, changes and removes services. Each time the n-th request fails, or every request if n
+// is 0. It returns the number of failed requests.
 func (r *rig) lives(fault rawnltest.Fault, n int) (hits int) {
 	r.t.Helper()
 	f := rawnltest.NewFaults()
@@ -362,7 +364,7 @@ type life struct {
 	act   func(testing.TB, *dataplane.Engine) error
 }
 
-// lives are: services come, an endpoint is replaced, services go.
+// lives are: services are added, an endpoint is replaced, services are removed.
 func lives() []life {
 	apply := func(name string, s sm.State) life {
 		return life{name, &s, func(t testing.TB, e *dataplane.Engine) error {
@@ -403,7 +405,7 @@ func TestFailuresAboutTimeoutsAreTold(t *testing.T) {
 	require.Equal(t, "60", ok(b.kernel.values.Read(t.Context(), timeoutTCP))(t))
 }
 
-// The device has the addresses of services. Damage is noticed and mended, and a later process finds
+// The device has the addresses of services. Damage is noticed and repaired, and a later process has
 // nothing to do.
 func TestTheDeviceHoldsTheAddresses(t *testing.T) {
 	t.Parallel()

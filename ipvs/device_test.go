@@ -14,7 +14,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// ipLines are the lines of a plan about devices and addresses, in the language of ip.
+// ipLines returns the lines of a plan about devices and addresses, in the language of ip.
 func ipLines(p *plan) []string {
 	var l []string
 	for line := range strings.Lines(p.String()) {
@@ -66,8 +66,8 @@ func TestDevicePlansAreGolden(t *testing.T) {
 	require.Empty(t, b.pl.have.addresses.bound)
 }
 
-// After any changes, the bound addresses are those of the frontends, without node ports and without
-// addresses that other programs have bound. A plan from a reading does nothing more.
+// After any changes, the bound addresses are the addresses of the frontends, without node ports and
+// without addresses that other programs have bound. A plan from a reading changes nothing more.
 func TestBoundAddressesAreThoseOfFrontends(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -103,8 +103,8 @@ func TestBoundAddressesAreThoseOfFrontends(t *testing.T) {
 	}
 }
 
-// Every fault of the device and its addresses is drift. The next plan mends it, and then there is
-// none.
+// Every fault of the device and its addresses is drift. The next plan repairs it, and then there is
+// no drift.
 func TestDamageOfTheDeviceIsPlannedAway(t *testing.T) {
 	t.Parallel()
 	const (

@@ -10,12 +10,12 @@
 //
 // # Objects
 //
-//   - A virtual server for each frontend, at its address and port; for a node port, a virtual server
-//     at each address of the node that accepts node ports. It also exists while the frontend rejects
-//     or drops packets, so that draining connections continue.
+//   - A virtual server for each frontend, at its address and port; for a node port, a virtual
+//     server at each address of the node that accepts node ports. It also exists while the frontend
+//     rejects or drops packets, so that draining connections continue.
 //   - A virtual server by firewall mark for each frontend whose endpoints for pods and the host
-//     differ from the endpoints for clients outside (external traffic policy Local). An instance has
-//     262,143 marks for these frontends and for ranges.
+//     differ from the endpoints for clients outside (external traffic policy Local). An instance
+//     has 262,143 marks for these frontends and for ranges.
 //   - A virtual server by firewall mark for each frontend at a range of ports, and a second one if
 //     pods and the host have different endpoints. Its destinations have port 0, which keeps the
 //     packet's port, or the single port of the endpoints.
@@ -39,10 +39,10 @@
 //     reached there, and the host refuses packets to the other ports. Without a device, other ports
 //     of cluster IPs are rejected, and other ports of other addresses are not affected.
 //   - The node answers ARP for the addresses on all links, unless [Config.StrictARP] is set. It
-//     never answers neighbour solicitations for them: IPv6 solicits the link itself.
+//     never answers neighbour solicitations for them: IPv6 answers only for addresses of the link.
 //   - Packets of the host to a service have the service's address as their source, and are always
-//     masqueraded. Packets of the host to other destinations do not: IPv4 addresses have the scope
-//     of the host, and IPv6 addresses are deprecated.
+//     masqueraded. Packets of the host to other destinations have no such source: IPv4 addresses
+//     have the scope of the host, and IPv6 addresses are deprecated.
 //   - With direct routing and tunnels, the host and the machines whose gateway is the node get no
 //     answers, because the node considers the source of the answers its own address.
 //   - The kernel compares a new IPv4 address with all others of the device: the first sync of 5,000
@@ -58,10 +58,10 @@
 //
 // # Hooks
 //
-//	unmark-output       filter, output, -300       takes marks away from packets of IPVS
-//	prerouting          filter, prerouting, -99    leads packets to IPVS; sources, no endpoints
+//	unmark-output       filter, output, -300       removes marks from packets of IPVS
+//	prerouting          filter, prerouting, -99    sends packets to IPVS; sources, no endpoints
 //	output              route, output, -99         the same for the host's own
-//	unused-prerouting   filter, prerouting, -97    drops and rejects what no instance led to IPVS
+//	unused-prerouting   filter, prerouting, -97    drops, rejects packets that no instance marked
 //	unused-output       filter, output, -97        the same for the host's own
 //	IPVS                output -98, input 98, 99
 //	input               filter, input, 110         resets TCP connections that IPVS has forgotten
@@ -81,11 +81,10 @@
 // packets to services, and removes them after IPVS has sent a packet on. It neither changes nor
 // evaluates the mark of a packet without these bits.
 //
-//	Mark               a packet that is led to IPVS; its 18 lower bits belong to others
+//	Mark               a packet to IPVS; its 18 lower bits belong to other programs
 //	Mark + 0x40000 + n the same, for the virtual server of that mark
 //	Mark + 0x80000     a packet that IPVS sent on by direct routing, from output to postrouting:
-//	                   it still goes to the address of the service, and must not be led to IPVS
-//	                   again
+//	                   its destination is still the service, and it must not reach IPVS again
 //	Mark + 0xc0000 + n a packet that IPVS sent on for the virtual server of Mark + 0x40000 + n,
 //	                   from output to postrouting, in a table with ranges
 //
@@ -210,8 +209,8 @@
 //
 //   - the present value is not the value that we set; our value of a timeout is known only as long
 //     as it is configured;
-//   - another instance records the sysctl or the timeout: the instance that is removed last restores
-//     the value from before the first;
+//   - another instance records the sysctl or the timeout: the instance that is removed last
+//     restores the value from before the first;
 //   - net.ipv4.vs and timeouts: other programs have virtual servers;
 //   - ip_forward: there are iptables tables, or other programs' base chains in the hook forward.
 //     Firewalls and programs that run containers have them, and some of these set ip_forward only
@@ -237,16 +236,16 @@
 //
 //   - The scheduler "random" is refused, as are source ranges of node ports.
 //   - Loopback addresses accept no node ports (servicemodel.Node.LocalhostNodePorts is refused):
-//     packets of the host to a loopback address also come from a loopback address, and IPVS does not
-//     send such packets to another machine (crosses_local_route_boundary in
+//     packets of the host to a loopback address also come from a loopback address, and IPVS does
+//     not send such packets to another machine (crosses_local_route_boundary in
 //     net/netfilter/ipvs/ip_vs_xmit.c).
 //   - A client with affinity is remembered for the timeout after its last connection has ended.
 //     IPVS takes up to two minutes to end a connection.
 //   - The ports of a service remember their clients independently: affinity for a whole service is
 //     refused. A virtual server by firewall mark keeps the port that the client addressed.
 //   - Where pods and the host have separate endpoints, their affinity is a hash of the client's
-//     address (mh), of all its bits. The same holds at ranges of ports whose endpoints have a single
-//     port. At other ranges a client has the same endpoint at all ports.
+//     address (mh), of all its bits. The same holds at ranges of ports whose endpoints have a
+//     single port. At other ranges a client has the same endpoint at all ports.
 //   - Direct routing and tunnels are refused at ranges of ports.
 //   - IPVS does not notice when another program, such as package dataplane/flows, cuts a
 //     connection: the endpoint then drains until the drain limit.

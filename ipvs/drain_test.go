@@ -12,7 +12,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// A destination drains from the last time when its weight became 0.
+// Draining starts over when the weight of a destination becomes 0 again.
 func TestDrainingBeginsAnew(t *testing.T) {
 	t.Parallel()
 	k := ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))
@@ -21,7 +21,7 @@ func TestDrainingBeginsAnew(t *testing.T) {
 	d := draining{}
 	for i, step := range []struct {
 		weight uint32
-		since  int // the step in which it began; -1: it does not drain
+		since  int // the step in which draining began; -1: it does not drain
 	}{{0, 0}, {0, 0}, {1, -1}, {0, 3}} {
 		d.note(k, &server{dests: map[ipvsnl.DestinationKey]ipvsnl.Destination{
 			dest: {DestinationKey: dest, Weight: step.weight}}}, start.Add(time.Duration(i)))
@@ -33,7 +33,7 @@ func TestDrainingBeginsAnew(t *testing.T) {
 	}
 }
 
-// A destination is deleted once it has drained for the limit, or has no connections any more.
+// A destination is deleted once it has drained for the limit, or no longer has connections.
 func TestWhatHasDrained(t *testing.T) {
 	t.Parallel()
 	k := ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))
@@ -77,8 +77,8 @@ func TestWhatHasDrained(t *testing.T) {
 	}
 }
 
-// Settle does not ask for virtual servers that are gone, nor for those whose destinations came back
-// or were deleted.
+// Settle does not query virtual servers that were removed, or whose destinations came back or were
+// deleted.
 func TestWhichServersAreAskedFor(t *testing.T) {
 	t.Parallel()
 	key := func(port uint16) ipvsnl.ServiceKey {

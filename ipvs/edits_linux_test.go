@@ -55,7 +55,7 @@ var handEdits = []string{
 	"nft flush set ip kernlb-ipvs version",
 }
 
-// A running program notices edits by hand, and mends them. The log says how soon.
+// A running program notices edits by hand, and repairs them. The log has the delay.
 func TestKernelRunPutsEditsByHandRight(t *testing.T) {
 	needIPVS(t)
 	p := newPlace(t)
@@ -73,7 +73,7 @@ func TestKernelRunPutsEditsByHandRight(t *testing.T) {
 				return e.Status().Totals.Repairs > 0
 			}, 20*time.Second, time.Millisecond)
 			t.Logf("put right %d ms after it was begun", time.Since(start).Milliseconds())
-			failures := e.Status().Totals.Failures // before an apply is stopped under way
+			failures := e.Status().Totals.Failures // before an apply is interrupted
 			stop()
 			require.Equal(t, want, p.all())
 			require.Zero(t, failures)
@@ -81,7 +81,7 @@ func TestKernelRunPutsEditsByHandRight(t *testing.T) {
 	}
 }
 
-// editedState uses every sort of object.
+// editedState uses every kind of object.
 func editedState() sm.State {
 	svc := web(func(s *sm.Service) {
 		s.LoadBalancerIPs = []sm.LoadBalancerIP{
@@ -140,7 +140,7 @@ func (p *place) edit(command string) {
 	p.run(command)
 }
 
-// all returns everything that the kernel holds, without the version, and sorted if the order has no
+// all returns all contents of the kernel, without the version, and sorted where the order has no
 // meaning.
 func (p *place) all() []string {
 	p.t.Helper()

@@ -22,7 +22,7 @@ import (
 )
 
 // If any request fails, Observe, Integrity, Commit, Settle and Cleanup return an error. The next
-// attempt begins at what the kernel then holds.
+// attempt begins from the kernel's contents at that time.
 func TestEachFailureIsTold(t *testing.T) {
 	t.Parallel()
 	r, b := rigWithBackend(t)
@@ -40,7 +40,7 @@ func TestEachFailureIsTold(t *testing.T) {
 			restrictedTo("198.51.100.0/24"))
 	}
 
-	for range 2 { // from nothing, and to other endpoints
+	for range 2 { // from nothing, and to different endpoints
 		rawnltest.FailEach(t, "commit", func(ctx context.Context) error {
 			b, c := r.change(state())
 			_, err := b.Commit(ctx, c)
@@ -96,7 +96,7 @@ func TestAddressesDoNotMatterWithoutServices(t *testing.T) {
 	require.Empty(t, o.Drift)
 }
 
-// A reading knows the used marks: those of records, and those of other programs.
+// A reading knows the used marks: the marks in records, and other programs' marks.
 func TestMarksAreReadBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -109,7 +109,8 @@ func TestMarksAreReadBack(t *testing.T) {
 		b.pl.have.index.marks)
 }
 
-// If the route cannot be added, commits return an error. They do their work as soon as it can.
+// If the route cannot be added, commits return an error. They do their work as soon as it can be
+// added.
 func TestWithoutLoopbackInterface(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -138,7 +139,7 @@ func TestUnreadableSysctlsAreAnError(t *testing.T) {
 	b.pl.tunables["net/ipv4/there_is_none"] = "1"
 	_, err := b.Observe(t.Context(), nil)
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	require.NotErrorIs(t, err, kernelerr.ErrConflict) // nobody changed it
+	require.NotErrorIs(t, err, kernelerr.ErrConflict) // no program changed it
 	require.ErrorContains(t, err, "net/ipv4/there_is_none")
 	require.False(t, b.observed)
 
@@ -151,7 +152,7 @@ func TestUnreadableSysctlsAreAnError(t *testing.T) {
 	require.Equal(t, backends.Broken, i)
 }
 
-// If tables vanish during a check, that is no error: the check finds them broken.
+// If tables vanish during a check, that is not an error: the check finds them broken.
 func TestTablesGoWhileTheyAreLookedAt(t *testing.T) {
 	t.Parallel()
 	r, b := rigWithBackend(t)
@@ -176,7 +177,8 @@ func TestTablesGoWhileTheyAreLookedAt(t *testing.T) {
 	require.True(t, gone)
 }
 
-// If another program commits before each try to make the first version, the result is a conflict.
+// If another program commits before each attempt to create the first version, the result is a
+// conflict.
 func TestTheFirstVersionIsNotTriedForEver(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -197,7 +199,7 @@ func TestTheFirstVersionIsNotTriedForEver(t *testing.T) {
 	require.Equal(t, nothing, r.run("nft list tables"))
 }
 
-// Calls of a closed backend say so. None works in the namespace of the calling thread.
+// Calls of a closed backend say so. No call works in the namespace of the calling thread.
 func TestCallsOfAClosedBackend(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []Config{{}, {Device: rigDevice}} {

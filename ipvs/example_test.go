@@ -10,7 +10,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// A check of manifests finds out what IPVS would refuse. It needs no kernel.
+// A check of manifests finds the services that IPVS would refuse. It needs no kernel.
 func ExampleCheck() {
 	service := &sm.Service{Name: sm.Name{Namespace: "default", Name: "web"}, Scheduler: sm.Random,
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},

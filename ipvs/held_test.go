@@ -12,7 +12,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// A range of sources that is no prefix was written by somebody else. It is not part of a frontend.
+// A range of sources that is not a prefix was written by another program. It is not part of a
+// frontend.
 func TestARangeThatIsNoPrefixIsNoSource(t *testing.T) {
 	t.Parallel()
 	k := sm.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: sm.TCP, Port: 80}
@@ -28,7 +29,7 @@ func TestARangeThatIsNoPrefixIsNoSource(t *testing.T) {
 		readSources(nft.IPv4, raw))
 }
 
-// The netmask of persistence belongs to a virtual server if the frontend asks for it, and to the
+// The netmask of persistence belongs to a virtual server if the frontend requests it, and to the
 // configuration otherwise.
 func TestANetmaskOfAFrontendIsHeld(t *testing.T) {
 	t.Parallel()

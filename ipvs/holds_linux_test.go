@@ -10,8 +10,8 @@ import (
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 )
 
-// Only a full comparison, over generic netlink, shows what was done by hand to a virtual server of
-// IPv6. It shows each field, and each destination.
+// Only a full comparison, over generic netlink, reveals an edit by hand of a virtual server of
+// IPv6. It compares each field, and each destination.
 func TestVirtualServersOfIPv6AreComparedInFull(t *testing.T) {
 	t.Parallel()
 	o := newOutlined(t)

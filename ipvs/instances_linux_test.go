@@ -21,7 +21,7 @@ import (
 )
 
 // neighbour is one of two instances on a node. Its service has a cluster IP, and an external
-// address with other endpoints for clients outside.
+// address with different endpoints for clients outside.
 type neighbour struct {
 	*kernel
 	table             string
@@ -36,8 +36,8 @@ func (k *kernel) neighbour(table, cluster, external string) *neighbour {
 	return n
 }
 
-// state has the service, whose endpoint on this node is pod2. Both instances declare the range of
-// cluster IPs.
+// state returns the service, whose endpoint on this node is pod2. Both instances declare the range
+// of cluster IPs.
 func (n *neighbour) state(split bool) sm.State {
 	svc := web(func(s *sm.Service) {
 		s.Ports[0].NodePort = 0
@@ -58,8 +58,8 @@ func (n *neighbour) state(split bool) sm.State {
 		MasqueradeAll: true, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}})
 }
 
-// requireFate requires that the service treats pods, the host and a client outside as its settings
-// say.
+// requireFate requires that the service treats pods, the host and a client outside according to its
+// settings.
 func (n *neighbour) requireFate() {
 	n.t.Helper()
 	for _, c := range []struct {
@@ -104,7 +104,7 @@ func TestKernelInstancesSideBySide(t *testing.T) {
 		}
 	}
 
-	// The second instance gives its mark without having read the first one's.
+	// The second instance assigns its mark without having read the first instance's mark.
 	l[1].apply(l[1].state(false))
 	for _, n := range l {
 		n.apply(n.state(true))
@@ -123,8 +123,8 @@ func TestKernelInstancesSideBySide(t *testing.T) {
 	requireFates(l[1])
 }
 
-// Packets that two instances forward unchanged are led to IPVS once, whichever instance sees a
-// packet first.
+// Packets that two instances forward unchanged reach IPVS once, whichever instance sees a packet
+// first.
 func TestKernelInstancesRouteDirectly(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -146,8 +146,8 @@ func TestKernelInstancesRouteDirectly(t *testing.T) {
 	}
 }
 
-// Connections through a virtual server of kube-proxy go on when the service takes it over, when
-// kube-proxy's other objects are cleaned up, and when the service gets other endpoints.
+// Connections through a virtual server of kube-proxy continue when the service takes it over, when
+// kube-proxy's other objects are cleaned up, and when the service gets different endpoints.
 func TestKernelConnectionsGoOnWhenKubeProxyIsReplaced(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{TakeOver: true})
@@ -198,14 +198,14 @@ insert rule ip kernlb-ipvs admit jump new
 END
 `
 
-// older turns the companion into one from before layouts had numbers.
+// older turns the companion into one without a layout number.
 const older = `nft -f - << END
 delete element ip kernlb-ipvs settings { 0x00000001 }
 delete element ip6 kernlb-ipvs settings { 0x00000001 }
 END
 `
 
-// A program takes over from an older one and from newer ones. The companion is replaced, and
+// A program takes over from an older program and from newer ones. The companion is replaced, and
 // virtual servers stay.
 func TestKernelUpgrade(t *testing.T) {
 	t.Parallel()
@@ -215,7 +215,7 @@ func TestKernelUpgrade(t *testing.T) {
 }
 
 // Only clients in the source ranges reach a load-balancer IP that is an address of the node, even
-// while the service comes and goes, and while everything is removed.
+// while the service is added and removed, and while everything is removed.
 func TestKernelSourceRangesHoldOnAddressesOfTheNode(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -262,7 +262,7 @@ func TestKernelSourceRangesHoldOnAddressesOfTheNode(t *testing.T) {
 	require.Zero(t, answered.Load(), "of %d", asked.Load())
 }
 
-// Connections go on when conntrack forgets them, even if the endpoint then sends first.
+// Connections continue when conntrack forgets them, even if the endpoint then sends first.
 func TestKernelConnectionsOutliveTheConntrackTable(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -312,8 +312,8 @@ func say(t *testing.T, from, to net.Conn) error {
 	return err
 }
 
-// pair opens a connection from a host to a service that leads to an endpoint, and listens in the
-// endpoint's namespace.
+// pair opens a connection from a host to the endpoint of a service, and listens in the endpoint's
+// namespace.
 func (k *kernel) pair(from *netnstest.Host, service, endpoint netip.AddrPort) (client,
 	server net.Conn) {
 	k.t.Helper()

@@ -36,7 +36,7 @@ func newOutlined(t *testing.T) *outlined {
 	return o
 }
 
-// look requires the result of the next check, which compares another virtual server than k in full.
+// look requires the result of the next check, which compares a virtual server other than k in full.
 func (o *outlined) look(want backends.Integrity, k ipvsnl.ServiceKey, what string) {
 	o.t.Helper()
 	o.b.kernel.outlines.due = time.Time{}
@@ -63,8 +63,8 @@ func (o *outlined) one() *server {
 	return nil
 }
 
-// Each edit of a virtual server, and each destination that comes or goes, shows in its outline at
-// the next check, even if it is not the virtual server's turn to be compared in full.
+// Each edit of a virtual server, and each added or removed destination, shows in its outline at the
+// next check, even if it is not the virtual server's turn for a full comparison.
 func TestOutlinesShowChangesAtOnce(t *testing.T) {
 	t.Parallel()
 	o := newOutlined(t)
@@ -121,7 +121,7 @@ func TestOutlinesAreComparedAnewAfterACommit(t *testing.T) {
 	o.look(backends.Broken, k, "as before the commit")
 }
 
-// If all IPv4 virtual servers go after a commit, the outlines show it.
+// If all IPv4 virtual servers are removed after a commit, the outlines show it.
 func TestThatThereAreNoOutlinesShows(t *testing.T) {
 	t.Parallel()
 	o := newOutlined(t)
@@ -139,7 +139,7 @@ func TestThatThereAreNoOutlinesShows(t *testing.T) {
 	requireIntegrity(t, o.b, backends.Broken)
 }
 
-// Virtual servers of other programs do not matter, however many there are.
+// Virtual servers of other programs do not matter, whatever their number.
 func TestOutlinesMakeRoom(t *testing.T) {
 	t.Parallel()
 	o := newOutlined(t)
@@ -153,8 +153,8 @@ func TestOutlinesMakeRoom(t *testing.T) {
 	o.look(backends.Broken, k, "beside many")
 }
 
-// The socket option compares the destinations of IPv4 virtual servers. Generic netlink compares
-// those of IPv6 and of tunnels.
+// The socket option compares the destinations of IPv4 virtual servers. Generic netlink compares the
+// destinations of IPv6 and of tunnels.
 func TestDestinationsAreComparedByWhatKnowsThem(t *testing.T) {
 	t.Parallel()
 	o := newOutlined(t)
@@ -204,8 +204,8 @@ func TestDestinationsAreComparedByWhatKnowsThem(t *testing.T) {
 	require.False(t, known, "IPv6")
 }
 
-// Outlines take their share of the time. If a kernel refuses the option, it is not asked again.
-// Other errors are returned.
+// Outlines take their share of the time. If a kernel refuses the option, the option is not tried
+// again. Other errors are returned.
 func TestOutlinesAreRationedAndMayBeRefused(t *testing.T) {
 	t.Parallel()
 	asked, answer := 0, error(nil)
@@ -235,8 +235,8 @@ func TestOutlinesAreRationedAndMayBeRefused(t *testing.T) {
 	require.NoError(t, look(true, 3))
 }
 
-// A check compares at least one virtual server, and more for a share of the time since the last,
-// up to a limit. A virtual server that differs keeps its turn.
+// A check compares at least one virtual server, and more for a share of the time since the last
+// check, up to a limit. A virtual server that differs keeps its turn.
 func TestComparisonsTakeAShareOfTheTime(t *testing.T) {
 	t.Parallel()
 	servers := map[ipvsnl.ServiceKey]*server{}
@@ -269,7 +269,7 @@ func TestComparisonsTakeAShareOfTheTime(t *testing.T) {
 	require.True(t, none)
 }
 
-// The number of references to the module shows deleted virtual servers, except those that the
+// The number of references to the module reveals deleted virtual servers, except those that the
 // backend deletes.
 func TestReferencesTellOfDeletedServers(t *testing.T) {
 	t.Parallel()
@@ -293,7 +293,7 @@ func TestReferencesTellOfDeletedServers(t *testing.T) {
 	set(2 + len(r.fake.Keys()))
 	look(backends.Touched)
 	look(backends.Intact)
-	set(20) // other virtual servers come and go
+	set(20) // other virtual servers are added and removed
 	look(backends.Intact)
 	set(19)
 	look(backends.Touched)
@@ -333,7 +333,7 @@ func TestKernelOutlinesAreWhatTheKernelHas(t *testing.T) {
 }
 
 // holdAllDests requires that all IPv4 virtual servers have their destinations, and returns one with
-// two. Some of them are by mark.
+// two destinations. Some virtual servers are by mark.
 func holdAllDests(t *testing.T, o *outlines, have map[ipvsnl.ServiceKey]*server) (one *server) {
 	t.Helper()
 	marks := 0

@@ -50,7 +50,7 @@ func newKernel(t *testing.T, cfg ipvs.Config) *kernel {
 	return k
 }
 
-// restart makes a new backend and engine without any memory.
+// restart creates a new backend and engine without any memory.
 func (k *kernel) restart(cfg ipvs.Config) {
 	k.t.Helper()
 	cfg.NetNS = k.Node.NS.NetNS()
@@ -113,7 +113,7 @@ func (k *kernel) weights(key ipvsnl.ServiceKey) map[string]int {
 	return m
 }
 
-// hold opens connections to the service, and requires that both pods get some.
+// hold opens connections to the service, and requires that both pods get connections.
 func (k *kernel) hold() *netnstest.Conns {
 	k.t.Helper()
 	conns := ok(netnstest.OpenConns(k.t.Context(), k.pods["pod1"], netip.AddrPortFrom(webAddrs[0],
@@ -139,7 +139,7 @@ func TestKernelDrainsConnections(t *testing.T) {
 	k.apply(k.state(web(), "pod2", "pod3"))
 	conns := k.hold()
 
-	// A scale-down, and back.
+	// A scale-down, and a scale-up.
 	k.apply(k.state(web(), "pod3"))
 	require.Equal(t, map[string]int{"pod2": 0, "pod3": 1}, k.weights(webKey))
 	requireAlive(t, conns)
@@ -150,7 +150,7 @@ func TestKernelDrainsConnections(t *testing.T) {
 	require.Equal(t, map[string]int{"pod2": 1, "pod3": 1}, k.weights(webKey))
 	requireAlive(t, conns)
 
-	// Another scheduler while one endpoint drains, and a new process, which writes nothing.
+	// A different scheduler while one endpoint drains, and a new process, which writes nothing.
 	least := func(s *sm.Service) { s.Scheduler = sm.LeastConn }
 	k.apply(k.state(web(), "pod3"))
 	k.apply(k.state(web(least), "pod3"))
@@ -224,8 +224,8 @@ func TestKernelCleanupLeavesNothing(t *testing.T) {
 	require.Equal(t, before, look())
 }
 
-// The kernel refuses a broadcast address of the node as an endpoint. Only its service waits until
-// the node has other addresses.
+// The kernel refuses a broadcast address of the node as an endpoint. Only the service of this
+// endpoint waits until the node has different addresses.
 func TestKernelRefusesBroadcastAddresses(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -254,8 +254,8 @@ func TestKernelRefusesBroadcastAddresses(t *testing.T) {
 	require.Contains(t, k.run("ipvsadm", "-Sn"), "-r 198.18.7.255:8080")
 }
 
-// Clients that agree in the leading bits of their addresses share an endpoint. A process with
-// another configuration changes this, and still sees the services.
+// Clients that agree in the leading bits of their addresses share an endpoint. A process with a
+// different configuration changes this, and still recognizes the services.
 func TestKernelAffinityOfPrefixes(t *testing.T) {
 	t.Parallel()
 	cfg := ipvs.Config{AffinityMask4: 24, AffinityMask6: 64}
@@ -303,7 +303,8 @@ func TestKernelAffinityOfPrefixes(t *testing.T) {
 
 func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
 
-// ipvsadm shows each scheduler with its options. A new program finds it, and has nothing to do.
+// ipvsadm shows each scheduler with its options. A new program finds the scheduler, and has nothing
+// to do.
 func TestKernelHasEachScheduler(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -330,7 +331,7 @@ func TestKernelHasEachScheduler(t *testing.T) {
 }
 
 // IPVS counts the traffic of clients, at cluster IPs and node ports, even after the endpoint is
-// gone. conntrack has the same connections.
+// removed. conntrack has the same connections.
 func TestKernelCounts(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})

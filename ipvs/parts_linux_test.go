@@ -25,7 +25,8 @@ func (b overtaken) Commit(ctx context.Context, c *sm.ChangeSet) (backends.Stats,
 	return b.backend.Commit(ctx, c)
 }
 
-// The instance goes with its last part. A part that another program adds meanwhile stays.
+// The instance is removed with its last part. A part that another program adds before the commit
+// stays.
 func TestTheInstanceGoesWithItsLastPart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

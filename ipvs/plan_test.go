@@ -44,8 +44,8 @@ func goldenEndpoints(addrs ...string) []sm.Endpoint {
 	return l
 }
 
-// rigState is a state with a service of both families, with an external address, a node port and
-// endpoints. edit changes the service.
+// rigState returns a state with a service of both families, with an external address, a node port
+// and endpoints. edit changes the service.
 func rigState(endpoints []string, edit ...func(*sm.Service)) sm.State {
 	svc := goldenService(append([]func(*sm.Service){func(s *sm.Service) {
 		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
@@ -68,7 +68,7 @@ func restrictedTo(ranges ...string) func(*sm.Service) {
 	}
 }
 
-// atPort returns the endpoints with another port.
+// atPort returns the endpoints with a different port.
 func atPort(port uint16, l []sm.Endpoint) []sm.Endpoint {
 	l = slices.Clone(l)
 	for i := range l {
@@ -103,7 +103,7 @@ func direct(s *sm.Service) {
 	s.Forwarding = sm.ForwardDirect
 }
 
-// goldenStory is a sequence of states. The plan from each to the next is golden.
+// goldenStory is a sequence of states. The plan from each state to the next is golden.
 func goldenStory() []struct {
 	name  string
 	state sm.State
@@ -196,7 +196,7 @@ func requireCounted(t *testing.T, p, again *plan) {
 	require.Equal(t, messages, p.Stats().Messages)
 }
 
-// A service says which clients count as one, or else the configuration.
+// The bits that identify a client come from the service, or else from the configuration.
 func TestAffinityMasksAreInThePlan(t *testing.T) {
 	t.Parallel()
 	const (
@@ -206,7 +206,7 @@ func TestAffinityMasksAreInThePlan(t *testing.T) {
 	masks := Config{AffinityMask4: 24, AffinityMask6: 64}
 	for _, tc := range []struct {
 		cfg  Config
-		own  uint8 // bits of IPv4 that the service says
+		own  uint8 // bits of IPv4 that the service sets
 		want [2]string
 	}{
 		{Config{}, 0, [2]string{"", ""}},
@@ -225,7 +225,7 @@ func TestAffinityMasksAreInThePlan(t *testing.T) {
 		backends.FieldAffinityService)
 }
 
-// A mark belongs to one frontend at a time, and is given again when it is free. Marks of other
+// A mark belongs to one frontend at a time, and is assigned again when it is free. Marks of other
 // programs are left alone.
 func TestMarksAreGivenOnce(t *testing.T) {
 	t.Parallel()
@@ -318,7 +318,7 @@ func resolve(tb testing.TB, prev *sm.Table, s sm.State) *sm.Table {
 	return ok(sm.Resolve(prev, s))(tb)
 }
 
-// givenSource gives the source of masqueraded connections.
+// givenSource sets the source of masqueraded connections.
 func givenSource(s *sm.Service) {
 	s.MasqueradeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.99"), netip.IPv6Unspecified()}
 }

@@ -59,7 +59,7 @@ func TestKernelIsProbedWithoutATrace(t *testing.T) {
 	}
 }
 
-// A probe of a kernel that has everything leaves it as it was.
+// A probe of a kernel that has everything leaves it unchanged.
 func TestProbesChangeNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -81,7 +81,7 @@ func TestKernelRefusesWhoMayNot(t *testing.T) {
 	require.ErrorContains(t, err, "CAP_NET_ADMIN in the initial user namespace")
 }
 
-// TestKernelThatDoesNotLoadItByItself unloads ip_vs. A kernel before 5.16 does not load it for a
+// TestKernelThatDoesNotLoadItByItself unloads ip_vs. A kernel before 5.16 does not load ip_vs for a
 // process without CAP_SYS_MODULE.
 func TestKernelThatDoesNotLoadItByItself(t *testing.T) {
 	if os.Getenv("KERNLB_VM") == "" {

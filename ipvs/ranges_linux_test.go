@@ -15,8 +15,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// rangeState has services with ranges at two addresses. Each of them is there half of the time.
-// Their ranges lie in one another, overlap, or are apart.
+// rangeState has services with ranges at two addresses. Each service exists half of the time. Their
+// ranges are nested, overlap, or are apart.
 func rangeState(rng *rand.Rand) sm.State {
 	s := sm.State{}.WithNode(goldenNode())
 	for i := range 6 {
@@ -59,8 +59,8 @@ func rangeState(rng *rand.Rand) sm.State {
 	return s
 }
 
-// After each change, another process finds what was applied, and each port leads to the range that
-// the model says, in both families.
+// After each change, another process finds the applied state, and each port reaches the range that
+// the model selects, in both families.
 func TestRangesInEachOther(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -92,8 +92,8 @@ func TestRangesInEachOther(t *testing.T) {
 	require.Equal(t, before, r.state())
 }
 
-// requireRange looks a port up as packets do, and requires the first range of the table that has
-// it.
+// requireRange looks a port up as packets do, and requires the first range of the table that
+// contains the port.
 func (b *backend) requireRange(t *testing.T, raw *rawTable, table *sm.Table, k sm.FrontendKey) {
 	t.Helper()
 	var want, got uint32
@@ -113,7 +113,7 @@ func (b *backend) requireRange(t *testing.T, raw *rawTable, table *sm.Table, k s
 	require.Equal(t, want, got, k)
 }
 
-// oneRange has one service with a range.
+// oneRange returns a state of one service with a range.
 func oneRange(edit ...func(*sm.Service)) sm.State {
 	svc := goldenService(append([]func(*sm.Service){local, func(s *sm.Service) {
 		s.Ports = []sm.ServicePort{{Protocol: sm.TCP, Port: 1000, EndPort: 1999}}
@@ -125,7 +125,7 @@ func oneRange(edit ...func(*sm.Service)) sm.State {
 	return sm.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(svc.Name, eps)
 }
 
-// Edits of the objects of a range by hand are noticed and mended.
+// Edits by hand of the objects of a range are noticed and repaired.
 func TestDamageOfARangeIsRepaired(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -159,7 +159,7 @@ func TestDamageOfARangeIsRepaired(t *testing.T) {
 	}
 }
 
-// The virtual servers of a range count for it, and endpoints that drain are said to be of it.
+// The virtual servers of a range count for it, and events of draining endpoints name the range.
 func TestVirtualServersOfARangeAreItsOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

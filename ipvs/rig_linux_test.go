@@ -20,8 +20,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// rig is a network namespace with a fake IPVS. Everything else is the kernel's. It forwards
-// nothing.
+// rig is a network namespace with a fake IPVS. Everything else is the kernel's own. The fake
+// forwards nothing.
 type rig struct {
 	t    *testing.T
 	ns   *netnstest.NS
@@ -51,8 +51,8 @@ func (r *rig) backend(cfg ...Config) *backend {
 	return b
 }
 
-// openOn opens a backend on a fake IPVS, with connections of a configuration. Its limit is that of
-// the connection to nf_tables.
+// openOn opens a backend on a fake IPVS, with connections of a configuration. Its limit is the
+// limit of the connection to nf_tables.
 func openOn(fake *ipvsfake.Kernel, c Config, with rawnl.Config) (*backend, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -124,7 +124,7 @@ func (r *rig) servers() []string {
 func (r *rig) state() []string {
 	r.t.Helper()
 	tables := strings.SplitAfter(r.run("nft list ruleset"), "\n}\n")
-	slices.Sort(tables) // a table that is written anew is listed last
+	slices.Sort(tables) // a recreated table is listed last
 	l := r.servers()
 	inVersion := false
 	for line := range strings.Lines(strings.Join(tables, "")) {
@@ -176,7 +176,7 @@ func applied(t *testing.T, e *dataplane.Engine, s sm.State) *dataplane.Result {
 	return ok(e.Apply(t.Context(), s))(t)
 }
 
-// observation is what a backend observes.
+// observation returns the observation of a backend.
 func observation(t *testing.T, b *backend) *backends.Observation {
 	t.Helper()
 	return ok(b.Observe(t.Context(), nil))(t)

@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/road"
 )
 
-// TestRoad replaces an endpoint and starts anew, on the fake. The census counts the functions that
+// TestRoad replaces an endpoint and starts again, on the fake. The census counts the functions that
 // run.
 func TestRoad(t *testing.T) {
 	t.Parallel()

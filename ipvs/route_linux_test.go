@@ -35,7 +35,7 @@ func (r *rig) disableIPv6(value string) {
 	r.setSysctl("net/ipv6/conf/default/disable_ipv6", value)
 }
 
-// perFamily is a state of one service in each family: "web" and "six".
+// perFamily returns a state of one service in each family: "web" and "six".
 func perFamily(endpoint string) sm.State {
 	s := rigState([]string{endpoint}, func(s *sm.Service) {
 		s.ClusterIPs, s.ExternalIPs = s.ClusterIPs[:1], nil
@@ -94,8 +94,8 @@ func TestIPv6IsDisabledMeanwhile(t *testing.T) {
 	require.ErrorContains(t, err, "IPv6 was disabled meanwhile")
 }
 
-// IPv6 is disabled on the device, or on all new devices, and not on lo. The kernel then binds no
-// IPv6 address to the device. IPv4 is served, and IPv6 as soon as it can be.
+// IPv6 is disabled on the device, or on all new devices, but not on lo. The kernel then binds no
+// IPv6 address to the device. IPv4 is served, and IPv6 as soon as possible.
 func TestIPv6IsDisabledOnTheDevice(t *testing.T) {
 	t.Parallel()
 	for _, of := range []string{"default", rigDevice} {
@@ -135,8 +135,8 @@ func TestIPv6IsDisabledOnTheDevice(t *testing.T) {
 	}
 }
 
-// Packets of other programs keep their routes, whatever marks these programs set: Mullvad's, one of
-// Cilium (an identity, and its magic number), one of another instance.
+// Packets of other programs keep their routes, whatever marks these programs set: the mark of
+// Mullvad, marks of Cilium (an identity, and its magic number), a mark of another instance.
 func TestMarksOfOthersAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -159,7 +159,7 @@ func TestMarksOfOthersAreLeftAlone(t *testing.T) {
 	require.Contains(t, r.run("ip route get 8.8.8.8 mark 0xfd200000"), "local 8.8.8.8")
 }
 
-// Another mark replaces the one before. In the end nothing of either is left.
+// A new mark replaces the former mark. In the end nothing of either is left.
 func TestAnInstanceGetsAnotherMark(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -212,8 +212,8 @@ func TestRivalsAreTold(t *testing.T) {
 	}
 }
 
-// If a rule of another program precedes the instance's in one family, a check still finds that the
-// rule of the other family is gone.
+// If a rule of another program precedes the instance's in one family, a check still notices that
+// the rule of the other family was removed.
 func TestRivalsInOneFamilyHideNothingInTheOther(t *testing.T) {
 	t.Parallel()
 	r, b := rigWithBackend(t)
@@ -229,8 +229,8 @@ func TestRivalsInOneFamilyHideNothingInTheOther(t *testing.T) {
 	requireIntegrity(t, b, backends.Intact)
 }
 
-// A node that serves one family has no chain, hook, rule, route or virtual server of the other,
-// also if it served both before. The table ip stays, because it has the version.
+// A node that serves one family has no chain, hook, rule, route or virtual server of the other
+// family, even if it served both before. The table ip stays, because it has the version.
 func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -19,7 +19,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// routed is the service web. Its packets are forwarded unchanged to endpoints that have its
+// routed returns the service web. Its packets are forwarded unchanged to endpoints that have its
 // addresses.
 func routed(how sm.Forwarding, edit ...func(*sm.Service)) *sm.Service {
 	s := web(edit...)
@@ -29,8 +29,8 @@ func routed(how sm.Forwarding, edit ...func(*sm.Service)) *sm.Service {
 	return s
 }
 
-// routedState is a state with the service and endpoints at its own port. Those in other are on
-// another node.
+// routedState returns a state with the service and endpoints at its own port. The endpoints in
+// other are on another node.
 func (k *kernel) routedState(svc *sm.Service, pods, other []string) sm.State {
 	var l []sm.Endpoint
 	add := func(node string, names []string) {
@@ -170,7 +170,7 @@ func (k *kernel) counters(h *netnstest.Host, protocols ...string) func(string) (
 	}
 }
 
-// shortcut makes a link from a server to a client. The server answers on it.
+// shortcut creates a link from a server to a client. The server answers on this link.
 func shortcut(t *testing.T, server, client *netnstest.Host) {
 	t.Helper()
 	at := func(h *netnstest.Host) *netlink.Handle {
@@ -203,8 +203,8 @@ func shortcut(t *testing.T, server, client *netnstest.Host) {
 	}
 }
 
-// This test is not parallel, so that it runs first: the modules that it loads make devices in every
-// namespace, such as tunl0, and other tests list devices.
+// This test is not parallel, so that it runs first: the modules that it loads create devices in
+// every namespace, such as tunl0, and other tests list devices.
 func TestKernelTunnels(t *testing.T) {
 	k := newKernel(t, ipvs.Config{})
 	for _, p := range []string{"pod2", "pod3"} {

@@ -122,7 +122,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
 
 // The kernel's table of a hash has all endpoints, whatever their number and weights, and the
-// virtual server shows the weights of the model. If sh has no room for them, mh has.
+// virtual server shows the weights of the model. If they do not fit sh, mh is used.
 func TestTheTableOfAHashHasRoomForAllEndpoints(t *testing.T) {
 	t.Parallel()
 	r, b := rand.New(rand.NewPCG(41, 1)), withoutKernel(t)
@@ -170,8 +170,8 @@ func TestTheTableOfAHashHasRoomForAllEndpoints(t *testing.T) {
 	}
 }
 
-// kernelTable returns how many entries of the table of a virtual server's scheduler each
-// destination has (ip_vs_sh_reassign, ip_vs_mh_populate).
+// kernelTable returns the number of entries that each destination has in the table of a virtual
+// server's scheduler (ip_vs_sh_reassign, ip_vs_mh_populate).
 func kernelTable(s *server, size int) map[ipvsnl.DestinationKey]int {
 	turns := map[ipvsnl.DestinationKey]int{}
 	greatest, divisor := 0, 0
@@ -205,7 +205,7 @@ func kernelTable(s *server, size int) map[ipvsnl.DestinationKey]int {
 	return entries
 }
 
-// A pool that no table has room for is refused, as is one whose only table the kernel lacks.
+// A pool that fits no table is refused, and so is a pool whose only table the kernel lacks.
 func TestMoreEndpointsThanEntriesAreRefused(t *testing.T) {
 	t.Parallel()
 	changes := func(by sm.Scheduler, n int) *sm.ChangeSet {

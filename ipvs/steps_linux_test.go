@@ -135,7 +135,7 @@ func TestACommitMayEndAfterAnyStep(t *testing.T) {
 	}
 }
 
-// The same for a cleanup: another cleanup leaves nothing, and another apply results in the state.
+// The same for a cleanup: a second cleanup leaves nothing, and another apply results in the state.
 func TestACleanupMayEndAfterAnyStep(t *testing.T) {
 	t.Parallel()
 	state := rigState([]string{"10.244.1.1", "10.244.2.2"}, restrictedTo("198.51.100.0/24"))

@@ -15,13 +15,13 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// nodeOfMany are the addresses of the node in [takeOverOf] that take node ports. The last two are
-// on a dummy device that is not a balancer's, as NodeLocal DNSCache has one.
+// nodeOfMany are the addresses of the node in [takeOverOf] that accept node ports. The last two are
+// on a dummy device that does not belong to a balancer, like the device of NodeLocal DNSCache.
 var nodeOfMany = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
 	netip.MustParseAddr("10.0.0.53"), netip.MustParseAddr("fd00::53")}
 
-// many are services in both families, each with a cluster IP, an external IP, a node port and an
-// endpoint. third is the third byte of their addresses of IPv4.
+// many returns services in both families, each with a cluster IP, an external IP, a node port and
+// an endpoint. third is the third byte of their IPv4 addresses.
 func many(n int, third byte, nodePorts bool) sm.State {
 	s := sm.State{}.WithNode(sm.Node{Name: "this"})
 	for i := range n {
@@ -40,7 +40,7 @@ func many(n int, third byte, nodePorts bool) sm.State {
 	return s
 }
 
-// holders bind the addresses of n services, as the balancer does that was there before.
+// holders bind the addresses of n services, as the previous balancer does.
 var holders = map[string]func(r *rig, n int, s sm.State){
 	"no other balancer": func(*rig, int, sm.State) {},
 	"kube-ipvs0":        func(r *rig, _ int, s sm.State) { r.hold("kube-ipvs0", s) },
@@ -63,9 +63,9 @@ func (r *rig) hold(device string, s sm.State) {
 	nstest.Exec(r.t, r.ns, batch.String(), "ip", "-batch", "-")
 }
 
-// takeOverOf counts what it takes to take over n services, and what remains: virtual servers,
-// changes of IPVS, messages, and requests to rtnetlink; the same after the other balancer's device
-// is gone, and of a clean-up.
+// takeOverOf counts the cost of a take-over of n services, and the remaining objects: virtual
+// servers, changes of IPVS, messages, and requests to rtnetlink. It also counts them after the
+// other balancer's device was removed, and for a clean-up.
 func takeOverOf(t *testing.T, n int, holder string, theirs bool, cfg Config) map[string]int {
 	t.Helper()
 	r, s := newRig(t), many(n, 0, true)
@@ -119,8 +119,8 @@ func takeOverOf(t *testing.T, n int, holder string, theirs bool, cfg Config) map
 	return counts
 }
 
-// Whichever balancer held the services before, a take-over costs in proportion to their number: no
-// service adds to the cost of another, in either family.
+// Whichever balancer held the services before, the cost of a take-over is proportional to their
+// number: no service adds to the cost of another service, in either family.
 func TestATakeOverIsProportional(t *testing.T) {
 	t.Parallel()
 	for holder := range holders {

@@ -15,8 +15,8 @@ import (
 	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// theirs makes virtual servers of kube-proxy: one at the cluster IP of a rig's service, with an
-// endpoint that stays and one that goes, and one that nobody wants.
+// theirs creates virtual servers of kube-proxy: one at the cluster IP of a rig's service, with an
+// endpoint that stays and an endpoint that is removed, and one that no service uses.
 func theirs(t *testing.T, r *rig) (wanted, other ipvsnl.ServiceKey) {
 	t.Helper()
 	wanted = ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))
@@ -34,7 +34,8 @@ func theirs(t *testing.T, r *rig) (wanted, other ipvsnl.ServiceKey) {
 }
 
 // The service takes over a foreign virtual server in place: it is edited, endpoints that stay are
-// not touched, and those that go drain. A foreign virtual server that nobody wants is left alone.
+// not touched, and removed endpoints drain. A foreign virtual server that no service uses is left
+// alone.
 func TestAVirtualServerIsTakenOver(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -142,7 +143,8 @@ func TestAQuietKernelIsNotLookedAt(t *testing.T) {
 	requireIntegrity(t, b, backends.Broken)
 }
 
-// A deleted rule or route of ours is a reason for another apply. Those of other programs are not.
+// A deleted rule or route of ours is a reason for another apply. Rules and routes of other programs
+// are not.
 func TestWatchFollowsTheRuleAndTheRoute(t *testing.T) {
 	t.Parallel()
 	r, b := rigWithBackend(t)
@@ -193,7 +195,7 @@ func TestWatchFollowsTheRuleAndTheRoute(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// The next apply notices edits by hand, and mends them.
+// The next apply notices edits by hand, and repairs them.
 func TestDamageIsNoticedAndRepaired(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -26,7 +26,7 @@ var reliances = []struct {
 	name    string
 	between func(*rig)
 	cleanup Config
-	forward string // afterwards
+	forward string // after the cleanup
 	arp     string
 	tcp     time.Duration
 	since   string
@@ -64,8 +64,8 @@ var reliances = []struct {
 var otherInstance = Config{Table: "other", Timeouts: shorter.Timeouts}
 
 // A cleanup restores the earlier values of tunables, unless there is a sign that another program
-// relies on the present ones. Then it says so. The value of a timeout that we set is not recorded,
-// so a cleanup without the configuration restores the timeout.
+// relies on the present values. Then it logs this. The value of a timeout that we set is not
+// recorded, so a cleanup without the configuration restores the timeout.
 func TestTunablesOthersRelyOnAreLeft(t *testing.T) {
 	t.Parallel()
 	for _, tc := range reliances {
@@ -88,7 +88,7 @@ func TestTunablesOthersRelyOnAreLeft(t *testing.T) {
 			requireTunables(tc.forward, tc.arp, tc.tcp)
 			require.Contains(t, log.String(), tc.since)
 			require.Equal(t, tc.since != "", log.Len() > 0)
-			if tc.name == "another instance" { // it knows the values before the first one
+			if tc.name == "another instance" { // it knows the values before the first instance
 				cleanUp(t, r.engine(otherInstance))
 				requireTunables("0", "0", fresh.TCP)
 			}
@@ -147,8 +147,8 @@ func TestLongNames(t *testing.T) {
 	}
 }
 
-// A foreign virtual server is reported, with the service that it blocks. One that appears
-// afterwards is a conflict.
+// A foreign virtual server is reported, with the service that it blocks. If it appears after the
+// check, it is a conflict.
 func TestForeignVirtualServersAreReported(t *testing.T) {
 	t.Parallel()
 	r, b := rigWithBackend(t)
@@ -188,7 +188,7 @@ func TestTunablesThatAreRefused(t *testing.T) {
 	require.Equal(t, "2", r.sysctl(sysctlARP))
 }
 
-// fresh are the timeouts of a new network namespace.
+// fresh has the timeouts of a new network namespace.
 var fresh = ipvsnl.Timeouts{TCP: 15 * time.Minute, TCPFin: 2 * time.Minute, UDP: 5 * time.Minute}
 
 // client returns a client of the fake IPVS.
@@ -211,7 +211,7 @@ func (r *rig) requireTimeouts(want ipvsnl.Timeouts) {
 	require.Equal(r.t, want, t)
 }
 
-// shorter configures two timeouts, and leaves that of UDP alone.
+// shorter configures two timeouts, and leaves the timeout of UDP alone.
 var shorter = Config{Timeouts: Timeouts{TCP: time.Hour, TCPFin: 30 * time.Second}}
 
 func TestTimeoutsAreSetAndRestored(t *testing.T) {
@@ -271,7 +271,7 @@ ipvsadm --set 3600 30 0
 }
 
 // If the companion tables are deleted, this process remembers the earlier values: for the next
-// commit, however often it reads before, and for a cleanup.
+// commit, after any number of readings, and for a cleanup.
 func TestEarlierValuesOutliveTheirRecords(t *testing.T) {
 	t.Parallel()
 	s := rigState([]string{"10.244.1.1"})

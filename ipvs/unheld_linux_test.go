@@ -45,7 +45,7 @@ func unheldState(endpoints ...string) sm.State {
 }
 
 // A node port in a family without an address has no virtual server that could show its endpoints.
-// This does not count as a difference in the kernel.
+// This is not a difference in the kernel.
 func TestNodePortsWithoutAnAddress(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -63,7 +63,7 @@ func TestNodePortsWithoutAnAddress(t *testing.T) {
 	p := ok(r.engine().Plan(t.Context(), first))(t)
 	require.Empty(t, p.Changes.String())
 
-	// Commits of other programs are no damage.
+	// Commits of other programs are not damage.
 	for range 2 {
 		r.run("nft add table ip stranger")
 		e.Resync()
@@ -73,7 +73,7 @@ func TestNodePortsWithoutAnAddress(t *testing.T) {
 
 	require.Zero(t, e.Status().Totals.Repairs)
 
-	// One process plans a change and another makes it, whatever either knows.
+	// One process plans a change and another process makes it, whatever either knows.
 	knows := func(s sm.State) *dataplane.Engine {
 		e := r.engine()
 		r.apply(e, s)
@@ -103,7 +103,7 @@ func TestNodePortsWithoutAnAddress(t *testing.T) {
 	require.Contains(t, servers, "[2001:db8::9]:30080 -> [fd00:10:244::2]:8080")
 	require.Contains(t, servers, "192.0.2.9:30080 -> 10.244.1.1:8080")
 
-	// Without the address, the virtual server is gone.
+	// Without the address, the virtual server is removed.
 	r.run("ip address del 2001:db8::9/64 dev there")
 	r.apply(e, first)
 	require.NotContains(t, strings.Join(r.servers(), "\n"), "[2001:db8::9]")

@@ -15,8 +15,8 @@ import (
 )
 
 // IPVS refuses an endpoint whose address is a broadcast address of the machine. The service is left
-// out, or with KeepRefused serves with the endpoints that were accepted. No other service waits for
-// it. It comes in when the addresses have changed.
+// out, or with KeepRefused serves with the accepted endpoints. No other service waits for it. It is
+// added when the addresses have changed.
 func TestABroadcastAddressHoldsBackNoOtherService(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []*dataplane.Config{nil, {KeepRefused: true}} {
@@ -52,8 +52,8 @@ func TestABroadcastAddressHoldsBackNoOtherService(t *testing.T) {
 	}
 }
 
-// A service with a scheduler that the kernel does not have is left out, and no other service waits
-// for it. It comes in when the module is there. Affinity may need the scheduler mh.
+// A service whose scheduler the kernel lacks is left out, and no other service waits for it. It is
+// added when the module is loaded. Affinity may need the scheduler mh.
 func TestAMissingSchedulerHoldsBackNoOtherService(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

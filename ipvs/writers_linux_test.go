@@ -58,8 +58,8 @@ func (s slow) Lock(ctx context.Context) (unlock func(), err error) {
 // halfDone is the drift after a commit that was overtaken.
 const halfDone = "a commit was begun and has not ended"
 
-// Two backends have observed the same state. The second to commit has a conflict, whatever it
-// changes, and whether the first has ended or was killed on the way. No update is lost.
+// Two backends have observed the same state. The second backend to commit has a conflict, whatever
+// it changes, and whether the first commit has ended or was killed on the way. No update is lost.
 func TestTheSecondWriterHasAConflict(t *testing.T) {
 	t.Parallel()
 	one, two, three := rigState([]string{"10.244.1.1"}), rigState([]string{"10.244.9.2"}),
@@ -124,8 +124,8 @@ func TestDrainingIsAWriter(t *testing.T) {
 	r.apply(r.engine(), rigState([]string{"10.244.1.1", "10.244.1.7"}))
 }
 
-// Two writers make the same instance. The second has a conflict. An instance that is made again has
-// another version.
+// Two writers create the same instance. The second writer has a conflict. An instance that is
+// created again has a different version.
 func TestTheFirstVersionIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -146,7 +146,7 @@ func TestTheFirstVersionIsMadeOnce(t *testing.T) {
 	require.NotEqual(t, v, one.pl.have.companion.version)
 }
 
-// A reading waits for a writer that is at work, and only briefly for one that has died.
+// A reading waits for a writer that is at work, and only briefly for a writer that has died.
 func TestReadingsWaitForWriters(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -207,7 +207,7 @@ func TestWhatWasBegunIsEnded(t *testing.T) {
 	r.apply(r.engine(), s)
 }
 
-// A writer that sends many commands checks on the way whether another has taken over.
+// A writer that sends many commands checks in between whether another writer has taken over.
 func TestWritersNoticeThatTheyWereTakenOver(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -244,7 +244,7 @@ func TestIntegrityLooksAtTheRest(t *testing.T) {
 	broken(backends.Intact)
 	r.run("ip address add 192.0.2.10/32 dev lo")
 	broken(backends.Broken)
-	e.Resync() // a change that was reported once is not reported again
+	e.Resync() // a change is reported only once
 	r.apply(e, s)
 	broken(backends.Intact)
 	r.run("ip rule add priority 50 table 250")
@@ -257,7 +257,7 @@ func TestIntegrityLooksAtTheRest(t *testing.T) {
 			Flags: b.pl.have.servers[k].svc.Flags}))
 	}
 
-	b.kernel.outlines.due = time.Time{} // those of IPv4 show in outlines, which are rationed
+	b.kernel.outlines.due = time.Time{} // IPv4 changes show in outlines, which are rate-limited
 	broken(backends.Broken)
 	r.apply(e, s)
 	for _, k := range r.fake.Keys() {
@@ -295,7 +295,7 @@ func TestElementsThatAppearTwiceAreAMisreading(t *testing.T) {
 	require.False(t, interrupted(syscall.EPERM))
 }
 
-// Frontends of the same node port in both families have their own endpoints.
+// Frontends of the same node port in both families have separate endpoints.
 func TestNodePortsOfBothFamiliesReadBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -325,8 +325,8 @@ type unlocked struct{ backends.Backend }
 
 func (unlocked) Unwrap() backends.Backend { return nil }
 
-// Without the lock, a writer that was overtaken reports a conflict. It may leave its work half
-// done. Then the version says so, and the next apply results in its state.
+// Without the lock, a writer that was overtaken reports a conflict. It may leave its work
+// unfinished. Then the version says so, and the next apply results in its state.
 func TestWritersAreRightWithoutTheLock(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
