@@ -10,7 +10,7 @@ import (
 // Backend is a backend under test.
 type Backend scenario.Backend
 
-// need skips a test where the backend, or a network, cannot be.
+// need skips a test if the machine lacks something that the backend or a network needs.
 func (b *Backend) need(t *testing.T) {
 	t.Helper()
 	netnstest.Require(t)

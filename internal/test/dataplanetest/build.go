@@ -43,7 +43,7 @@ func thisNode() servicemodel.Node {
 		nodeIP[1]}}
 }
 
-// podCIDRs makes the node recognise the pods of the cluster by their addresses.
+// podCIDRs returns a node that recognizes the pods of the cluster by their addresses.
 func podCIDRs(n servicemodel.Node) servicemodel.Node {
 	n.LocalPods.CIDRs = prefixes(netnstest.Net.ClusterCIDRv4, netnstest.Net.ClusterCIDRv6)
 	return n
@@ -168,7 +168,7 @@ func and(s servicemodel.State, svc *servicemodel.Service,
 	return s.WithService(svc).WithEndpoints(svc.Name, endpoints)
 }
 
-// to makes a Want: these hosts may answer, on PortA, or these servers.
+// to returns a Want: these hosts may answer, on PortA, or these servers.
 func to(m scenario.Masquerade, hosts ...string) scenario.Want {
 	w := scenario.Want{Outcome: servicemodel.Balanced, Masquerade: m}
 	for _, h := range hosts {
@@ -204,7 +204,7 @@ func at(v4, v6 string, port uint16) target { return target{pair(v4, v6), port} }
 // on is another port of the same addresses.
 func (t target) on(port uint16) target { return target{t.addrs, port} }
 
-// The ways to the service, and to a second one.
+// The addresses of the service, and of a second service.
 var (
 	cluster      = target{clusterIP, servicePort}
 	cluster2     = target{clusterIP2, servicePort}
@@ -214,7 +214,7 @@ var (
 	nodePorts    = target{nodeIP, nodePort}
 )
 
-// everywhere are all ways to the service.
+// everywhere has all addresses of the service.
 var everywhere = []target{cluster, loadBalancer, external, nodePorts}
 
 // way is a way to a service: connections from a host to an address.
@@ -226,7 +226,7 @@ type way struct {
 
 func (y way) String() string { return fmt.Sprintf("%s from %s to %s", y.proto, y.from, y.to) }
 
-// ways are all ways from hosts to targets, over all protocols that the backend is tested with.
+// ways returns all ways from hosts to targets, over all tested protocols of the backend.
 func (w *world) ways(from []string, targets ...target) (l []way) {
 	for _, host := range from {
 		for _, t := range targets {
@@ -256,7 +256,7 @@ func (w *world) probe(y way) netnstest.Probe {
 	return p
 }
 
-// ask makes the same check for all protocols and families.
+// ask returns the same check for all protocols and families.
 func ask(from string, t target, want scenario.Want) []scenario.Check {
 	var l []scenario.Check
 	for _, addr := range t.addrs {

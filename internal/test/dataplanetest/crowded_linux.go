@@ -13,8 +13,9 @@ import (
 const crowd = 50_000
 
 // crowded puts 50,000 chains of another program into each of some tables, such as "ip filter". It
-// requires that a change of services then asks the kernel exactly the same as without the chains,
-// and receives nothing about them. The rate-limited check after foreign commits may see them.
+// requires that a change of services then sends the kernel exactly the same requests as without the
+// chains, and receives nothing about the chains. Only the rate-limited check after foreign commits
+// may see them.
 func (o *Obstacles) crowded(t *testing.T, under FaultyBackend) {
 	f, faults := newFaulted(t, under), rawnltest.NewFaults()
 	e := dataplane.New(opened(under.openFaulty(f.ns, faults))(t), nil)

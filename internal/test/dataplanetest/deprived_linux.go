@@ -20,12 +20,12 @@ import (
 )
 
 // Deprived removes what an engine needs, after it has applied a state. First it removes the
-// permission to change the network: each call must say so, and when the permission is back, the
-// next apply must succeed. Then it removes the name of the network namespace, which goes with its
-// last process. The namespace lives as long as something holds it, so applies must go on, and
-// closing the backend must release it. Deprived also closes the backend twice, and opens a backend
-// in a file that is no namespace: neither may wait, and no error may say that the kernel lacks a
-// module.
+// permission to change the network: each call must report that, and when the permission is back,
+// the next apply must succeed. Then it removes the name of the network namespace, which disappears
+// with its last process. The namespace lives as long as something holds it, so applies must still
+// work, and closing the backend must release the namespace. Deprived also closes the backend twice,
+// and opens a backend in a file that is not a namespace: neither call may wait, and no error may
+// say that the kernel lacks a module.
 func Deprived(t *testing.T, under Backend) {
 	for what, test := range map[string]func(*testing.T, Backend){
 		"of permission": deprivedOfPermission, "of the namespace": deprivedOfNamespace,
@@ -62,8 +62,8 @@ func deprivedOfSockets(t *testing.T, under Backend) {
 	}
 }
 
-// requireOthersTurn requires that a context that ends also ends the wait for a turn, which then
-// comes when the other backend gives it back.
+// requireOthersTurn requires that the end of a context ends the wait for a turn, and that the turn
+// comes once the other backend gives it back.
 func requireOthersTurn(t *testing.T, b, other backends.Backend) {
 	t.Helper()
 	unlock := ok(other.(backends.Locker).Lock(t.Context()))(t)
@@ -170,7 +170,7 @@ func deprivedOfNamespace(t *testing.T, under Backend) {
 	ns := under.namespace(t)
 	watch := under.namespace(t)
 
-	// A veth goes with the namespace of either end.
+	// A veth is removed with the namespace of either end.
 	must(t, ns.Do(func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "inside"},
 			PeerName: "outside", PeerNamespace: netlink.NsFd(watch.Fd())})

@@ -29,8 +29,8 @@ import (
 // figure is a number of a reading.
 type figure struct {
 	name string
-	// part and more limit how much the figure may grow from the first third of the readings to the
-	// last: by this part of it, plus this amount.
+	// part and more limit the growth of the figure from the first third of the readings to the
+	// last: it may grow by this fraction, plus this amount.
 	part, more float64
 }
 
@@ -39,23 +39,23 @@ var figures = []figure{
 	// Sets for numbers of slots stay until rules are written for another reason, so their number
 	// varies. The tool iptables makes tables when it lists them.
 	{"tables", 0, 2}, {"chains", 0.2, 0}, {"rules", 0.2, 0}, {"sets", 0.2, 0},
-	// The version of an instance of nftables has 1 to 127.
+	// The version of an instance of nftables has 1 to 127 elements.
 	{"elements", 0, 127},
 	{"servers", 0, 0}, {"destinations", 0, 0}, {"policies", 0, 0},
 }
 
-// A soak makes readings readings. In the pauses between them, every two seconds another program
-// disturbs the engine.
+// A soak takes the following number of readings. In the pauses between readings, every two seconds
+// another program disturbs the engine.
 const (
 	readings     = 40
 	disturbEvery = 2 * time.Second
 )
 
-// Endures changes services without pause, beside a neighbour, programs that apply some of the
-// states and are killed, and an administrator who flushes. Meanwhile there are open connections and
+// Endures changes services without pause. At the same time, a neighbour commits, programs apply
+// some of the states and are killed, an administrator flushes, and there are open connections and
 // streams of datagrams. Nothing may grow: neither memory, goroutines and descriptors of the process
-// nor objects in the kernel. The variable KERNLB_TEST_SOAK says how long it lasts, such as "1h"; it
-// is skipped without the variable. The test must do nothing before it calls Endures.
+// nor objects in the kernel. KERNLB_TEST_SOAK sets the duration, such as "1h"; without it, the test
+// is skipped. The test must do nothing before it calls Endures.
 func Endures(t *testing.T, under Backend, states []servicemodel.State) {
 	applyIfKilled(under, states)
 	lasts := fromEnv(t, "KERNLB_TEST_SOAK", 0, time.ParseDuration)
@@ -82,8 +82,8 @@ func Endures(t *testing.T, under Backend, states []servicemodel.State) {
 	s.requireNoGrowth(t)
 }
 
-// busy builds a network with a neighbour, and runs an engine that keeps flows. Its state has a
-// service that answers, and others of ten endpoints.
+// busy builds a network with a neighbour, and runs an engine that has a keeper of flows. Its state
+// has a service that answers, and further services of ten endpoints.
 func (b *Backend) busy(t *testing.T, services int) (*world, servicemodel.State) {
 	t.Helper()
 	w := b.network(t)
@@ -111,8 +111,8 @@ type soak struct {
 	states   []servicemodel.State
 	readings []map[string]float64
 
-	// quiet is held by a program that disturbs the engine, and by a reading, which would count the
-	// objects of that program.
+	// quiet is held by a program that disturbs the engine, and by a reading: otherwise the reading
+	// would count the objects of that program.
 	quiet        sync.Mutex
 	disturbances int
 }
@@ -137,8 +137,8 @@ func (s *soak) logFailures(ctx context.Context) func(context.Context, dataplane.
 	}
 }
 
-// change applies one random change after the other until ctx ends. At the interval, it makes a
-// reading.
+// change applies one random change after the other until ctx ends. Once in each interval, it takes
+// a reading.
 func (s *soak) change(ctx context.Context, t *testing.T, interval time.Duration) (n int) {
 	neighbour := ok(busywriter.Start(t.Context(), s.Node.NS.NetNS()))(t)
 	r := &random{w: s.world, t: t, rng: rand.New(rand.NewPCG(1, 2))}
@@ -173,8 +173,8 @@ func (s *soak) change(ctx context.Context, t *testing.T, interval time.Duration)
 	return n
 }
 
-// disturb lets another program apply states until it is killed, and then does damage as an
-// administrator may by mistake, until ctx ends.
+// disturb repeats two things until ctx ends: another program applies states and is killed, and then
+// the kernel is damaged, as by a mistake of an administrator.
 func (s *soak) disturb(ctx context.Context, t *testing.T) {
 	commands := []string{"nft flush ruleset", "conntrack -F", "iptables -F", "iptables -t nat -F",
 		"nft delete table ip kernlb", "nft delete table ip6 nat"}
@@ -216,7 +216,7 @@ func (s *soak) disturb(ctx context.Context, t *testing.T) {
 	}
 }
 
-// read makes a reading, with the services that the soak began with.
+// read takes a reading, with the services from the beginning of the soak.
 func (s *soak) read(t *testing.T) {
 	s.engine.Resync()
 	s.apply(t, s.base)
@@ -327,13 +327,13 @@ func (s *soak) requireNoGrowth(t *testing.T) {
 	}
 }
 
-// rollingRate is how many endpoints Rolls replaces in a second.
+// rollingRate is the number of endpoints that Rolls replaces in a second.
 const rollingRate = 1000
 
-// Rolls replaces endpoints of many services, one at a time, beside a neighbour, and measures how
-// long each change takes until the kernel has it. Connections and datagrams to another service must
-// not be disturbed. The variable KERNLB_TEST_ROLLS says how long it lasts, such as "1m"; it is
-// skipped without the variable.
+// Rolls replaces endpoints of many services, one at a time, while a neighbour commits. It measures
+// the time from each change until the kernel has it. Connections and datagrams to another service
+// must not be disturbed. KERNLB_TEST_ROLLS sets the duration, such as "1m"; without it, the test is
+// skipped.
 func Rolls(t *testing.T, under Backend) {
 	lasts := fromEnv(t, "KERNLB_TEST_ROLLS", 0, time.ParseDuration)
 	if lasts == 0 {

@@ -21,8 +21,8 @@ import (
 // FaultyBackend is a backend with faults in its conversation with the kernel.
 type FaultyBackend struct {
 	Backend
-	// OpenWith opens the backend in a network namespace, with connections to the kernel of that
-	// configuration. The logger is also the backend's.
+	// OpenWith opens the backend in a network namespace. c configures its connections to the
+	// kernel, and its logger.
 	OpenWith func(c rawnl.Config) (backends.Backend, error)
 	// Between judges the content of the kernel after a failed apply, for a backend without
 	// transactions. Nil means that it must be one of the states.
@@ -39,8 +39,8 @@ func (b *FaultyBackend) openFaulty(ns *netnstest.NS, f *rawnltest.Faults) (backe
 // faultPatience limits the time of an apply with a fault: far longer than all retries.
 const faultPatience = 30 * time.Second
 
-// By default, a fault hits one call in faultStep. For an engine that knows the content of the
-// kernel, it hits one in knowingStep, because there a commit is among few calls.
+// By default, a fault hits one call in faultStep. For an engine that knows the kernel's content, it
+// hits one call in knowingStep, because such an engine makes few calls around a commit.
 const (
 	faultStep   = 17
 	knowingStep = 5
@@ -50,9 +50,9 @@ const (
 // an engine takes the kernel from one state to another. It does so for an engine that has to read
 // first, and for an engine that knows the content of the kernel. The apply must succeed, or its
 // error must name the backend and wrap the fault. The kernel must then hold one of the states, and
-// the next apply of the same engine must make the wanted state. If every call fails, the apply must
-// fail, and in time. By default, each fault hits one call in 17, or in five of an engine that knows
-// the kernel; with KERNLB_TEST_FAULTS=all, each fault hits each call.
+// after the next apply of the same engine it must hold the desired state. If every call fails, the
+// apply must fail, and in time. By default, each fault hits one call in 17, or in five of an engine
+// that knows the kernel; with KERNLB_TEST_FAULTS=all, each fault hits each call.
 //
 // machine returns a backend for a namespace of its own. Faulted calls it for each fault.
 func Faulted(t *testing.T, machine func() FaultyBackend) {
@@ -87,7 +87,7 @@ type faulted struct {
 	hits, failures int
 }
 
-// newFaulted makes a namespace, and the states of the test.
+// newFaulted creates a namespace, and the states of the test.
 func newFaulted(t *testing.T, under FaultyBackend) *faulted {
 	t.Helper()
 	f := &faulted{t: t, under: under, ns: under.namespace(t)}
@@ -187,8 +187,8 @@ func (f *faulted) judge(ctx context.Context, backend string, hits, n int, err er
 	return f.holds(ctx, f.from, f.to)
 }
 
-// faultedStates are two states. Between them an endpoint is replaced, one service goes and another
-// one comes.
+// faultedStates returns two states. The second has another endpoint in a service, and one service
+// instead of another.
 func faultedStates() (from, to servicemodel.State) {
 	onePort := func(s *servicemodel.Service) { s.Ports = s.Ports[:1] }
 	going, coming := web(named("going", clusterIP2), onePort, sticky(time.Hour)),

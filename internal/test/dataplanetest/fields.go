@@ -23,26 +23,27 @@ type FieldsOptions struct {
 	// again once. By default each field has several values, each of them with two traffic policies,
 	// and each state is applied again twice.
 	OneValue bool
-	// Refused are the fields of which the backend refuses some value, such as "service.Scheduler",
-	// in order. It must refuse no others. Nil means any. With OneValue, they are not compared.
+	// Refused lists, in order, the fields for which the backend refuses some value, such as
+	// "service.Scheduler". It must refuse no other fields. Nil allows any fields. With OneValue,
+	// the list is not compared.
 	Refused []string
-	// Ranges also varies the fields of a service with a range of ports, and MasqueradeIPs those of
-	// a service that gives the sources of masqueraded connections.
+	// Ranges also varies the fields of a service with a range of ports. MasqueradeIPs also varies
+	// the fields of a service that gives the sources of masqueraded connections.
 	Ranges, MasqueradeIPs bool
 	// Second opens another instance of the backend in a network namespace, or another backend. With
 	// it, the engine also switches there and back with some of the states.
 	Second func(ns netns.Namespace) (backends.Backend, error)
 }
 
-// An engine also switches between the backends with one of switchedEach fields. With
-// KERNLB_TEST_FAULTS=all, it does so with every field.
+// For one field in switchedEach, an engine also switches between the backends. With
+// KERNLB_TEST_FAULTS=all, it does so for every field.
 const switchedEach = 8
 
 // EveryField applies states that differ in the value of one field, for every field. A state that
 // the backend accepts must be read back unchanged, with a hint and without, in any order of
-// endpoints. After a commit of another program, an engine reads it once. No program may see a
-// difference, a drift or a repair. When another process removes an endpoint, or everything, the
-// engine repairs exactly that.
+// endpoints. After a commit of another program, an engine reads the state once. No program may see
+// a difference, a drift or a repair. When another process removes an endpoint, or everything, the
+// engine repairs exactly that damage.
 func EveryField(t *testing.T, under Backend, o FieldsOptions) {
 	under.need(t)
 	network := ok(netnstest.New(t.Context(), netnstest.Options{}))(t)
@@ -164,7 +165,7 @@ type fields struct {
 	refused map[string]bool // the fields of states that were not accepted
 }
 
-// held applies a state, unless the backend cannot express it, and then compares.
+// held applies a state, unless the backend cannot express it, and then compares the kernel with it.
 func (f *fields) held(v randstate.Variant) bool {
 	f.Helper()
 	ctx := f.Context()
@@ -194,8 +195,8 @@ func (f *fields) held(v randstate.Variant) bool {
 	return true
 }
 
-// reads requires that the kernel holds what the engine holds, and that a process which has applied
-// nothing finds that, and reads once for a commit of a neighbour.
+// reads requires that the kernel holds the engine's table, that a process which has applied nothing
+// finds this table, and that a neighbour's commit causes one reading.
 func (f *fields) reads(v randstate.Variant) {
 	f.Helper()
 	want := f.engine.Status().Held

@@ -19,9 +19,9 @@ import (
 // floodStories are about the first packets of flows that meet a commit. They fail on nftables if
 // one of these parts is removed from nftables/internal/form/program_balance.go:
 //
-//   - the chains that a packet passes again if it found no endpoint in its class. Without them, 1
-//     of 1,549,045 flows was refused in 10,000 commits with 40 draws in one pass, and 2 of 100 with
-//     four draws
+//   - the chains that a packet passes again if it found no endpoint in its class. Without these
+//     chains, 1 of 1,549,045 flows was refused in 10,000 commits with 40 draws in one pass, and 2
+//     of 100 flows with four draws
 //   - the second check of the source ranges, after the frontend was found. Without it, 39 of
 //     1,162,748 packets from forbidden sources were translated
 var floodStories = []story{
@@ -30,21 +30,21 @@ var floodStories = []story{
 	{"no forbidden source gets in while a service comes and goes", guarded},
 }
 
-// The least number of flows and of commits in a long flood.
+// The minimum numbers of flows and of commits in a long flood.
 const (
 	floodFlows   = 100_000
 	floodCommits = 10_000
 )
 
-// floodTime is the variable that sets the least duration of a flood, such as "5m". It also makes
-// the flood long: it goes on until it has had floodFlows and floodCommits. A flood without the
-// variable is short.
+// floodTime is the variable that sets the minimum duration of a flood, such as "5m". It also makes
+// the flood long: the flood continues until it has had floodFlows flows and floodCommits commits.
+// Without the variable, a flood is short.
 //
-// nftables needs some 10 seconds for so many commits. iptables makes 30 to 60 commits a second,
+// nftables needs some 10 seconds for floodCommits. iptables makes 30 to 60 commits a second,
 // because the kernel waits for a grace period if a transaction has rules of xtables and the
-// previous one deleted some (nft_compat_wait_for_destructors in net/netfilter/nft_compat.c). ipvs
-// itself waits for grace periods: an emulated machine makes two commits a second, so only the short
-// flood is of use there.
+// previous transaction deleted such rules (nft_compat_wait_for_destructors in
+// net/netfilter/nft_compat.c). ipvs itself waits for grace periods: an emulated machine makes two
+// commits a second, so only the short flood is useful there.
 const floodTime = "KERNLB_TEST_FLOOD"
 
 // flood is the outcome of a flood.
@@ -59,7 +59,7 @@ type unsettled struct{ backends.Backend }
 
 func (unsettled) Unwrap() backends.Backend { return nil }
 
-// settleEach is the number of commits after which a flood does the work that they left.
+// settleEach is the number of commits after which a flood does the work that the commits left.
 const settleEach = 32
 
 // flood applies states, one after the other, while packets of new flows of TCP and UDP go to
@@ -140,7 +140,7 @@ func floodPool(first, n int) (l []servicemodel.Endpoint) {
 	return l
 }
 
-// floodTargets are the ways to floodService.
+// floodTargets are the addresses of floodService.
 var floodTargets = []target{cluster, loadBalancer, nodePorts}
 
 // floodService is the service of a flood. It has few frontends, so that commits are short.

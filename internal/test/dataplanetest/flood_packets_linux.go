@@ -15,9 +15,9 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// floodProbe counts the packets of a flood where they begin and where they leave. It drops them
-// there, so that each is the first packet of a flow. The endpoints are floodPool's. IPVS sends
-// packets on as new ones; the probe does not count these again.
+// floodProbe counts the packets of a flood at their source and where they leave the node. It drops
+// them there, so that each packet is the first packet of a flow. The endpoints are from floodPool.
+// IPVS forwards packets as new packets; the probe does not count these again.
 const floodProbe = `nft -f - << END
 table inet flood {
 	counter begun { }
@@ -105,8 +105,8 @@ func (w *world) floodSender(t *testing.T, seed uint64, from []floodSource,
 	return s
 }
 
-// send sends one packet. If the node refuses it, the call returns an error; the probe counts it
-// instead.
+// send sends one packet. If the node refuses the packet, the system call returns an error, which
+// send ignores, because the probe counts refused packets.
 func (s *floodSender) send() {
 	family, r := s.rng.IntN(2), s.rng.Uint64()
 	fd := s.fds[family][s.rng.IntN(2)]

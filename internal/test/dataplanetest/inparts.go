@@ -14,13 +14,13 @@ import (
 // partedServices is the number of services in the states of [inParts].
 const partedServices = 1600
 
-// partLimit is how many bytes the sockets of [inParts] can send at once. A state of partedServices
-// takes more.
+// partLimit is the number of bytes that the sockets of [inParts] can send at once. A state of
+// partedServices services takes more.
 const partLimit = 60_000
 
-// inParts applies states whose transactions are larger than the socket can send: services come,
-// change, are replaced by others and go. After each apply, a new process must find the whole state
-// and nothing else.
+// inParts applies states whose transactions are larger than the socket can send: services are
+// added, changed, replaced by other services, and removed. After each apply, a new process must
+// find the whole state and nothing else.
 func inParts(t *testing.T, under FaultyBackend) {
 	ns := under.namespace(t)
 	c := rawnl.Config{NetNS: ns.NetNS(), Limit: partLimit, Wrap: func(s rawnl.Socket) rawnl.Socket {

@@ -11,8 +11,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// judge compares the outcome of a probe with the wanted one. It returns the complaint, empty if
-// there is none.
+// judge compares the outcome of a probe with the wanted outcome. It returns the complaint, or "".
 func (w *world) judge(p netnstest.Probe, want scenario.Want, got netnstest.Outcome) string {
 	ok := false
 	switch outcome := want.Outcome; {
@@ -50,8 +49,8 @@ func (w *world) saw(want scenario.Want, got netnstest.Outcome) bool {
 	return want.Masquerade == scenario.AnySource || w.IsNodeAddr(src)
 }
 
-// untouched reports whether the packet went where it would have gone without kernlb: unchanged to
-// the host that has the address, or to the internet.
+// untouched reports whether the packet had the same fate as without kernlb: it arrived unchanged at
+// the host that has the address, or at the internet.
 func (w *world) untouched(p netnstest.Probe, got netnstest.Outcome) bool {
 	dst := p.To.Addr()
 	if w.IsNodeAddr(dst) || dst.IsLoopback() {

@@ -21,17 +21,16 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// KilledOptions describe what else happens while a program is killed, and what must hold
-// afterwards.
+// KilledOptions describe other events while a program is killed, and the requirements afterwards.
 type KilledOptions struct {
-	// Delay is how long the program lives on average after its changes. Zero means 3 ms.
+	// Delay is the average time that the program lives after its changes. Zero means 3 ms.
 	Delay time.Duration
-	// Damage are commands, one of which changes the kernel now and then in the network namespace.
-	// After that, the test does not judge the content of the kernel until the next apply. Without
-	// commands, the instance is removed.
+	// Damage are commands that change the kernel in the network namespace. Now and then, one of
+	// them runs. After that, the test does not judge the content of the kernel until the next
+	// apply. Without commands, the instance is removed.
 	Damage []string
 	// Between judges the content of the kernel after a kill, for a backend without transactions:
-	// something between the states. Nil means that it must be one of them.
+	// something between the states. Nil means that the content must be one of the states.
 	Between func(ns *netnstest.NS, states []servicemodel.State) error
 	// Harmless are lines of drift that a kill may leave.
 	Harmless []string
@@ -43,11 +42,12 @@ type KilledOptions struct {
 const killedChild = "KERNLB_TEST_KILLED"
 
 // Killed starts a program that applies one state after the other, and kills it at a random moment,
-// again and again: 40 times, each after five changes on average, or as often as the variable
-// KERNLB_TEST_KILLS says, each after 50. The kernel must then hold the state before, or the state
-// that was being applied. Now and then another program damages the instance or applies a state.
-// After each kill, the next apply must make the kernel hold the wanted state. The test must do
-// nothing before it calls Killed, which makes it parallel.
+// again and again. By default it kills 40 times, each time after five changes on average.
+// KERNLB_TEST_KILLS sets the number of kills, each of which then comes after 50 changes. The kernel
+// must then hold the previous state, or the state that was being applied. Now and then another
+// program damages the instance or applies a state. After each kill, the next apply must make the
+// kernel hold the wanted state. The test must do nothing before it calls Killed, which makes it
+// parallel.
 func Killed(t *testing.T, under Backend, states []servicemodel.State, o KilledOptions) {
 	applyIfKilled(under, states)
 	t.Parallel()
@@ -82,7 +82,7 @@ func Killed(t *testing.T, under Backend, states []servicemodel.State, o KilledOp
 // killing is a test by Killed.
 type killing struct {
 	KilledOptions
-	lives  int // how many changes the program makes on average before it is killed
+	lives  int // the average number of changes before the program is killed
 	t      *testing.T
 	under  Backend
 	ns     *netnstest.NS
@@ -104,8 +104,8 @@ func (k *killing) must(what string, err error) {
 	}
 }
 
-// kill starts the program and kills it. It returns the states that the kernel may hold after that,
-// and whether the test can tell.
+// kill starts the program and kills it. It returns the states that the kernel may hold after that;
+// known is false if the test cannot know them.
 func (k *killing) kill() (possible []servicemodel.State, known bool) {
 	first := k.rng.IntN(len(k.states))
 	process, report, err := startKilled(k.t, k.ns, first)
@@ -124,8 +124,8 @@ func (k *killing) kill() (possible []servicemodel.State, known bool) {
 	return append(possible, k.begun(told.String(), first)...), known
 }
 
-// meanwhile acts as other programs before the program is killed. It returns the states that they
-// may leave, and whether the test can tell.
+// meanwhile acts as other programs before the program is killed. It returns the states that these
+// programs may leave; known is false if the test cannot know them.
 func (k *killing) meanwhile() (possible []servicemodel.State, known bool) {
 	switch k.rng.IntN(5) {
 	case 0:

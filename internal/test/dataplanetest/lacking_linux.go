@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// lack is something that the machine of a node lacks, or has in an unusual way.
+// lack is a feature that the machine of a node lacks, or has in an unusual form.
 type lack struct {
 	name string
 	// sysctls are set before anything is applied. Then sh runs script.
@@ -24,8 +24,8 @@ type lack struct {
 	only    servicemodel.Family // the families that are left; 0 for all
 	// readOnly makes /proc/sys read only while states are applied.
 	readOnly bool
-	// localhost asks for node ports at loopback addresses. This needs the sysctl fails, which the
-	// errors of applies must name.
+	// localhost asks for node ports at loopback addresses. This needs a sysctl that cannot be
+	// written; fails names it, and the errors of applies must name it, too.
 	localhost bool
 	fails     string
 	// from are the hosts that must reach services nevertheless.
@@ -77,11 +77,11 @@ table inet vpn {
 END`
 }
 
-// lacking applies services on machines that lack something or have it in an unusual way: IPv6, a
-// firewall that lets packets pass, sysctls that can be written. Services that do not need the
-// missing thing must be there in time. The others must be refused by name. Clients that can reach
-// services there must do so, even if applies fail because a sysctl that the node asks for is read
-// only.
+// lacking applies services on machines that lack a feature or have it in an unusual form: IPv6, a
+// firewall that lets packets pass, writable sysctls. Services that do not need the missing feature
+// must be in the kernel in time. All other services must be refused by name. Clients must reach the
+// services on such machines, even if applies fail because a sysctl that the node needs is
+// read-only.
 func lacking(t *testing.T, under FaultyBackend) {
 	for _, l := range lacks {
 		t.Run(l.name, func(t *testing.T) {

@@ -76,7 +76,7 @@ func opened(b backends.Backend, err error) func(*testing.T) backends.Backend {
 	}
 }
 
-// process calls do with a backend of its own, like another program that then ends.
+// process calls do with a new backend, like another program that then ends.
 func (b *Backend) process(ns *netnstest.NS, do func(b backends.Backend) error) error {
 	opened, err := b.Open(ns.NetNS())
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 // The matrix restates sections 2.2 and 2.3 of kube-proxy's behaviour in its nftables mode: which
 // endpoints a packet may reach and whether it is masqueraded. This depends on the kind of
 // destination, the traffic policy, the source, the way in which pods are recognised, and the places
-// of endpoints. The matrix was written without knowledge of package servicemodel, which decides the
-// same. Its parts are in the words of scenarios.txt.
+// of endpoints. The matrix was written independently of package servicemodel, which makes the same
+// decisions. It uses the words of scenarios.txt.
 
-// layouts say where a service has endpoints.
+// layouts are the places of a service's endpoints.
 var layouts = []struct{ name, endpoints string }{
 	{"endpoints here and elsewhere", "pod2 pod3 remote1"},
 	{"endpoints elsewhere only", "remote1 remote2"},
@@ -22,7 +22,7 @@ var layouts = []struct{ name, endpoints string }{
 	{"endpoints terminating but serving", "pod2+terminating remote1+terminating"},
 }
 
-// detectors say how the node recognises pods.
+// detectors are the ways in which the node recognizes pods.
 var detectors = []struct{ name, network, node string }{
 	{name: "pods not told"},
 	{name: "pods by CIDR", node: "podCIDRs"},
@@ -30,7 +30,7 @@ var detectors = []struct{ name, network, node string }{
 	{name: "pods by interface prefix", network: "prefix cali", node: "podPrefix=cali"},
 }
 
-// destinations are the ways to a service.
+// destinations are the kinds of addresses of a service.
 var destinations = []struct {
 	kind   servicemodel.Kind
 	target string
@@ -90,8 +90,8 @@ func expect(kind servicemodel.Kind, local bool, endpoints string, podsTold bool,
 	return reaches(false, here)
 }
 
-// matrix makes a scenario for each combination of destination, policy, layout and detector; each
-// asks from a pod, the node and outside, for every protocol and family.
+// matrix returns a scenario for each combination of destination, policy, layout and detector. Each
+// scenario sends from a pod, the node and outside, for every protocol and family.
 func matrix() string {
 	var b strings.Builder
 	for _, d := range destinations {

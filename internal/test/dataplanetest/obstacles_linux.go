@@ -20,15 +20,16 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Obstacles are what a backend meets besides packets, as far as the fields describe it: machines,
-// configurations and other programs.
+// Obstacles tests a backend on the machines, and with the configurations and other programs, that
+// its fields describe.
 type Obstacles struct {
 	// Machine returns the backend for a machine of its own.
 	Machine func() FaultyBackend
 	// Default opens the backend with its default configuration, in the network namespace of the
 	// caller.
 	Default func() (backends.Backend, error)
-	// Faked says that a part of the kernel is a fake: it refuses nobody, and no packets pass.
+	// Faked says that a part of the kernel is a fake: it checks no permissions, and forwards no
+	// packets.
 	Faked bool
 	// Instance is the name of the instance in records of the log.
 	Instance string
@@ -39,11 +40,11 @@ type Obstacles struct {
 	Crowded []string
 	// Culprits are commands that change objects of the backend ([backends.Blamer]).
 	Culprits []string
-	// Layouts are what programs with other layouts have left: see [Upgraded].
+	// Layouts are instances that programs with other layouts have left: see [Upgraded].
 	Layouts []Layout
 }
 
-// Run lets the backend meet the obstacles, each in a parallel subtest of its name.
+// Run tests the backend with each obstacle, in a parallel subtest with the obstacle's name.
 func (o *Obstacles) Run(t *testing.T) {
 	for _, obstacle := range []struct {
 		name  string
@@ -82,7 +83,7 @@ func openingFails(t *testing.T, under FaultyBackend) {
 	rawnltest.FailEachOpen(t, func() (io.Closer, error) { return under.Open(ns.NetNS()) })
 }
 
-// logged requires that each commit makes a log record with its cost.
+// logged requires that each commit writes a log record with its cost.
 func (o *Obstacles) logged(t *testing.T, under FaultyBackend) {
 	f := newFaulted(t, under)
 	var log bytes.Buffer
@@ -112,8 +113,8 @@ func (o *Obstacles) byDefault(t *testing.T, under FaultyBackend) {
 }
 
 // withoutFamily applies services on a kernel that cannot have chains of a family. Services of the
-// other one still work, and so do addresses of the other one of dual-stack services. The result
-// names the family.
+// other family still work, and so do the addresses that dual-stack services have in the other
+// family. The result names the missing family.
 func (o *Obstacles) withoutFamily(t *testing.T, under FaultyBackend) {
 	for i, proto := range []uint8{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
 		lacks := servicemodel.FamilyOf(clusterIP[i])

@@ -18,9 +18,9 @@ func (b *Backend) protocols() []servicemodel.Protocol {
 	return protocols
 }
 
-// asks reports whether the backend can pass a scenario: a process does not see the interface by
-// which a connection came in, IPVS knows no loopback addresses, and only nftables knows
-// neighbours and other answers.
+// asks reports whether the backend can pass a scenario: a process does not see the input interface
+// of a connection, IPVS does not support loopback addresses, and only nftables supports neighbours
+// and other answers.
 func (b *Backend) asks(s *scenario.Scenario) bool {
 	for _, step := range s.Steps {
 		if n := step.State.Node(); n.LocalhostNodePorts && !b.Loopback ||

@@ -16,20 +16,20 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// packetsPerState is how many packets are sent after each change.
+// packetsPerState is the number of packets after each change.
 const packetsPerState = 50
 
 // Random applies random states, one random change after the other, and sends random packets. It
 // compares the fate of each packet with the oracle, and with the words of its trace. If they
-// differ, it makes the state as small as it can while they still differ, and reports that state.
+// differ, it reduces the state as long as they still differ, and reports the smallest state.
 // Packets is the number of packets of all networks together; 0 means 10,000. The environment
-// variable KERNLB_RANDOM_PACKETS overrides it, as for a long run (1000000). The first network draws
-// from the seed KERNLB_RANDOM_SEED, by default 0, and each other one from the next number.
+// variable KERNLB_RANDOM_PACKETS overrides it, for example for a long run (1000000). The first
+// network uses the seed KERNLB_RANDOM_SEED, by default 0, and each further network the next number.
 func Random(t *testing.T, under Backend, packets int) {
 	first := fromEnv(t, "KERNLB_RANDOM_SEED", 0, strconv.Atoi)
 	packets = fromEnv(t, "KERNLB_RANDOM_PACKETS", cmp.Or(packets, 10000), strconv.Atoi)
 
-	// Networks work side by side, because a test mostly waits for packets that must not come.
+	// Networks run in parallel, because a test mostly waits for packets that must not arrive.
 	networks := min(max(4, packets/2500), 48)
 	for i := range networks {
 		seed := uint64(first + i)
@@ -83,8 +83,8 @@ func (r *random) apply(s servicemodel.State) *servicemodel.Table {
 	return res.Changes.New
 }
 
-// affinityOfIPVS takes from a service the affinity that IPVS refuses: for all of its ports, and of
-// prefixes where pods and others have endpoints of their own, or at ranges.
+// affinityOfIPVS removes the affinity that IPVS refuses: affinity for all ports of a service, and
+// affinity of prefixes at ranges, or if pods and other clients have different endpoints.
 func affinityOfIPVS(svc *servicemodel.Service) {
 	a := &svc.SessionAffinity
 	a.WholeService = false
@@ -134,7 +134,7 @@ func (r *random) config() randstate.Config {
 	return c
 }
 
-// probe makes a packet: mostly to a frontend, otherwise to a destination near one.
+// probe returns a packet, mostly to a frontend, otherwise to a destination close to a frontend.
 func (r *random) probe(t *servicemodel.Table) netnstest.Probe {
 	p := netnstest.Probe{Proto: netnstest.Protocols()[r.rng.IntN(3)]}
 	keys := slices.Collect(t.Frontends())
@@ -170,8 +170,8 @@ func (r *random) probe(t *servicemodel.Table) netnstest.Probe {
 	return p
 }
 
-// from picks a host other than the destination. It is no pod of the other node, because packets
-// between such pods do not pass this node.
+// from picks a host other than the destination. It never picks a pod of the other node, because
+// packets between such pods do not pass this node.
 func (r *random) from(to netip.Addr) *netnstest.Host {
 	hosts := slices.Concat(r.w.Pods, r.w.Outside, []*netnstest.Host{r.w.Node})
 	return pick(r, hosts, func(h *netnstest.Host) bool { return h.IPv4 != to && h.IPv6 != to })
@@ -190,7 +190,7 @@ func pick[T any](r *random, from []T, may func(T) bool) T {
 	}
 }
 
-// fail makes the state smaller while the packet still has a wrong fate, and reports.
+// fail reduces the state while the packet still has a wrong fate, and reports the result.
 func (r *random) fail(s servicemodel.State, p netnstest.Probe, complaint string, sent int) {
 	wrong := func(s servicemodel.State) string {
 		t := r.apply(s)

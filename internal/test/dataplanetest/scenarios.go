@@ -23,7 +23,7 @@ var scenarioText string
 type options map[string]string
 
 // set returns x with the options, such as "podCIDRs" or "port=8081". The argument, which may be a
-// list with commas, stands for the "$" in the JSON.
+// list with commas, replaces the "$" in the JSON.
 func set[T any](o options, kind string, x T, words []string) T {
 	for _, w := range words {
 		name, arg, _ := strings.Cut(w, "=")
@@ -80,7 +80,7 @@ var outcomes = map[string]func(hosts ...string) scenario.Want{
 	"untouched": func(...string) scenario.Want { return untouched },
 }
 
-// Scenarios returns all scenarios of the suite: those of scenarios.txt, and the matrix.
+// Scenarios returns all scenarios of the suite: scenarios.txt and the matrix.
 func Scenarios() (l []scenario.Scenario) {
 	defined, text := options{}, strings.Replace(scenarioText, "\nmatrix\n", "\n"+matrix(), 1)
 	for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", "")) {
@@ -129,7 +129,8 @@ func Scenarios() (l []scenario.Scenario) {
 	return l
 }
 
-// cutWords returns the words of a line before ": ", or a colon at its end, and those after it.
+// cutWords returns the words of a line before ": ", or before a colon at its end, and the words
+// after it.
 func cutWords(line string) (before, after []string) {
 	a, b, _ := strings.Cut(strings.TrimSpace(line)+" ", ": ")
 	return strings.Fields(a), strings.Fields(b)

@@ -22,7 +22,7 @@ func (w *world) apply(t *testing.T, s servicemodel.State) *dataplane.Result {
 	return ok(settled(w.engine.Apply(t.Context(), w.under.expressible(s))))(t)
 }
 
-// shares sends n packets and counts who answers.
+// shares sends n packets and counts the answers of each server.
 func (w *world) shares(t *testing.T, y way, n int) map[string]int {
 	t.Helper()
 	count := map[string]int{}
@@ -45,12 +45,12 @@ func (w *world) requireHost(t *testing.T, y way, n int, host string) {
 	}
 }
 
-// chiSquared are the values that chance exceeds once in a million, by the number of endpoints that
+// chiSquared has the value that chance exceeds once in a million, by the number of endpoints that
 // get connections.
 var chiSquared = map[int]float64{2: 23.9, 3: 27.6}
 
 // requireShares judges by chi-squared whether the counts of servers follow the shares of hosts. The
-// kernel draws by itself and takes no seed. So the counts are printed.
+// kernel draws its own random numbers and takes no seed. So the counts are printed.
 func requireShares(t *testing.T, what string, count map[string]int, shares map[string]float64) {
 	t.Helper()
 	total, chi, known := 0, 0., 0
@@ -140,7 +140,7 @@ func clientStays(t *testing.T, w *world) {
 	w.requireGiven(t, given)
 }
 
-// given returns the server that answers each client, which must have one.
+// given returns the server that answers each client. Each client must have a single server.
 func (w *world) given(t *testing.T, ways []way) map[way]string {
 	t.Helper()
 	given := map[way]string{}
@@ -157,7 +157,7 @@ func (w *world) given(t *testing.T, ways []way) map[way]string {
 	return given
 }
 
-// requireGiven requires that each client has the server that it was given, or one of others.
+// requireGiven requires that each client has its given server, or one of others.
 func (w *world) requireGiven(t *testing.T, given map[way]string, others ...string) {
 	t.Helper()
 	for y, name := range given {
@@ -234,7 +234,7 @@ func adopts(t *testing.T, w *world) {
 	}
 }
 
-// repairsFlush flushes the ruleset without the engine's knowledge, as another program would.
+// repairsFlush flushes the ruleset behind the engine's back, as another program would.
 func repairsFlush(t *testing.T, w *world) {
 	s := state(podCIDRs(thisNode()), web(), eps("pod2"))
 	w.apply(t, s)
@@ -264,8 +264,8 @@ func cleansUp(t *testing.T, w *world) {
 func connectionsSurvive(t *testing.T, w *world) {
 	each, counted := 500, []string{"EstabResets", "OutRsts", "RetransSegs"}
 
-	// an emulated processor is too slow for so many; it would send segments again because of the
-	// delay
+	// an emulated processor is too slow for this number; it would retransmit segments because of
+	// the delay
 	if os.Getenv("KERNLB_VM") != "" {
 		each, counted = 25, counted[:2]
 	}

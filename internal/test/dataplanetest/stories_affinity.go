@@ -20,7 +20,7 @@ import (
 // silentPort is a port where packets arrive without an answer.
 const silentPort uint16 = 9999
 
-// silence makes a host accept packets to silentPort and answer none. Nothing reads the datagrams,
+// silence makes a host accept packets to silentPort without an answer. Nothing reads the datagrams,
 // and the listener's queue is full, so the kernel drops further connections (tcp_conn_request in
 // net/ipv4/tcp_input.c).
 func (w *world) silence(t *testing.T, host string) {
@@ -57,8 +57,8 @@ func (w *world) silence(t *testing.T, host string) {
 // silentClients are hosts that send to silent endpoints.
 var silentClients = []string{"pod1", "outside1", "node"}
 
-// silentEndpointGoes replaces a silent endpoint by one that answers, while clients send it
-// datagrams and try to connect. The kernel sends a SYN again after a second.
+// silentEndpointGoes replaces a silent endpoint by an endpoint that answers, while clients send
+// datagrams to it and try to connect. The kernel sends a SYN again after a second.
 func silentEndpointGoes(kept bool) func(t *testing.T, w *world) {
 	return func(t *testing.T, w *world) {
 		if kept {
@@ -117,15 +117,16 @@ func sendTo(ctx context.Context, to string) error {
 	return nil
 }
 
-// turnover is how long endpoints are replaced while clients connect.
+// turnover is the time for which endpoints are replaced while clients connect.
 const turnover = 2500 * time.Millisecond
 
-// turnoverPatience is how long a state waits for what it needs.
+// turnoverPatience limits the wait of each state.
 const turnoverPatience = 20 * time.Second
 
-// neverBack removes endpoints and gives them back, one after the other, while clients connect as
-// fast as they can. apply makes the kernel hold states until its context ends. A connection between
-// the end of an apply and the begin of the next must reach only the endpoints of that apply.
+// neverBack removes endpoints and adds them again, one after the other, while clients connect as
+// fast as they can. apply returns a function that applies states until its context ends. A
+// connection between the end of an apply and the beginning of the next must reach only the
+// endpoints of that apply.
 func neverBack(timeout time.Duration, apply func(ctx context.Context, t *testing.T,
 	w *world) func(servicemodel.State)) func(t *testing.T, w *world) {
 	return func(t *testing.T, w *world) {
@@ -180,14 +181,14 @@ func inTurn(_ context.Context, t *testing.T, w *world) func(servicemodel.State) 
 	return func(s servicemodel.State) { w.apply(t, s) }
 }
 
-// byProcesses applies each state in a process of its own.
+// byProcesses applies each state in a new process.
 func byProcesses(_ context.Context, t *testing.T, w *world) func(servicemodel.State) {
 	return func(s servicemodel.State) { must(t, w.under.apply(t.Context(), w.Node.NS, s)) }
 }
 
-// besideCommits lets a running engine hold the states. Every 5 ms it replaces an endpoint of
-// another service with affinity. A state is in the kernel once clients that were remembered for
-// endpoints before it are forgotten.
+// besideCommits sets the states in a running engine. Every 5 ms it replaces an endpoint of another
+// service with affinity. A state counts as applied once the kernel has forgotten the clients of
+// earlier endpoints.
 func besideCommits(ctx context.Context, t *testing.T, w *world) func(servicemodel.State) {
 	other := web(named("other", clusterIP2), sticky(time.Hour))
 	var mu sync.Mutex
@@ -235,10 +236,10 @@ func besideCommits(ctx context.Context, t *testing.T, w *world) func(servicemode
 	}
 }
 
-// forgotten reports whether an engine that goes on committing has forgotten the clients of an
-// earlier commit. The first sweep after the commit may have waited for packets from before it
-// already. The second one deletes the clients, the third one those that packets under way during
-// the deletion brought back. Such packets are few, so a fourth one finds none.
+// forgotten reports whether an engine that keeps committing has forgotten the clients of an earlier
+// commit. The first sweep after the commit may have ended its wait for packets before the commit.
+// The second sweep deletes the clients. The third sweep deletes clients that were added again by
+// packets in flight during the deletion. Such packets are few, so a fourth sweep finds no clients.
 func (w *world) forgotten(sweeps int64) bool {
 	// IPVS remembers clients in its connections, which the commit itself changes.
 	return w.under.OwnConnections || sweeps >= 4 || w.engine.Status().Settle.IsZero()

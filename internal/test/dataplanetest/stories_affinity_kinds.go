@@ -15,8 +15,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// accepted applies a state. It reports false if the backend refuses a value of the field, and
-// nothing else. An empty value is any.
+// accepted applies a state. It reports false if the backend refuses only the value of the field. An
+// empty value means any value.
 func (w *world) accepted(t *testing.T, s servicemodel.State, field, value string) bool {
 	t.Helper()
 	table := ok(servicemodel.Resolve(nil, w.under.expressible(s)))(t)
@@ -36,7 +36,7 @@ func (w *world) accepted(t *testing.T, s servicemodel.State, field, value string
 	return true
 }
 
-// prefixed identifies clients by so many bits.
+// prefixed identifies clients by prefixes of these lengths.
 func prefixed(bits4, bits6 uint8) func(*servicemodel.Service) {
 	return func(s *servicemodel.Service) {
 		s.SessionAffinity.Bits4, s.SessionAffinity.Bits6 = bits4, bits6
@@ -45,10 +45,10 @@ func prefixed(bits4, bits6 uint8) func(*servicemodel.Service) {
 
 func wholeService(s *servicemodel.Service) { s.SessionAffinity.WholeService = true }
 
-// together asks at all targets and ports, counted from the first one, and returns the hosts that
-// answer each of the clients in each family. of says which ways belong to one client. Before that,
-// a packet goes alone on each way of the port first, because the first packets of several
-// connections may race with one another.
+// together asks at all targets and ports, counted from the first target, and returns the hosts that
+// answer each client in each family. of returns the client of a way. Before that, a single packet
+// takes each way of the port first, because the first packets of several connections may race with
+// each other.
 func (w *world) together(t *testing.T, from []string, of func(y way) string, first uint16,
 	ports ...uint16) map[string][]string {
 	t.Helper()
@@ -92,8 +92,8 @@ func requireTogether(t *testing.T, given map[string][]string, only ...string) {
 
 var outsideClients = []string{"outside1", "outside2"}
 
-// prefixStays asks with two clients of one prefix. If each has an endpoint of its own, they would
-// agree at all frontends once in 10^14 times.
+// prefixStays asks with two clients of the same prefix. If their endpoints were independent, they
+// would agree at all frontends only once in 10^14 times.
 func prefixStays(t *testing.T, w *world) {
 	with := func(hosts ...string) servicemodel.State {
 		return state(podCIDRs(thisNode()), web(sticky(time.Hour), prefixed(24, 64)), eps(hosts...))
@@ -125,7 +125,7 @@ func prefixStays(t *testing.T, w *world) {
 	requireTogether(t, ask(), "pod2")
 }
 
-// prefixInsideAndOutside asks from the node and from an outside client, which have one prefix. Only
+// prefixInsideAndOutside asks from the node and from an outside client with the same prefix. Only
 // the outside client is confined to endpoints on this node.
 func prefixInsideAndOutside(t *testing.T, w *world) {
 	with := func(hosts ...string) servicemodel.State {
@@ -198,7 +198,7 @@ func wholeServiceStays(bits4, bits6 uint8) func(t *testing.T, w *world) {
 		maps.DeleteFunc(first, isNode)
 		requireTogether(t, first)
 
-		// Clients of an endpoint that goes get another one, and do not go back to it.
+		// Clients of a removed endpoint get a new endpoint, and do not return to the old one.
 		gone := first[slices.Sorted(maps.Keys(first))[0]][0]
 		left := slices.DeleteFunc(slices.Clone(all), func(h string) bool { return h == gone })
 		w.apply(t, with(left...))

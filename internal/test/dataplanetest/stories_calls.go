@@ -13,8 +13,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// firstCall and lastCall are the ports of [callsStay], which are 10,000. An emulated machine, in
-// which IPVS is tested, would take minutes for all of them.
+// firstCall and lastCall are the first and the last of the 10,000 ports of [callsStay]. An emulated
+// machine, in which IPVS is tested, would take minutes for all of them.
 const firstCall, lastCall uint16 = 10000, 19999
 
 func (b *Backend) lastCall() uint16 {
@@ -24,9 +24,9 @@ func (b *Backend) lastCall() uint16 {
 	return lastCall
 }
 
-// callsStay is RTP's picture: clients send to all ports of a range of UDP. Each client's datagrams
-// all reach one pod, at the ports to which they were sent. When its pod is replaced, they all reach
-// one of the others.
+// callsStay models RTP: clients send to all ports of a UDP range. All datagrams of a client reach
+// the same pod, at the ports to which they were sent. When the pod is replaced, they all reach the
+// same other pod.
 func callsStay(t *testing.T, w *world) {
 	with := func(hosts ...string) servicemodel.State {
 		calls := web(sticky(time.Hour), func(s *servicemodel.Service) {
@@ -117,7 +117,8 @@ func (c *heardCalls) receive(host string, from net.PacketConn) {
 	}
 }
 
-// ports returns how many ports were heard at each host, and whether one of them is a given port.
+// ports returns the number of ports that were heard at each host, and whether a given port is among
+// them.
 func (c *heardCalls) ports(port uint16) (of map[string]int, heard bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -23,8 +23,8 @@ const (
 	streamPort   uint16 = 4053
 )
 
-// serverGrace is how long a server continues after the kernel sends it nothing more: it has to
-// answer the packets in its socket.
+// serverGrace is the time for which a server continues after the kernel has stopped sending to it:
+// the server has to answer the packets in its socket.
 const serverGrace = 100 * time.Millisecond
 
 // keepFlows gives the world a new engine with a keeper of the node's flows.
@@ -55,8 +55,8 @@ func (w *world) settle(t *testing.T) {
 	}
 }
 
-// settleUntil does work that is due until done returns true, for ten seconds at most. A backend may
-// wait for connections much longer.
+// settleUntil does due work until done returns true, for at most ten seconds. A backend may wait
+// for connections much longer.
 func (w *world) settleUntil(t *testing.T, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !done() && time.Now().Before(end); time.Sleep(
@@ -75,7 +75,7 @@ func flowService(edit ...func(*servicemodel.Service)) *servicemodel.Service {
 	}}, edit...)...)
 }
 
-// flowEndpoints are eps at flowTarget.
+// flowEndpoints returns eps at flowTarget.
 func flowEndpoints(hosts ...string) []servicemodel.Endpoint {
 	return each(eps(hosts...), listening(flowTarget))
 }
@@ -124,8 +124,8 @@ func (w *world) flowsBegin(t *testing.T, hosts ...string) (all streams, stop fun
 }
 
 // through changes the services while the streams send. Each stream may lose at most the datagrams
-// that it sent during the change, and those on their way at its beginning. A change begins, for
-// example, with the death of an endpoint.
+// that it sent during the change, and the datagrams in flight at the beginning of the change. A
+// change begins, for example, with the death of an endpoint.
 func (l streams) through(t *testing.T, change func()) (lost, sent int) {
 	t.Helper()
 	l.start()
@@ -153,9 +153,9 @@ func endpointReplaced(t *testing.T, w *world) {
 	keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
 	all, stop := w.flowsBegin(t, "pod2", "pod3")
 
-	// The old endpoint serves until the change is made, like an endpoint that ends in an orderly
-	// way. A stream that waits long for each answer has only one datagram on its way, however slow
-	// the machine is.
+	// The old endpoint serves until the change is complete, like an endpoint that shuts down
+	// gracefully. A stream that waits long for each answer has only one datagram in flight, however
+	// slow the machine is.
 	for _, s := range all {
 		s.patience = 2 * time.Second
 	}
@@ -203,8 +203,8 @@ func firstEndpoint(t *testing.T, w *world) {
 	all.stop()
 	all.requireAll(t, serverName("pod2", flowTarget))
 
-	// The last endpoint goes, and all flows to it are deleted: the clients are refused, not held in
-	// a black hole.
+	// The last endpoint is removed, and all flows to it are deleted: the clients are refused, and
+	// not held in a black hole.
 	w.apply(t, flowState(nil))
 	all.requireRefused(t, "after the last endpoint went")
 }
@@ -280,8 +280,8 @@ func endpointTerminates(t *testing.T, w *world) {
 	all.requireAll(t, serverName("pod3", flowTarget))
 }
 
-// cleansAfterRestart changes the services with an engine that leaves flows alone, and lets another
-// engine find them.
+// cleansAfterRestart changes the services with an engine that leaves flows alone. Another engine
+// must find the stale flows.
 func cleansAfterRestart(t *testing.T, w *world) {
 	all, _ := w.flowsBegin(t, "pod2", "pod3")
 
@@ -294,8 +294,8 @@ func cleansAfterRestart(t *testing.T, w *world) {
 	w.apply(t, flowState(flowEndpoints("pod2")))
 	stale := len(all)
 
-	// IPVS moves a flow itself: the next datagram ends it and is lost, and the one after it begins
-	// another
+	// IPVS moves a flow itself: the next datagram ends the flow and is lost, and the datagram after
+	// it begins a new flow
 	if w.under.OwnConnections {
 		all.send(2 * streamPatience)
 		all.requireAll(t, serverName("pod2", flowTarget))

@@ -12,7 +12,7 @@ import (
 // drained gives connections a second.
 var drained = servicemodel.ConnectionPolicy{Mode: servicemodel.DrainConnections, Drain: time.Second}
 
-// connectionsOfEndpointThatGoes tests, for each policy, the connections to an endpoint that is
+// connectionsOfEndpointThatGoes tests, for each policy, the connections to an endpoint that was
 // removed but still serves.
 func connectionsOfEndpointThatGoes(t *testing.T, w *world) {
 	const count = 20
@@ -59,7 +59,7 @@ func connectionsOfEndpointThatGoes(t *testing.T, w *world) {
 	}
 }
 
-// requirePings checks how many connections of each list live, and how many have been reset.
+// requirePings checks the numbers of live and of reset connections in each list.
 func requirePings(t *testing.T, p servicemodel.ConnectionPolicy, all []*netnstest.Conns, living,
 	reset int) {
 	t.Helper()

@@ -23,14 +23,14 @@ const (
 	rollClients   = 10
 	rollFirstPort = uint16(20000)
 	// rollPatience is longer than answers need on a busy machine, so that a client has one datagram
-	// on its way when its flow is moved.
+	// in flight when its flow is moved.
 	rollPatience = 250 * time.Millisecond
 	// hangTime is longer than an answer takes on the busiest machine.
 	hangTime = 30 * time.Second
 )
 
 // rolling returns the story of a service whose endpoints are replaced continuously, one after the
-// other, under load. The variable KERNLB_TEST_ROLL says how long, such as "1m".
+// other, under load. The variable KERNLB_TEST_ROLL sets the duration, such as "1m".
 func rolling(p servicemodel.ConnectionPolicy) func(t *testing.T, w *world) {
 	return func(t *testing.T, w *world) {
 		keeper := w.keepFlows(t, p)
@@ -80,14 +80,14 @@ type roll struct {
 	tcp  calls
 }
 
-// calls are what became of clients of TCP.
+// calls counts the fates of TCP clients.
 type calls struct {
 	netnstest.ConnsReport
 	connects, refused int
 	worst             time.Duration // from the last answer to the next, over a reconnect
 }
 
-// count counts what became of a client.
+// count counts the fate of a client.
 func (r *roll) count(add func(c *calls)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,8 +123,8 @@ func (r *roll) state() servicemodel.State {
 	return flowState(l)
 }
 
-// roll replaces the oldest endpoint, again and again. The server at a removed endpoint ends for UDP
-// after its flows were moved, and for TCP when the policy leaves it no connections.
+// roll replaces the oldest endpoint, again and again. The UDP server at a removed endpoint ends
+// after its flows were moved, and the TCP server ends when the policy leaves it no connections.
 func (r *roll) roll(ctx context.Context, cut func() conntrack.CleanResult) (changes, applies int) {
 	applied := make(chan *servicemodel.Table, 1024)
 	defer RunEngine(r.t, r.engine, r.state())()
@@ -143,7 +143,7 @@ func (r *roll) roll(ctx context.Context, cut func() conntrack.CleanResult) (chan
 	tick := time.NewTicker(rollInterval)
 	defer tick.Stop()
 
-	// Where the machine is starved, it takes longer until the first server has ended.
+	// On a starved machine, it takes longer until the first server has ended.
 	enough, end := time.Now().Add(rolling), time.Now().Add(rolling+time.Minute)
 	for now := range tick.C {
 		if now.After(enough) && (r.ended > 0 || now.After(end)) {
@@ -193,7 +193,7 @@ func (r *roll) end(applied <-chan *servicemodel.Table) (n int) {
 			m.left, m.settled = time.Now(), r.settled.Load()
 		}
 
-		// The first of these two may have begun before the kernel was told.
+		// The first of these two calls may have begun before the kernel got the change.
 		moved := r.settled.Load() >= m.settled+2
 		stop := m.stop[servicemodel.UDP]
 		if stop != nil && moved && time.Since(m.left) > serverGrace {
@@ -211,7 +211,7 @@ func (r *roll) end(applied <-chan *servicemodel.Table) (n int) {
 	return n
 }
 
-// use counts n more connections to a server, and returns how many there are.
+// use adds n to the connections of a server, and returns their number.
 func (r *roll) use(server string, n int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -258,8 +258,8 @@ func (r *roll) session(ctx context.Context, conns *netnstest.Conns, last *time.T
 	}
 }
 
-// report prints the losses and breaks, and compares them with what the policy allows. moved is how
-// many UDP flows were deleted.
+// report prints the losses and breaks, and compares them with the limits of the policy. moved is
+// the number of deleted UDP flows.
 func (r *roll) report(udp streams, moved int) {
 	var sent, lost, refused, stays int
 	for _, s := range udp {
@@ -276,9 +276,9 @@ func (r *roll) report(udp streams, moved int) {
 		r.policy, sent, lost, refused, moved, stays, c.connects, c.Answered, c.Reset, c.Closed,
 		c.Silent, c.refused, c.worst)
 
-	// The answer to a datagram on its way to the old endpoint does not find its way back. IPVS
-	// moves flows by itself, too, which costs a datagram each. The test cannot count those, but a
-	// client is moved once at most from each endpoint that answered it, because no endpoint comes
+	// The answer to a datagram in flight to the old endpoint does not find its way back. IPVS also
+	// moves flows itself, and each move costs a datagram. The test cannot count these moves, but a
+	// client is moved at most once from each endpoint that answered it, because no endpoint comes
 	// back.
 	if r.under.OwnConnections {
 		moved = max(moved, stays)
@@ -298,7 +298,7 @@ func (r *roll) report(udp streams, moved int) {
 	case cuts && c.Reset == 0:
 		r.t.Error("connections were to be cut, and none was")
 	case cuts && (c.connects < c.Reset-rollClients || c.connects > c.Reset+rollClients):
-		// Each client may have been connecting when the story ended, or may have been reset then.
+		// Each client may have been connecting, or may have been reset, when the story ended.
 		r.t.Errorf(
 			"%d connections, %d of them reset, %d clients: not each that was reset has another",
 			c.connects, c.Reset, rollClients)

@@ -16,19 +16,20 @@ import (
 )
 
 const (
-	// streamInterval is the least time between two datagrams of a stream.
+	// streamInterval is the minimum time between two datagrams of a stream.
 	streamInterval = 2 * time.Millisecond
-	// streamPatience is how long a stream waits for an answer before it sends the next datagram.
+	// streamPatience is the time that a stream waits for an answer before it sends the next
+	// datagram.
 	streamPatience = 50 * time.Millisecond
-	// streamSome is the number of datagrams that shows their fate reliably. streamBusy is how long
-	// a busy machine may need for so many.
+	// streamSome is the number of datagrams that shows their fate reliably. streamBusy is the time
+	// that a busy machine may need for them.
 	streamSome = 4
 	streamBusy = 5 * time.Second
 )
 
 // stream is a UDP client that sends continuously from one port, so that all its datagrams are one
-// flow. It sends the next datagram after the answer to the last one, or when the answer is late. So
-// only one is on its way.
+// flow. It sends the next datagram after the answer to the last datagram, or when the answer is
+// late. So only one datagram is in flight.
 type stream struct {
 	name     string
 	conn     *net.UDPConn
@@ -118,8 +119,8 @@ func (s *stream) send() {
 		return
 	}
 
-	// If the kernel has noted an error of an earlier datagram, Write returns it and does not send
-	// this one.
+	// If the kernel has noted an error of an earlier datagram, Write returns the error and does not
+	// send this datagram.
 	if _, err := s.conn.Write([]byte("stream\n")); err == nil {
 		s.count.sent++
 		s.waiting, s.last = true, time.Now()
@@ -159,7 +160,7 @@ func (s *stream) tally() tally {
 	return y
 }
 
-// forget begins to count anew.
+// forget resets the counts.
 func (s *stream) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,8 +192,8 @@ func (l streams) stop() {
 	waits.Wait()
 }
 
-// send lets all streams send for a moment, and longer until each has sent streamSome. It returns
-// what became of their datagrams.
+// send lets all streams send for a moment, and longer until each has sent streamSome datagrams. It
+// returns the fates of the datagrams.
 func (l streams) send(moment time.Duration) []tally {
 	l.forget()
 	l.start()
@@ -209,7 +210,7 @@ func (l streams) forget() {
 	}
 }
 
-// each waits until each stream has sent, or been refused, so often.
+// each waits until each stream has sent, or been refused, this number of times.
 func (l streams) each(often int) {
 	few := func(s *stream) bool {
 		y := s.tally()

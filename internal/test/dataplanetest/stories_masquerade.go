@@ -14,13 +14,14 @@ import (
 var givenSources = []netip.Addr{netip.MustParseAddr("192.0.2.99"), netip.IPv4Unspecified(),
 	netip.MustParseAddr("2001:db8:2::99"), netip.IPv6Unspecified()}
 
-// ranges and toPort are targets of services with ranges of ports. All ports of toPort go to one.
+// ranges and toPort are targets of services with ranges of ports. All ports of toPort go to one
+// port.
 var ranges, toPort = target{pair("10.96.0.30", "fd00:10:96::30"), servicePort},
 	target{pair("10.96.0.31", "fd00:10:96::31"), servicePort}
 
 // givesSource asks a service that gives the source of its masqueraded connections, at all kinds of
-// addresses, at exact ports and at a range. It is added, changes its address, and takes it back.
-// Beside it is a service that gives none.
+// addresses, at exact ports and at a range. The source is added, changed and removed. Another
+// service gives no source.
 func givesSource(t *testing.T, w *world) {
 	given := func(ips ...netip.Addr) func(*servicemodel.Service) {
 		return func(s *servicemodel.Service) { s.MasqueradeIPs = ips }

@@ -25,8 +25,8 @@ func part(owner string, ips [2]netip.Addr, hosts ...string) servicemodel.State {
 	}), eps(hosts...))
 }
 
-// parts runs do on parts like a new program that then ends. It returns the table that the kernel
-// holds after that.
+// parts runs do on parts, like a new program that then ends. It returns the kernel's table after
+// that.
 func (w *world) parts(t *testing.T, do func(p *dataplane.Parts) error) *servicemodel.Table {
 	t.Helper()
 	b := opened(w.under.Open(w.Node.NS.NetNS()))(t)
@@ -57,7 +57,7 @@ func (w *world) requireChecks(t *testing.T, table *servicemodel.Table, checks ..
 	}
 }
 
-// sharedInstance makes programs come and go that share one instance, each with services of its own.
+// sharedInstance starts and ends programs that share one instance, each with its own services.
 func sharedInstance(t *testing.T, w *world) {
 	one, two := part("one", clusterIP, "pod1"), part("two", clusterIP2, "pod2")
 	ofOne := ask("pod1", cluster, masqueraded("pod1")) // to itself
@@ -73,7 +73,7 @@ func sharedInstance(t *testing.T, w *world) {
 		return nil
 	}), ofOne, ask("pod3", cluster2, reaches("pod2")))
 
-	// Both owners have pod1. It can reach itself through either, as long as one of them is there.
+	// Both owners have pod1. The pod can reach itself as long as one of these owners exists.
 	w.requireChecks(t, w.applyPart(t, "two", part("two", clusterIP2, "pod1")), ofOne,
 		ask("pod1", cluster2, masqueraded("pod1")))
 	w.requireChecks(t, w.parts(t, func(p *dataplane.Parts) error {
@@ -103,7 +103,7 @@ func sharedInstance(t *testing.T, w *world) {
 		return err
 	})
 
-	// The instance goes with the last part. The next part brings settings of its own.
+	// The instance is removed with the last part. The next part brings its own settings.
 	table = w.parts(t, func(p *dataplane.Parts) error {
 		return errOf(p.Remove(t.Context(), "two"))
 	})
@@ -118,8 +118,8 @@ func sharedInstance(t *testing.T, w *world) {
 	}
 }
 
-// programsAtOnce makes programs change their owners' services at the same time. Each call must
-// succeed, and in the end the kernel must hold the last state that each has applied.
+// programsAtOnce runs programs that change their owners' services at the same time. Each call must
+// succeed, and in the end the kernel must hold the last state of each program.
 func programsAtOnce(t *testing.T, w *world) {
 	last := make([]servicemodel.State, 6)
 	owner := func(i int) string { return fmt.Sprint("owner-", i) }
@@ -188,8 +188,8 @@ func (b *interrupted) interrupt() {
 	}
 }
 
-// lastPartGoes removes the only part of an instance. A program that did not wait for its turn
-// publishes another one in between, which must stay.
+// lastPartGoes removes the only part of an instance. In between, a program that did not wait for
+// its turn publishes another part. That part must stay.
 func lastPartGoes(t *testing.T, w *world) {
 	w.applyPart(t, "one", part("one", clusterIP, "pod1"))
 	b := &interrupted{Backend: opened(w.under.Open(w.Node.NS.NetNS()))(t)}
@@ -201,8 +201,8 @@ func lastPartGoes(t *testing.T, w *world) {
 	must(t, errOf(dataplane.NewParts(b, nil).Remove(t.Context(), "two")))
 }
 
-// sharedFlows tests a UDP client that keeps its source port. Meanwhile the owner of a service
-// removes the service and publishes it again for another pod.
+// sharedFlows tests a UDP client that keeps its source port while the owner of a service removes
+// the service and publishes it again for another pod.
 func sharedFlows(t *testing.T, w *world) {
 	client := netnstest.Probe{From: w.hosts["outside1"], Proto: servicemodel.UDP,
 		To: netip.AddrPortFrom(clusterIP[0], servicePort), SourcePort: 40000}

@@ -28,9 +28,9 @@ func keptPorts(e *servicemodel.Endpoint) {
 // onePort lets all packets reach one port of an endpoint.
 func onePort(*servicemodel.Endpoint) {}
 
-// rangeStays sends from clients to different ports of a range. Each client has one endpoint at all
-// of them, also when its endpoint leaves, and a node port of the same number is another frontend.
-// at says which port of an endpoint a packet reaches.
+// rangeStays sends from clients to different ports of a range. Each client has the same endpoint at
+// all of them, also after its endpoint was removed, and a node port of the same number is a
+// separate frontend. at sets the port of the endpoints.
 func rangeStays(at func(*servicemodel.Endpoint)) func(*testing.T, *world) {
 	return func(t *testing.T, w *world) {
 		with := func(hosts ...string) servicemodel.State {

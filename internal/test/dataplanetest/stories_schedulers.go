@@ -14,7 +14,7 @@ func scheduler(s servicemodel.Scheduler) func(*servicemodel.Service) {
 	return func(svc *servicemodel.Service) { svc.Scheduler = s }
 }
 
-// nearShares has half of the endpoints on this node ready, which can take 70 %.
+// nearShares tests a service with half of its endpoints on this node ready: they get 70 %.
 func nearShares(t *testing.T, w *world) {
 	zoned := func(e *servicemodel.Endpoint) { e.Zone = thisNode().Zone }
 	l := slices.Concat(eps("pod2", "remote2"), each(eps("pod3"), notReady),
@@ -24,7 +24,8 @@ func nearShares(t *testing.T, w *world) {
 	w.requireServiceShares(t, "near", 300, map[string]float64{"pod2": .7, "remote1": .3})
 }
 
-// growingShares has an endpoint that begins with a tenth, and then grows in the shortest time.
+// growingShares tests an endpoint that begins with a tenth of its weight, and grows in the shortest
+// possible time.
 func growingShares(t *testing.T, w *world) {
 	with := func(d time.Duration, hosts ...string) servicemodel.State {
 		return state(thisNode(), web(slowStart(d)), eps(hosts...))
@@ -41,8 +42,8 @@ func slowStart(d time.Duration) func(*servicemodel.Service) {
 	return func(s *servicemodel.Service) { s.SlowStart = d }
 }
 
-// requireGrown requires the shares of two whole endpoints, and of remote1, which has a part of its
-// weight. Of so many connections, the least share is more than 40.
+// requireGrown requires the shares of two endpoints with full weight, and of remote1, which has a
+// fraction of its weight. Of the connections here, the smallest share is more than 40.
 func (w *world) requireGrown(t *testing.T, part float64) {
 	t.Helper()
 	whole := 1 / (2 + part)
@@ -50,8 +51,8 @@ func (w *world) requireGrown(t *testing.T, part float64) {
 		"remote1": part * whole})
 }
 
-// requireServiceShares sends n connections in each family to the service. It requires the shares of
-// hosts.
+// requireServiceShares sends n connections in each family to the service, and requires the shares
+// of hosts.
 func (w *world) requireServiceShares(t *testing.T, what string, n int, hosts map[string]float64) {
 	t.Helper()
 	for _, f := range families {
@@ -60,7 +61,7 @@ func (w *world) requireServiceShares(t *testing.T, what string, n int, hosts map
 	}
 }
 
-// growsOn restarts while an endpoint has a part of its weight.
+// growsOn restarts the engine while an endpoint has a fraction of its weight.
 func growsOn(t *testing.T, w *world) {
 	s := state(thisNode(), web(slowStart(time.Hour)), eps("pod2", "pod3"))
 	w.apply(t, s)
@@ -95,8 +96,8 @@ func schedulerShares(t *testing.T, w *world) {
 	}
 }
 
-// hashedClientsStay sends from clients that have one address each. A further endpoint may get a
-// client. When that endpoint goes, the client must come back.
+// hashedClientsStay sends from clients that have one address each. An additional endpoint may get a
+// client. When that endpoint is removed, the client must return to its old endpoint.
 func hashedClientsStay(t *testing.T, w *world) {
 	for _, by := range []servicemodel.Scheduler{servicemodel.SourceHash, servicemodel.Maglev} {
 		with := func(hosts ...string) servicemodel.State {
@@ -118,8 +119,8 @@ func hashedClientsStay(t *testing.T, w *world) {
 	}
 }
 
-// schedulerChanges changes the scheduler of a service with open connections, and with new ones all
-// the time. IPVS refuses new connections while a scheduler is replaced.
+// schedulerChanges changes the scheduler of a service that has open connections and gets new
+// connections all the time. IPVS refuses new connections while a scheduler is replaced.
 func schedulerChanges(t *testing.T, w *world) {
 	s := trafficState()
 	w.apply(t, s)

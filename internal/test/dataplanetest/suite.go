@@ -39,8 +39,8 @@ var stories = []story{
 	{"no new connection reaches an endpoint that was taken away, beside commits",
 		neverBack(time.Hour, besideCommits)},
 
-	// clients of one prefix, and whole services: a backend that lacks them refuses them, by field,
-	// and is not asked about them
+	// clients of one prefix, and whole services: a backend without this affinity refuses it, by
+	// field, and is not tested with it
 	{"clients of a prefix stay together", prefixStays},
 	{"clients of a prefix inside and outside have endpoints of their own", prefixInsideAndOutside},
 	{"a client has one endpoint at all ports of a service", wholeServiceStays(0, 0)},
@@ -51,7 +51,7 @@ var stories = []story{
 		rangeStays(onePort)},
 	{"a client has one endpoint at 10,000 ports, also when its endpoint is replaced", callsStay},
 
-	// sources that services give: a backend that lacks them refuses them
+	// sources that services give: a backend without this feature refuses it
 	{"masqueraded connections come from the address that the service gives", givesSource},
 
 	// schedulers: a backend must refuse by name a scheduler that it lacks
@@ -112,9 +112,9 @@ func Run(t *testing.T, under Backend) {
 }
 
 // RunScenarios runs scenarios of the suite or of a test on a backend, each in a parallel subtest of
-// its name. Every packet must meet the scenario's want, and also the oracle. Package netnstest
-// makes the networks. Every host serves on ports [scenario.PortA] and [scenario.PortB], over TCP,
-// UDP and SCTP, and answers as "pod1/8080".
+// its name. Every packet must have the outcome that the scenario wants and the oracle predicts.
+// Package netnstest builds the networks. Every host serves on ports [scenario.PortA] and
+// [scenario.PortB], over TCP, UDP and SCTP, and answers as "pod1/8080".
 func RunScenarios(t *testing.T, under Backend, scenarios ...scenario.Scenario) {
 	under.need(t)
 	ws := newWorlds(t, under)

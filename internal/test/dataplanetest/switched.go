@@ -13,8 +13,9 @@ import (
 )
 
 // Switched switches a running engine from one backend to another and back, while connections are
-// open and new ones are made: none of them may notice. Connections that only a backend knows
-// ([Backend.OwnConnections]) may end with it. Nothing may be left of the previous backend.
+// open and new connections begin: none of them may be disturbed. Connections that only a backend
+// knows ([Backend.OwnConnections]) may end with the backend. Nothing may be left of the previous
+// backend.
 func Switched(t *testing.T, from, to Backend) {
 	to.need(t)
 	w := from.network(t)
@@ -25,7 +26,7 @@ func Switched(t *testing.T, from, to Backend) {
 	for _, under := range []Backend{to, from} {
 		begin := w.traffic
 		if w.under.OwnConnections {
-			// The new backend may drop a packet that is between its chains while they come.
+			// The new backend may drop a packet that is between its chains while they are created.
 			begin = func(t *testing.T) func() { return w.newTraffic(t, 2) }
 		}
 
@@ -50,8 +51,8 @@ func trafficTargets() map[string]netip.AddrPort {
 		"node":     netip.AddrPortFrom(clusterIP[1], servicePort)}
 }
 
-// traffic opens connections and uses them until end is called; meanwhile it opens new ones. end
-// requires that none of them was disturbed.
+// traffic opens connections and uses them until end is called. During that time it opens new
+// connections, too. end requires that no connection was disturbed.
 func (w *world) traffic(t *testing.T) (end func()) {
 	t.Helper()
 	endOld, endNew := w.held(t, 25), w.newTraffic(t, 0)
@@ -74,8 +75,8 @@ func (w *world) held(t *testing.T, each int) (end func()) {
 	}
 }
 
-// deathPatience is how long a connection may be silent until it counts as dead. An emulated machine
-// that shares its processors leaves living ones without an answer for more than five seconds.
+// deathPatience is the time after which a silent connection counts as dead. An emulated machine
+// that shares its processors leaves live connections without an answer for more than five seconds.
 const deathPatience = time.Minute
 
 // watched opens connections from each host and uses them at an interval until report is called,
@@ -137,8 +138,8 @@ func (w *world) newTraffic(t *testing.T, lost int) (end func()) {
 	}
 }
 
-// ask opens connections and sends datagrams without a pause until ctx is done. It returns those
-// that were not answered.
+// ask opens connections and sends datagrams without a pause until ctx is done. It returns the
+// unanswered ones.
 func (w *world) ask(ctx context.Context, host string, to netip.AddrPort) (asked int, bad []string) {
 	for ctx.Err() == nil {
 		probes := []netnstest.Probe{{From: w.hosts[host], Proto: servicemodel.TCP, To: to},

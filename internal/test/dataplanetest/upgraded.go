@@ -17,8 +17,8 @@ type Layout struct {
 }
 
 // Upgraded makes an engine take over from a program with another layout, while connections are open
-// and new ones are made: none of them may notice. The engine must replace everything of the other
-// layout, and a process that begins then must find the new one.
+// and new connections begin: none of them may be disturbed. The engine must replace all objects of
+// the other layout, and a process that starts afterwards must find the new layout.
 func Upgraded(t *testing.T, under Backend, from ...Layout) {
 	for _, l := range from {
 		t.Run(l.Name, func(t *testing.T) {

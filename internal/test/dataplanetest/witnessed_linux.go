@@ -17,9 +17,9 @@ import (
 // witnessPatience is how long the test waits for a witness.
 const witnessPatience = time.Minute
 
-// witnessed tests that a backend tells which program changes its objects ([backends.Blamer]).
-// Each of the commands does, and the kernel tells its name. The backend must ignore its own
-// commits, and other programs' changes of their own tables.
+// witnessed tests that a backend names the program that changes its objects ([backends.Blamer]).
+// Each of the commands changes objects, and the kernel reports its name. The backend must ignore
+// its own commits, and changes by other programs to their own tables.
 func (o *Obstacles) witnessed(t *testing.T, under FaultyBackend) {
 	for _, command := range o.Culprits {
 		t.Run(command, func(t *testing.T) {

@@ -41,8 +41,8 @@ func newWorld(t *testing.T, under Backend, o scenario.Options) *world {
 	return w
 }
 
-// newEngine returns an engine without memory. It is strict, because a service that is left out
-// would not be tested.
+// newEngine returns an engine without memory. It is strict, because otherwise a service might be
+// left out and not tested.
 func (w *world) newEngine(f dataplane.Flows) *dataplane.Engine {
 	return dataplane.New(w.backend, &dataplane.Config{Strict: true, Flows: f})
 }

@@ -21,11 +21,11 @@ import (
 // writers is how many programs write to one instance at once.
 const writers = 3
 
-// Writers lets several programs apply states to one instance, without pause. Each has a backend and
-// an engine of its own, as processes would. The programs share out the states: each applies every
-// third one. Every apply must succeed. A program that holds the lock meanwhile must find a state
-// that was applied. In the end, the kernel must hold the last state of one of the programs.
-// harmless are lines of drift that are allowed.
+// Writers runs several programs that apply states to one instance, without pause. Each has its own
+// backend and engine, as a process would. The programs divide the states: each applies every third
+// state. Every apply must succeed. A program that holds the lock in between must find a state that
+// was applied. In the end, the kernel must hold the last state of one of the programs. harmless are
+// lines of drift that are allowed.
 func Writers(t *testing.T, under Backend, states []servicemodel.State, harmless ...string) {
 	w := newWriting(t, under, states, harmless)
 	var looking sync.WaitGroup
@@ -66,7 +66,7 @@ type noTurns struct{ backends.Backend }
 
 func (noTurns) Unwrap() backends.Backend { return nil }
 
-// writersPatience is how long all writers together may take: some 20 s on a busy machine.
+// writersPatience limits the time of all writers together, which is some 20 s on a busy machine.
 const writersPatience = 4 * time.Minute
 
 // writing is a test of several writers of one instance.
