@@ -46,7 +46,7 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 		for _, p := range []*servicemodel.Pool{internal, external} {
 			if !form.TakesRanges(p) {
 				refuse(fe, backends.FieldScheduler, string(p.Scheduler),
-					"at ranges of ports nftables has random, rr, wrr, lc and wlc")
+					"for ranges of ports, nftables has random, rr, wrr, lc and wlc")
 				return
 			}
 		}
@@ -90,8 +90,8 @@ var abilities = rendering.Abilities{
 	},
 	SchedulerHint: "nftables has random, rr, wrr, sh, mh, lc and wlc, and ipvs the others",
 
-	ForwardingHint: "nftables translates addresses", Answers: true, Neighbours: true, Ranges: true,
-	MasqueradeIPs: true,
+	ForwardingHint: "nftables only translates addresses", Answers: true, Neighbours: true,
+	Ranges: true, MasqueradeIPs: true,
 	Frontend: func(r *rendering.Refusals, fe *servicemodel.Frontend) {
 		switch {
 		case fe.Key.EndPort == 0:

@@ -73,7 +73,7 @@ func Author(ctx context.Context, ns *threadns.NS, conn *rawnl.Conn, ours func(Ch
 type watch struct {
 	own     uint32 // the port of our socket
 	ours    func(Changed) bool
-	changed bool // the current transaction changed something of ours
+	changed bool // the current transaction has a change that ours accepts
 	found   rawnl.GenInfo
 }
 

@@ -257,7 +257,7 @@ func (r *RuleInfo) Effect() (does Effect) {
 		switch string(e.Name) {
 		case "reject":
 			does.Refuses = true
-		case "target": // of x_tables, by the variant of iptables that works on nf_tables
+		case "target": // of x_tables, written by iptables-nft
 			name := f.text(AttrExtensionName)
 			does.Refuses = does.Refuses || name == "REJECT"
 			does.Drops = does.Drops || name == "DROP"

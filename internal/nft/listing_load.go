@@ -41,8 +41,8 @@ const (
 	icmpTypeLen = 1
 )
 
-// transportField is a field of the transport header. If the rule has matched a protocol, it is a
-// field of that protocol.
+// transportField is a field of the transport header. If the rule has matched a protocol, the field
+// belongs to that protocol.
 func (l *listing) transportField(offset, n uint32) (operand, bool) {
 	p, name := l.transport.protocol, "th"
 	if p.Valid() {

@@ -48,7 +48,7 @@ type operand struct {
 	asks   *header
 }
 
-// Protocols with names that services do not use.
+// Named protocols that services do not use.
 const (
 	protocolICMP   servicemodel.Protocol = 1
 	protocolICMPv6 servicemodel.Protocol = 58

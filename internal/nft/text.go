@@ -19,10 +19,10 @@ func NewText(b *strings.Builder, f *Family, table string) *Text {
 	return &Text{b: b, table: f.Name + " " + table}
 }
 
-// AddTable writes the creation of the table.
+// AddTable writes the command that creates the table.
 func (t *Text) AddTable() { t.b.WriteString("add table " + t.table + "\n") }
 
-// DeleteTable writes the deletion of the table.
+// DeleteTable writes the command that deletes the table.
 func (t *Text) DeleteTable() { t.b.WriteString("delete table " + t.table + "\n") }
 
 // line writes a command about an object of the table.
@@ -30,7 +30,7 @@ func (t *Text) line(command, object string) {
 	t.b.WriteString(command + " " + t.table + " " + object + "\n")
 }
 
-// AddSet writes the creation of a set.
+// AddSet writes the command that creates a set.
 func (t *Text) AddSet(s *Set) {
 	spec := "type " + typeNames(s.Key)
 	switch {
@@ -57,7 +57,7 @@ func (t *Text) AddSet(s *Set) {
 	t.line("add "+s.kind(), s.Name+" { "+spec+" }")
 }
 
-// DeleteSet writes the deletion of a set.
+// DeleteSet writes the command that deletes a set.
 func (t *Text) DeleteSet(s *Set) { t.line("delete "+s.kind(), s.Name) }
 
 func typeNames(fs []Field) string {
@@ -76,12 +76,12 @@ func joinFields(fs []Field, text func(Field) string) string {
 	return strings.Join(l, " . ")
 }
 
-// Elements writes the addition or deletion of elements, one element a line.
+// Elements writes the commands that add or delete elements, one line for each element.
 func (t *Text) Elements(op Op, s *Set, l *ElemList) {
 	l.Each(func(e Elem) { t.line(string(op)+" element", s.Name+" { "+s.ElemText(e)+" }") })
 }
 
-// FlushSet writes the deletion of all elements of a set.
+// FlushSet writes the command that deletes all elements of a set.
 func (t *Text) FlushSet(s *Set) { t.line("flush "+s.kind(), s.Name) }
 
 // ElemText writes an element as nft does.
@@ -131,7 +131,7 @@ func (f Field) text(r *Reader) string {
 	return r.Addr(fieldTypes[f].len).String()
 }
 
-// AddChain writes the creation of a chain.
+// AddChain writes the command that creates a chain.
 func (t *Text) AddChain(c *Chain) {
 	spec := c.Name
 	if c.Type != "" {
@@ -142,11 +142,11 @@ func (t *Text) AddChain(c *Chain) {
 	t.line("add chain", spec)
 }
 
-// FlushChain writes the deletion of the rules of a chain.
+// FlushChain writes the command that deletes the rules of a chain.
 func (t *Text) FlushChain(name string) { t.line("flush chain", name) }
 
-// DeleteChain writes the deletion of a chain.
+// DeleteChain writes the command that deletes a chain.
 func (t *Text) DeleteChain(name string) { t.line("delete chain", name) }
 
-// AddRule writes the addition of a rule to a chain.
+// AddRule writes the command that adds a rule to a chain.
 func (t *Text) AddRule(chain string, r Rule) { t.line("add rule", chain+" "+r.Text()) }

@@ -63,7 +63,7 @@ type Conn struct {
 
 // Socket is the kernel's side of a connection. Tests replace it by a fake.
 type Socket interface {
-	// Send sends one datagram. The kernel has worked on it when Send returns.
+	// Send sends one datagram. When Send returns, the kernel has processed the datagram.
 	Send(p []byte) error
 	// Receive removes at least one datagram from the receive queue, and at most len(sizes). Each
 	// datagram is stored in a part of p with len(p)/len(sizes) bytes, and is cut off if it is

@@ -127,7 +127,7 @@ func (c *Conn) settle(ctx context.Context) error {
 // message has more flags while it is sent. So a batch has the same bytes before and after, except
 // for the sequence numbers and, on a connection to generic netlink, the number of the family.
 func (c *Conn) exchange(ctx context.Context, r *request) error {
-	// No answer that is still in the queue can have one of these numbers. Notifications have 0.
+	// No answer in the queue has one of these numbers. Notifications have the number 0.
 	n, around := uint32(r.end-r.begin), uint32(0)
 	if r.whole { // the messages that begin and end the transaction have numbers, too
 		around = 1
@@ -311,7 +311,8 @@ func (b *Batch) single() error {
 type GenInfo struct {
 	ID uint32 // never 0
 	// ProcPID and ProcName are the thread id, in the initial pid namespace, and the name of the
-	// requesting thread. In a message to GroupNFTables, they describe the thread that committed.
+	// requesting thread. In a message to the multicast group NFNLGRP_NFTABLES, they describe the
+	// thread that committed.
 	ProcPID  uint32
 	ProcName string
 	Port     uint32 // of the socket that requested the generation, or that committed
@@ -343,7 +344,7 @@ func (c *Conn) GenID(ctx context.Context) (g GenInfo, err error) {
 	return g, err
 }
 
-// Generation decodes the answer to a request for the generation, or the message to GroupNFTables
+// Generation decodes the answer to a request for the generation, or the message to NFNLGRP_NFTABLES
 // that follows all changes of a transaction and contains its new generation. ok is false for other
 // messages.
 func (m Message) Generation() (g GenInfo, ok bool, err error) {

@@ -33,10 +33,10 @@ func Candidate[B backends.Backend](name string, open func() (B, error),
 	}
 }
 
-// Changes returns changes that use every part of a ruleset that is not optional for a backend: both
-// families, each kind of frontend and verdict, masquerading, and source ranges. sticky adds session
-// affinity. only limits the changes to one family, unless it is zero. The addresses are from the
-// ranges for documentation (RFC 5737, RFC 3849).
+// Changes returns changes that use every mandatory part of a backend's ruleset: both families, each
+// kind of frontend and verdict, masquerading, and source ranges. sticky adds session affinity. only
+// limits the changes to one family, unless it is zero. The addresses are from the ranges for
+// documentation (RFC 5737, RFC 3849).
 func Changes(sticky bool, only servicemodel.Family) (*servicemodel.ChangeSet, error) {
 	node := servicemodel.Node{
 		Name: "this", OnlyFamily: only, Addresses: addrs("192.0.2.1", "2001:db8::1"),

@@ -55,7 +55,7 @@ func RefusedNode(backend, field, value, hint string) error {
 
 // NoChanges is the error of a backend's Check for a nil change set.
 func NoChanges(backend string) error {
-	return errors.New(backend + ": check: there is no change set")
+	return errors.New(backend + ": check: no change set")
 }
 
 // Check returns the parts of a change set that a backend cannot express, as

@@ -35,7 +35,7 @@ func IsTableName(s string) bool { return IsName(s, MostTableName, Letters, Lette
 // CheckTable returns an error if an instance of the backend may not use the table name.
 func CheckTable(backend, name string) error {
 	if slices.Contains(othersTables, name) {
-		return fmt.Errorf("%s: table name %q: tables of that name are another program's", backend,
+		return fmt.Errorf("%s: table name %q: another program uses tables of that name", backend,
 			name)
 	}
 

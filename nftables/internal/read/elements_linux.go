@@ -33,7 +33,7 @@ func (k *Reader) Elements(ctx context.Context, r *Reading, want *servicemodel.Ta
 	}()
 
 	if err := k.queryWanted(ctx, r); err != nil {
-		return fmt.Errorf("ask for what is wanted: %w", err)
+		return fmt.Errorf("ask for wanted elements: %w", err)
 	}
 	asWanted := len(r.incomplete) == 0
 	for name := range r.sets {
@@ -45,11 +45,11 @@ func (k *Reader) Elements(ctx context.Context, r *Reading, want *servicemodel.Ta
 	return r.run(ctx, []pass{
 		{"dump small sets that hold more", k.dump(false)},
 		{"ask for a slot more than wanted", k.querying(r.slotsAfterWanted)},
-		{"leave contested service ports over", r.contest},
+		{"find contested service ports", r.contest},
 		{"ask for slots of unwanted frontends", k.querying(r.slotsLeftOver)},
 		{"ask for unwanted hairpins", k.querying(r.hairpinsLeftOver)},
 		{"dump large sets that hold more", k.dump(true)},
-		{"leave contested service ports over", r.contest},
+		{"find contested service ports", r.contest},
 	})
 }
 

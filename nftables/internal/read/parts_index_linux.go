@@ -41,8 +41,8 @@ func (p *Parts) readParts(ctx context.Context, r *Reading, c *servicemodel.Conte
 	err := r.run(ctx, []pass{
 		{"ask the index for frontends", o.queryIndex},
 		{"ask for the owners of frontends", o.queryFrontends},
-		{"dump the frontends beside node ports and ranges", o.dumpBeside},
-		{"ask for what is said about frontends", o.queryMembers},
+		{"dump frontends with the same ports", o.dumpBeside},
+		{"ask for the sets of frontends", o.queryMembers},
 		{"ask for slots", o.reader.querying(o.r.moreSlots)},
 		{"ask for hairpins", o.queryHairpins},
 		{"ask for addresses", o.queryAddresses},

@@ -59,7 +59,7 @@ func (p *Parts) read(ctx context.Context, crowded bool) (*servicemodel.Table, er
 	}
 	t, err := servicemodel.NewTable(c)
 	if err != nil {
-		return nil, fmt.Errorf("what the kernel holds: %w", err)
+		return nil, fmt.Errorf("contents of the kernel: %w", err)
 	}
 	return t, nil
 }

@@ -85,7 +85,7 @@ func (s *Snapshot) Merge(want *servicemodel.Table) (*servicemodel.Table, error) 
 
 	t, err := s.assemble(want, c)
 	if err != nil {
-		return nil, fmt.Errorf("nftables: what the kernel holds: %w", err)
+		return nil, fmt.Errorf("nftables: contents of the kernel: %w", err)
 	}
 	return t, nil
 }
