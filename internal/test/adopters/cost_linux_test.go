@@ -18,7 +18,8 @@ import (
 	"github.com/kernlb/kernlb/internal/test/must"
 )
 
-// The costs of an import in docs/adopters.md are those of a program with it and one without.
+// docs/adopters.md has the measured difference between a program with the import and a program
+// without.
 func TestWhatAnImportCosts(t *testing.T) {
 	t.Parallel()
 	text := string(must.OK(os.ReadFile("../../../docs/adopters.md"))(t))

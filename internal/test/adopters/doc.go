@@ -1,3 +1,3 @@
-// Package adopters has the scenarios of programs that could import kernlb, on nftables and with
-// packets, and what an import costs them. docs/adopters.md describes them.
+// Package adopters tests the scenarios of programs that could import kernlb, on nftables and with
+// packets, and measures the cost of an import. docs/adopters.md describes the programs.
 package adopters

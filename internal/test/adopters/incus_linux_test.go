@@ -17,7 +17,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// forward is a listen address of a network, whose ports reach the same ports of a target.
+// forward is a listen address of a network. Its ports reach the same ports of a target.
 type forward struct {
 	listen string
 	ports  []uint16
@@ -81,7 +81,7 @@ const (
 	otherAt   = "203.0.113.20"
 )
 
-// requireTarget requires that clients outside, on the bridge and on the host meet a container.
+// requireTarget requires that clients outside, on the bridge and on the host reach a container.
 func requireTarget(t *testing.T, c *netnstest.Cluster, to string, want *netnstest.Host) {
 	t.Helper()
 	for _, from := range []*netnstest.Host{c.Outside[0], c.Pods[0], c.Pods[2], c.Node} {
@@ -147,8 +147,8 @@ func TestIncusForwardsOfNetworks(t *testing.T) {
 	requireNoTarget(t, c, at(otherAt, 80))
 }
 
-// A network may forward ranges, and have a default target for all ports that nothing else forwards.
-// Another network may have other ports of the address, and gets none that is taken.
+// A network may forward ranges, and have a default target for all other ports. Another network may
+// have other ports of the same address, but no port that is taken.
 func TestIncusForwardsRanges(t *testing.T) {
 	t.Parallel()
 	c := bridged(t)

@@ -87,7 +87,7 @@ func (c *kubeVIP) serve(t *testing.T, plane int) *netnstest.Server {
 	return s
 }
 
-// requireTurns requires that clients everywhere meet exactly these hosts in turn. Other hosts than
+// requireTurns requires that clients everywhere reach exactly these hosts in turn. Hosts other than
 // the node see an address of the node.
 func (c *kubeVIP) requireTurns(t *testing.T, want ...*netnstest.Host) {
 	t.Helper()
@@ -188,8 +188,8 @@ func TestKubeVIPsControlPlaneIsKilled(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
-// The instance stands beside the chains of a kube-proxy in mode iptables. Neither notices that the
-// other comes, changes and goes.
+// The instance exists next to the chains of a kube-proxy in mode iptables. Neither is affected when
+// the other is created, changed and removed.
 func TestKubeVIPStandsBesideKubeProxy(t *testing.T) {
 	t.Parallel()
 	c := newKubeVIP(t)

@@ -64,7 +64,8 @@ func ready(hosts ...*netnstest.Host) (l []servicemodel.Endpoint) {
 	return l
 }
 
-// sandbox is a network whose first pod is the sandbox of a container. The engine is in there.
+// sandbox is a network whose first pod is the sandbox of a container. The engine runs in this
+// sandbox.
 type sandbox struct {
 	*netnstest.Cluster
 	client *netnstest.Host

@@ -18,8 +18,8 @@ import (
 	"github.com/kernlb/kernlb/internal/test/must"
 )
 
-// record is the exported API of the module. A change of it is seen in review, and goes into
-// CHANGELOG.md; what may change is said in CONTRIBUTING.md.
+// record is the exported API of the module. A change of the file is visible in review, and needs an
+// entry in CHANGELOG.md. CONTRIBUTING.md says what may change.
 const record = "testdata/api.txt"
 
 func TestTheExportedAPIIsTheRecordedOne(t *testing.T) {

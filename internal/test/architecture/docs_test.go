@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// files returns the files of the repository whose names end so, by their paths from its root.
+// files returns the files of the repository with a suffix, by their paths from its root.
 func files(t *testing.T, suffix string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -72,8 +72,9 @@ func TestLinksInTheDocumentsLeadSomewhere(t *testing.T) {
 	}
 }
 
-// TestGoInTheDocumentsIsCompiled finds each line of Go in the documents in a file of Go, where it
-// is compiled, in the same order and with nothing between but what the document leaves out as "…".
+// TestGoInTheDocumentsIsCompiled requires that each block of Go in the documents also stands in a
+// compiled file of Go, in the same order and without other lines between, except where the document
+// has "…".
 func TestGoInTheDocumentsIsCompiled(t *testing.T) {
 	t.Parallel()
 	var code strings.Builder

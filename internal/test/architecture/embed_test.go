@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A program that embeds an engine and the nftables backend carries nothing with it that it has not
-// asked for: no metrics, page or health, no HTTP, and two small libraries of others.
+// A program that embeds an engine and the nftables backend imports nothing that it does not use: no
+// metrics, page or health, no HTTP, and only two small libraries of other authors.
 func TestAnEmbeddedEngineIsLight(t *testing.T) {
 	t.Parallel()
 	imports := map[string][]string{}

@@ -21,8 +21,8 @@ import (
 	"github.com/kernlb/kernlb/internal/test/must"
 )
 
-// layered are the packages whose files have an order, in which each file uses only files before it.
-// So a reader can begin with a file that uses no other.
+// layered has the packages whose files have an order: each file uses only earlier files. So a
+// reader can begin with a file that uses no other file.
 var layered = []string{"dataplane/memory", "nftables", "nftables/internal/form",
 	"nftables/internal/plan", "nftables/internal/read"}
 
@@ -69,7 +69,7 @@ func TestFilesUseNoFileThatUsesThem(t *testing.T) {
 	}
 }
 
-// fileUses returns which other files of a package each file uses, and what for.
+// fileUses returns, for each file of a package, the other files that it uses, with the used names.
 func fileUses(t *testing.T, path string, names []string, lookup importer.Lookup) (
 	uses map[string]map[string][]string) {
 	t.Helper()

@@ -1,4 +1,4 @@
-// Package architecture holds the code against docs/packages.md and the record of the API.
+// Package architecture compares the code with docs/packages.md and with the record of the API.
 package architecture
 
 import (
@@ -65,7 +65,7 @@ func spans(text string) []string {
 	return out
 }
 
-// covers reports whether a package is one of the patterns: a path, or all below "path/…".
+// covers reports whether a package matches a pattern: a path, or "path/…" for all packages below.
 func covers(patterns []string, path string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
 		below, all := strings.CutSuffix(p, "…")
@@ -76,7 +76,7 @@ func covers(patterns []string, path string) bool {
 // packages reads the packages of the main module as they are on an operating system.
 func packages(t *testing.T, system string) []*build.Package { return read(t, system, false) }
 
-// read reads packages as packages does, and those of the other modules if they are wanted.
+// read reads packages as packages does, and with others also the packages of the other modules.
 func read(t *testing.T, system string, others bool) []*build.Package {
 	t.Helper()
 	files := build.Default
@@ -104,7 +104,7 @@ func read(t *testing.T, system string, others bool) []*build.Package {
 	return out
 }
 
-// checked says what is wrong with the imports of a package, and notes in used what it needs.
+// checked returns the faults of a package's imports, and notes its imports in used.
 func (r *row) checked(p *build.Package, used map[string]bool) []string {
 	var wrong []string
 	for _, path := range p.Imports {

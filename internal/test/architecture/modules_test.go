@@ -18,9 +18,9 @@ var (
 	required = regexp.MustCompile(`(?m)^(?:require )?\s*(\S+) (v\d\S+)(?: // indirect)?$`)
 )
 
-// The modules in go.work are built and tested together, with one version of each module that they
-// require. Each requires that version, so a program that imports one of them gets what was tested.
-// Modules that build Kubernetes itself stand outside, because they would raise versions.
+// The modules in go.work are built and tested together, with one version of each required module.
+// Each module requires that version, so a program that imports a module gets the tested versions.
+// Modules that build Kubernetes itself are not in go.work, because they would raise versions.
 func TestModulesRequireWhatTheyAreTestedWith(t *testing.T) {
 	t.Parallel()
 	work := must.OK(filepath.Abs(root + "/go.work"))(t)

@@ -24,7 +24,7 @@ import (
 const surface = root + "/docs/api.md"
 
 // A task is a section of the page. It lists packages, or files of packages, whose identifiers serve
-// the task. The first task that names a file or its package has it.
+// the task. If several tasks name a file or its package, the file belongs to the first task.
 type task struct {
 	title, what string
 	of          []string
@@ -75,8 +75,8 @@ type identifier struct {
 	file           string // with the path of its package
 }
 
-// identifiers returns those of a package. Names of one declaration without comments of their own
-// share the declaration's.
+// identifiers returns the identifiers of a package. Names without a comment share the comment of
+// their declaration.
 func identifiers(t *testing.T, p *build.Package) (out []identifier) {
 	t.Helper()
 	set, d := documented(t, p, parser.ParseComments)
@@ -117,7 +117,7 @@ func public(t *testing.T) []*build.Package {
 	})
 }
 
-// TestTheSurfaceIsListed holds docs/api.md fresh; -update writes it.
+// TestTheSurfaceIsListed requires that docs/api.md is up to date; -update writes it.
 func TestTheSurfaceIsListed(t *testing.T) {
 	t.Parallel()
 	sections := make([]strings.Builder, len(tasks))
@@ -160,7 +160,7 @@ func TestTheSurfaceIsListed(t *testing.T) {
 	golden.File(t, surface, page.String())
 }
 
-// What a user of engines reads first, "go doc dataplane", fits on two screens.
+// The output of "go doc dataplane", which a user of engines reads first, fits on two screens.
 func TestTheFirstPageOfTheEngineIsShort(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), "go", "doc", "./dataplane")

@@ -88,7 +88,7 @@ func (b *benchmark) fill(table *conntrack.Table, n int) (int, error) {
 	return created, err
 }
 
-// someFlows makes n flows, a quarter of them UDP, to the services in turn and to their endpoints.
+// someFlows yields n flows, a quarter of them UDP, to the services in turn and to their endpoints.
 func someFlows(n int) iter.Seq2[conntrack.Flow, error] {
 	return func(yield func(conntrack.Flow, error) bool) {
 		for i := range n {
@@ -112,8 +112,8 @@ func someFlows(n int) iter.Seq2[conntrack.Flow, error] {
 	}
 }
 
-// flowState returns the services that the flows go to. If replaced is set, the first endpoint of
-// the first service was replaced.
+// flowState returns the destination services of the flows. If replaced is set, the first endpoint
+// of the first service was replaced.
 func (b *benchmark) flowState(replaced bool, port uint16) servicemodel.State {
 	s := servicemodel.State{}.WithNode(b.state.Node())
 	for i := range flowServices {

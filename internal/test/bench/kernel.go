@@ -14,8 +14,8 @@ import (
 	"github.com/kernlb/kernlb/internal/test/busywriter"
 )
 
-// kernelShare measures the least that the kernel takes for a change, with messages that are made
-// beforehand: a transaction that changes nothing, and one that replaces an element of a map.
+// kernelShare measures the minimum time of the kernel for a change, with prepared messages: a
+// transaction that changes nothing, and a transaction that replaces an element of a map.
 func (b *benchmark) kernelShare() {
 	if b.err != nil {
 		return
@@ -70,7 +70,7 @@ func (b *benchmark) kernelShare() {
 	b.err = errors.Join(err, gone, conn.Close())
 }
 
-// peakHeap runs f and returns the maximum size of the heap meanwhile, in MB. The heap includes the
+// peakHeap runs f and returns the maximum size of the heap during f, in MB. The heap includes the
 // state and garbage that is not swept yet. The garbage collector has its default setting
 // (GOGC=100). The size is sampled every few milliseconds.
 func peakHeap(f func()) float64 {
@@ -104,7 +104,7 @@ func heapSize() uint64 {
 	return s[0].Value.Uint64()
 }
 
-// besideNeighbour measures beside a neighbour that commits to nf_tables 50 times a second.
+// besideNeighbour measures while a neighbour commits to nf_tables 50 times a second.
 func (b *benchmark) besideNeighbour() {
 	start := time.Now()
 	var small timing
@@ -119,8 +119,8 @@ func (b *benchmark) besideNeighbour() {
 	b.note("busy_adopt", "adopt, one replaced", adopt)
 }
 
-// holdingUp measures how long the commits of a neighbour take during full syncs, in the same
-// network namespace and in another one.
+// holdingUp measures the duration of a neighbour's commits during full syncs, in the same network
+// namespace and in another namespace.
 func (b *benchmark) holdingUp() {
 	if b.err != nil {
 		return
@@ -153,8 +153,8 @@ func (b *benchmark) holdingUp() {
 	b.err = errors.Join(b.err, ns.Close())
 }
 
-// beside calls measure beside a neighbour in a network namespace, and returns how long each of the
-// neighbour's commits took.
+// beside calls measure while a neighbour commits in a network namespace, and returns the durations
+// of the neighbour's commits.
 func (b *benchmark) beside(ns netns.Namespace, measure func()) []time.Duration {
 	if b.err != nil {
 		return nil

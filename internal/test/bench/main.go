@@ -26,7 +26,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Numbers of measurements: of each single change, of changes beside the paced neighbour, and of
+// The numbers of measurements: of each single change, of changes with the paced neighbour, and of
 // adoptions.
 const (
 	smallRuns = 101
@@ -35,8 +35,7 @@ const (
 	syncRuns  = 3 // full syncs beside neighbours
 )
 
-// paced is the title of measurements of changes one every 20 ms or more, between which the program
-// sleeps.
+// paced is the title of measurements in which the program sleeps 20 ms or more between changes.
 var paced = fmt.Sprintf("one replaced in %d ms", busywriter.Pause.Milliseconds())
 
 func main() {
@@ -156,8 +155,8 @@ func (b *benchmark) close() {
 	b.backend, b.engine = nil, nil
 }
 
-// apply applies a state and returns the time, and nil after an error. Without an engine it makes
-// one first, on a new backend, like a new process.
+// apply applies a state and returns the time, and nil after an error. Without an engine, it first
+// creates an engine on a new backend, like a new process.
 func (b *benchmark) apply(s servicemodel.State) (took time.Duration, r *dataplane.Result) {
 	start := time.Now()
 	if b.err == nil && b.backend == nil {
@@ -220,7 +219,7 @@ func (b *benchmark) replaceEndpoint(int) servicemodel.State {
 }
 
 // replaceAtPace is replaceEndpoint after a pause in which the neighbour commits. The neighbour may
-// commit again meanwhile.
+// commit again during the replacement.
 func (b *benchmark) replaceAtPace(i int) servicemodel.State {
 	time.Sleep(busywriter.Pause + time.Duration(i%10)*time.Millisecond)
 	return b.replaceEndpoint(i)
@@ -283,7 +282,7 @@ func (l large) String() string {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// perSecond is how often something happens.
+// perSecond is a rate.
 type perSecond float64
 
 func (n perSecond) String() string { return fmt.Sprintf("%15.0f times a second", float64(n)) }

@@ -1,5 +1,5 @@
-// Package busywriter commits to nf_tables without end, in a table of its own, like the programs
-// beside kernlb on most nodes.
+// Package busywriter commits to nf_tables without end, in a table of its own, like other programs
+// on most nodes.
 package busywriter
 
 import (
@@ -16,7 +16,8 @@ import (
 // Pause is the time between two commits: 50 in a second.
 const Pause = 20 * time.Millisecond
 
-// Writer is such a program. It goes on if another program flushes the ruleset.
+// Writer is a program that commits without end. It continues if another program flushes the
+// ruleset.
 type Writer struct {
 	conn  *rawnl.Conn
 	stop  context.CancelFunc
@@ -80,7 +81,7 @@ func Once(ctx context.Context, ns netns.Namespace) error {
 	return errors.Join(touch(ctx, conn), conn.Close())
 }
 
-// Close ends the neighbour, removes its table, and returns how long each of its commits took.
+// Close ends the neighbour, removes its table, and returns the durations of its commits.
 func (n *Writer) Close() (waits []time.Duration, err error) {
 	n.stop()
 	n.ended.Wait()

@@ -58,7 +58,7 @@ func run(roads bool) error {
 	return nil
 }
 
-// file is a source file that git tracks, or would.
+// file is a source file that git tracks, or that is new and not ignored.
 type file struct {
 	name string
 	text []byte
@@ -68,7 +68,7 @@ type file struct {
 
 func (f *file) test() bool { return strings.HasSuffix(f.name, "_test.go") }
 
-// floor returns the part of the tree that a file counts in.
+// floor returns the part of the tree to which a file belongs.
 func (f *file) floor() string {
 	switch {
 	case f.test():
@@ -82,7 +82,7 @@ func (f *file) floor() string {
 	return "library"
 }
 
-// budgets are the most lines of code that each floor may have.
+// budgets limit the lines of code of each floor.
 var budgets = []struct {
 	floor string
 	most  int
@@ -114,7 +114,7 @@ func read() ([]*file, error) {
 }
 
 // lines prints the lines of code of each floor, and the shares of blank lines and comments. A line
-// of code has a token that is no comment.
+// of code has a token other than a comment.
 func lines(files []*file) {
 	code, all, blank, comment := map[string]int{}, 0, 0, 0
 	for _, f := range files {
@@ -247,7 +247,7 @@ func hidden(files []*file) (found []string) {
 	return found
 }
 
-// declaration calls see with each exported declaration and the types that its reader must name.
+// declaration calls see for everything that d exports, with its name and the syntax of its type.
 func declaration(d ast.Decl, see func(owner string, nodes ...ast.Node)) {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
@@ -296,8 +296,8 @@ func declaration(d ast.Decl, see func(owner string, nodes ...ast.Node)) {
 	}
 }
 
-// typed returns the type of a constant or variable: if it is not declared, the values of other
-// packages that have it.
+// typed returns the type of a constant or variable. If the type is not declared, it returns the
+// values of other packages that determine the type.
 func typed(s *ast.ValueSpec) (nodes []ast.Node) {
 	if s.Type != nil {
 		return []ast.Node{s.Type}
@@ -343,7 +343,7 @@ func unnamed(internal map[string]bool, nodes ...ast.Node) (bad []string) {
 	return bad
 }
 
-// walks prints how many functions run on each road, for each backend.
+// walks prints the number of functions that run on each road, for each backend.
 func walks(files []*file) error {
 	dir, err := os.MkdirTemp("", "census")
 	if err != nil {
@@ -373,7 +373,7 @@ func walks(files []*file) error {
 	return nil
 }
 
-// covered runs TestRoad up to a step, and returns how often each function began.
+// covered runs TestRoad up to a step, and returns the number of calls of each function.
 func covered(binary, dir, step string, files []*file) (map[string]int, error) {
 	profile := binary + "." + step
 	cmd := exec.Command(binary, "-test.run=^TestRoad$", "-test.coverprofile="+profile)
@@ -438,8 +438,8 @@ func named(f *file) (out []function) {
 	return out
 }
 
-// report prints what ran more often after a step than before it, without apparatus and tests, and
-// how much of it has more than three lines.
+// report prints the functions that ran more often after a step than before it, without apparatus
+// and tests, and the number of these functions with more than three lines.
 func report(backend, what string, before, after map[string]int, files []*file) {
 	all, long := 0, 0
 	in, packages := map[string]bool{}, map[string]bool{}

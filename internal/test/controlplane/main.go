@@ -6,8 +6,9 @@
 //	controlplane endpointslices KUBECONFIG  the controller of EndpointSlices
 //	controlplane kube-proxy FLAGS           kube-proxy
 //
-// All of it is Kubernetes 1.36.3, unchanged. It is a module of its own because Kubernetes needs
-// many modules. "make controlplane" builds bin/controlplane, which takes minutes the first time.
+// All servers are Kubernetes 1.36.3, unchanged. The program is a module of its own because
+// Kubernetes needs many modules. "make controlplane" builds bin/controlplane, which takes minutes
+// the first time.
 package main
 
 import (
@@ -61,8 +62,8 @@ func main() {
 	}
 }
 
-// etcd runs a cluster of one member until the context ends. Nothing waits for the disk: tests may
-// kill the process, but not the machine, and the page cache survives a process.
+// etcd runs a cluster of one member until the context ends. It does not wait for the disk: tests
+// kill the process, but not the machine, and the page cache survives the process.
 func etcd(ctx context.Context, args []string) error {
 	if len(args) != 1 {
 		return errors.New("want a directory")
@@ -88,7 +89,7 @@ func etcd(ctx context.Context, args []string) error {
 }
 
 // endpointSlices runs the controller with the defaults of kube-controller-manager, except the
-// client's limits: a test of many services would measure those.
+// client's rate limits: a test of many services would measure these limits.
 func endpointSlices(ctx context.Context, args []string) error {
 	if len(args) != 1 {
 		return errors.New("want a kubeconfig file")

@@ -1,6 +1,6 @@
-// Package counts compares what work costs with a checked-in file, counts.txt: what is allocated and
-// stays, and what passes between a backend and the kernel. It never measures time. A cost that
-// grows by more than 2 % fails the test of its row until the file has the new cost, too.
+// Package counts compares the cost of work with a checked-in file, counts.txt: allocations, memory
+// that stays in use, and traffic between a backend and the kernel. It never measures time. A cost
+// that grows by more than 2 % fails the test of its row until the file has the new cost.
 package counts
 
 import (
@@ -20,19 +20,19 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Cost is what some work costs.
+// Cost is the cost of some work.
 type Cost struct {
 	Allocations, Bytes float64
 	// Messages and Sent are netlink messages to the kernel and their bytes. Asked are the objects
 	// in its answers: each element of a set, and each other object.
 	Messages, Sent, Asked float64
-	// Stays are the bytes of the heap that stay in use.
+	// Stays is the number of bytes of the heap that stay in use.
 	Stays float64
 }
 
-// The numbers of fleets and of changes of each kind that are averaged. The trees of the model have
-// random shapes, which differ between fleets. So if a figure differs from the file, other fleets
-// are measured, too, up to a number of rounds.
+// The numbers of fleets, and of changes of each kind, for the averages. The trees of the model have
+// random shapes, which differ between fleets. So if a figure differs from the file, more fleets are
+// measured, up to a number of rounds.
 const (
 	fleets  = 10
 	changes = 20
@@ -193,7 +193,8 @@ func (m *meter) averages(group string) (rows []Row) {
 	return rows
 }
 
-// count adds the cost of some work to a row. Only with stays, it measures what stays on the heap.
+// count adds the cost of some work to a row. Only with stays, it measures the heap that stays in
+// use.
 func (m *meter) count(row string, stays bool, work func()) {
 	sum := m.row(row)
 	sum.n++
@@ -221,7 +222,7 @@ func (m *meter) count(row string, stays bool, work func()) {
 	}
 }
 
-// heap returns how many bytes of the heap are in use.
+// heap returns the number of bytes of the heap in use.
 func heap() uint64 {
 	var s runtime.MemStats
 	runtime.GC()
@@ -230,7 +231,7 @@ func heap() uint64 {
 	return s.HeapAlloc
 }
 
-// wire counts what passes between a backend and its kernels.
+// wire counts the traffic between a backend and its kernels.
 type wire struct {
 	mu   sync.Mutex
 	cost Cost

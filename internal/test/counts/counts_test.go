@@ -36,7 +36,8 @@ func TestTheFileIsWrittenByGroups(t *testing.T) {
 	require.Equal(t, []Row{fewer, b}, replaced(parse(t, text), "a", []Row{fewer}))
 }
 
-// Each element of a set is an object, and each other message but those of netlink itself.
+// Each element of a set is an object, and so is each other message, except messages of netlink
+// itself.
 func TestObjectsOfAnswers(t *testing.T) {
 	t.Parallel()
 	family := []byte{2, 0, 0, 0}                                       // struct nfgenmsg

@@ -23,7 +23,7 @@ const header = `# What work costs, see package counts.
 # and difference; of one change for the others. Bytes stay on the heap in addition to the state.
 `
 
-// Tolerances: a figure may be this much higher or lower than in the file.
+// The tolerances, by which a figure may be higher or lower than in the file.
 const (
 	higher = 1.02
 	lower  = 0.95
@@ -61,7 +61,7 @@ type file struct {
 	rows        []Row // of all groups
 }
 
-// openFile reads the file. It skips the test if the file is that of another compiler.
+// openFile reads the file. It skips the test if the file is from a different compiler.
 func openFile(t *testing.T, group string) *file {
 	t.Helper()
 	f := &file{t: t, path: path(t), group: group}
@@ -74,15 +74,15 @@ func openFile(t *testing.T, group string) *file {
 	return f
 }
 
-// accepts reports whether all rows cost what they cost in the file. A file that is to be written
-// accepts none.
+// accepts reports whether all rows have the costs in the file. With -update, a file accepts no
+// rows.
 func (f *file) accepts(rows []Row) bool {
 	return !golden.Updating() && !slices.ContainsFunc(rows, func(r Row) bool {
 		return f.problem(r) != nil
 	})
 }
 
-// compare fails the test for each row that costs something else, or writes the rows.
+// compare fails the test for each row whose cost differs, or writes the rows.
 func (f *file) compare(rows []Row) {
 	f.t.Helper()
 	if golden.Updating() {
@@ -111,7 +111,7 @@ func (f *file) problem(r Row) error {
 	return nil
 }
 
-// exceeded says which figures are higher or much lower than in the file.
+// exceeded names the figures that are higher or much lower than in the file.
 func (r Row) exceeded(now Cost) error {
 	var errs []error
 	for _, c := range columns {
@@ -129,7 +129,7 @@ func (r Row) exceeded(now Cost) error {
 	return errors.Join(errs...)
 }
 
-// rounding is by how much a figure of the file may be wrong.
+// rounding is the rounding error of a figure in the file.
 const rounding = 0.05
 
 // compiler is the version of Go without its last number.
@@ -175,7 +175,7 @@ func parse(t *testing.T, text string) (rows []Row) {
 	return rows
 }
 
-// replaced returns the rows with those of a group instead of the old ones, sorted by group.
+// replaced returns old with new rows for a group, sorted by group.
 func replaced(old []Row, group string, rows []Row) []Row {
 	is := func(r Row) string { before, _, _ := strings.Cut(r.Name, ": "); return before }
 	all := slices.DeleteFunc(old, func(r Row) bool { return is(r) == group })

@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
-// wrap returns a socket that counts what passes it.
+// wrap returns a socket that counts its traffic.
 func (w *wire) wrap(s rawnl.Socket) rawnl.Socket {
 	_, fake := s.(*rawnltest.Kernel)
 	return &counted{Socket: s, wire: w, fake: fake}
@@ -94,7 +94,7 @@ const (
 	elements    = 3          // NFTA_SET_ELEM_LIST_ELEMENTS
 )
 
-// objects returns how many objects a message of the kernel has.
+// objects returns the number of objects in a message of the kernel.
 func objects(typ uint16, body []byte) (n int) {
 	switch {
 	case typ < firstObject:

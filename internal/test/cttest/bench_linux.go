@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchFlows makes n flows, three of four TCP, to 100 frontends with 10 endpoints each.
+// BenchFlows yields n flows, three of four TCP, to 100 frontends with 10 endpoints each.
 func BenchFlows(n int) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		for i := range n {

@@ -15,7 +15,7 @@ import (
 // Key returns the key of a frontend at an address and port.
 func Key(at string, p Protocol) FrontendKey { return KeyOf(AddrPort(at), p) }
 
-// KeyOf is [Key] of an address and port.
+// KeyOf is [Key] for an address and port.
 func KeyOf(at netip.AddrPort, p Protocol) FrontendKey {
 	return FrontendKey{Addr: at.Addr(), Port: at.Port(), Protocol: p}
 }
@@ -23,13 +23,13 @@ func KeyOf(at netip.AddrPort, p Protocol) FrontendKey {
 // Client is the client of most flows.
 const Client = "10.0.0.1:4000"
 
-// Addr is the address that is written as s.
+// Addr parses s, which must be a valid address.
 func Addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// AddrPort is the address and port that are written as s.
+// AddrPort parses s, which must be a valid address and port.
 func AddrPort(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
-// AddrPorts is [AddrPort] of each; never nil.
+// AddrPorts is [AddrPort] for each; never nil.
 func AddrPorts(list ...string) []netip.AddrPort {
 	out := make([]netip.AddrPort, len(list))
 	for i, s := range list {
@@ -38,8 +38,8 @@ func AddrPorts(list ...string) []netip.AddrPort {
 	return out
 }
 
-// NewFlow returns a flow from a client to dst that endpoint answers, seeing the client as seen. An
-// empty endpoint is dst itself, an empty seen the client.
+// NewFlow returns a flow from a client to dst that endpoint answers. seen is the client's address
+// as the endpoint sees it. An empty endpoint means dst, and an empty seen means the client.
 func NewFlow(p Protocol, client, dst, endpoint, seen string) Flow {
 	if endpoint == "" {
 		endpoint = dst
@@ -54,7 +54,7 @@ func NewFlow(p Protocol, client, dst, endpoint, seen string) Flow {
 	}
 }
 
-// WithPort returns a with the i-th port above 1023. After the last port it goes on with the next
+// WithPort returns a with the i-th port above 1023. After the last port it continues with the next
 // address.
 func WithPort(a netip.AddrPort, i int) netip.AddrPort {
 	addr := a.Addr()
@@ -64,7 +64,7 @@ func WithPort(a netip.AddrPort, i int) netip.AddrPort {
 	return netip.AddrPortFrom(addr, uint16(1024+i))
 }
 
-// Keys returns what identifies the flows, sorted.
+// Keys returns the sorted keys that identify the flows.
 func Keys(flows []Flow) []string {
 	out := make([]string, len(flows))
 	for i, f := range flows {
@@ -112,7 +112,7 @@ func DNSChange() Change {
 			// TCP connections to one endpoint are cut; another endpoint is being drained.
 			{Key: Key("10.96.0.10:80", TCP), Endpoints: AddrPorts("10.244.0.6:8080"),
 				Removed: AddrPorts("10.244.0.5:8080")},
-			// Another service has a node port's number on an address of the node. It did not
+			// Another service has the number of a node port at an address of the node. It did not
 			// change.
 			{Key: Key("192.0.2.11:30053", UDP), Removed: []netip.AddrPort{}},
 		},
@@ -177,8 +177,8 @@ func Classify(c Change, f *Flow) Class {
 	return Current
 }
 
-// rangeOf returns the index of the narrowest range that a flow was sent to, and of the first one of
-// equal width, or -1.
+// rangeOf returns the index of the narrowest range to which a flow was sent, or -1. Of ranges of
+// equal width, it returns the first.
 func rangeOf(c Change, f *Flow) int {
 	found := -1
 	for i, cl := range c.Frontends {
@@ -199,7 +199,7 @@ func rangeOf(c Change, f *Flow) int {
 	return found
 }
 
-// RandomChange returns a change of frontends to which flows of [RandomFlow] go.
+// RandomChange returns a change of frontends that are destinations of [RandomFlow].
 func RandomChange(r *rand.Rand) Change {
 	c := Change{NodeAddrs: []netip.Addr{Addr("10.0.0.2"), Addr("fd00::2")}, Zone: uint16(r.IntN(2))}
 	for _, a := range []string{"10.0.0.1", "10.0.0.2", "0.0.0.0", "fd00::1", "::"} {
@@ -235,7 +235,7 @@ func RandomChange(r *rand.Rand) Change {
 	return c
 }
 
-// OK returns what a call returned, which must not have failed: OK(call())(t).
+// OK returns the result of a call that must not fail: OK(call())(t).
 func OK[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
 
 // ErrOf returns the error of a call.

@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
-// Rules loads rules for packets to a service. The namespace has only these rules, and one more that
+// Rules loads rules for packets to a service. The namespace has only these rules, and a rule that
 // keeps conntrack and NAT on.
 func Rules(tb testing.TB, node *netnstest.NS, nat, filter string) {
 	tb.Helper()

@@ -31,7 +31,7 @@ func OpenTable(tb testing.TB, ns *netnstest.NS) *Table {
 	return table
 }
 
-// Create makes flows. A flow without a timeout gets ten minutes.
+// Create creates flows. A flow without a timeout gets ten minutes.
 func Create(tb testing.TB, table *Table, flows ...Flow) {
 	tb.Helper()
 	for i := range flows {
@@ -45,7 +45,7 @@ func Create(tb testing.TB, table *Table, flows ...Flow) {
 	require.Equal(tb, len(flows), c)
 }
 
-// List returns the flows that a filter lets through.
+// List returns the flows that match a filter.
 func List(tb testing.TB, table *Table, filter Filter) []Flow {
 	tb.Helper()
 	var all []Flow

@@ -18,7 +18,8 @@ func oneLine(t *testing.T, name string) string {
 	return strings.Join(strings.Fields(source(t, "../../../docs/"+name)), " ")
 }
 
-// programs.md says how long the names of an owner, a service and a port may be together.
+// programs.md has the right limit for the total length of the names of an owner, a service and a
+// port.
 func TestNamesHaveTheLengthThatTheDocumentationNames(t *testing.T) {
 	t.Parallel()
 	m := regexp.MustCompile(`have (\d+) bytes together, (\d+) if the port has no name`).

@@ -29,7 +29,7 @@ import (
 
 var _ = onError
 
-// onError is that of errors.md.
+// onError is the function in errors.md.
 func onError(ctx context.Context, engine *dataplane.Engine, state servicemodel.State) error {
 	_, err := engine.Apply(ctx, state)
 	var refused *kernelerr.OpError
@@ -77,8 +77,8 @@ func exportedErrors(t *testing.T) map[string]string {
 	return found
 }
 
-// provoked has errors as callers get them, and how they look for them. Errors that need a kernel
-// are provoked by the tests of their package.
+// provoked has, for each error, a function that provokes it, and the way in which callers detect
+// it. Errors that need a kernel are provoked by the tests of their package.
 var provoked = map[string]struct {
 	provoke func(t *testing.T) error
 	matches func(error) bool
@@ -124,7 +124,7 @@ func openingSays(running nft.Release) func(t *testing.T) error {
 	}
 }
 
-// refuses gives a strict engine a state that the backend refuses, or an invalid one.
+// refuses gives a strict engine a state that the backend refuses, or an invalid state.
 func refuses(err error) func(t *testing.T) error {
 	return func(t *testing.T) error {
 		m, state := memory.New(nil), web("a")
@@ -190,8 +190,8 @@ func as[T error](err error) bool {
 	return errors.As(err, &target)
 }
 
-// Every error that a package exports has a row in errors.md, every row is about an error that there
-// is, and each is provoked: here, or by a test of its package.
+// Every exported error has a row in errors.md, every row is about an existing error, and each error
+// is provoked here or by a test of its package.
 func TestTheTableOfErrors(t *testing.T) {
 	t.Parallel()
 	text, _, _ := strings.Cut(source(t, "../../../docs/errors.md"), "\n## ")
@@ -227,7 +227,7 @@ func TestTheTableOfErrors(t *testing.T) {
 	}
 }
 
-// testedIn reports whether a test of a package, or of one below it, names an error.
+// testedIn reports whether a test of a package, or of a package below it, names an error.
 func testedIn(t *testing.T, dir, id string) bool {
 	t.Helper()
 	tests := must.OK(filepath.Glob(filepath.Join(dir, "*_test.go")))(t)

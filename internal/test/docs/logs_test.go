@@ -130,13 +130,13 @@ var (
 	key     = regexp.MustCompile(`(?m)^\t(\w+) += "([^"]+)"$`)
 	keyRow  = regexp.MustCompile("(?m)^\\| (`[a-z`, ]+) \\| ")
 	keySpan = regexp.MustCompile("`([a-z]+)`")
-	// literal is a key that is written out where a record is made.
+	// literal matches a literal key in the code that writes a record.
 	literal = regexp.MustCompile(
 		`(?s)(?:[lL]og(?:ger)?\.\w+\((?:ctx, )?(?:slog\.\w+, )?|x\.debug\(ctx, )"[^"]*", ` +
 			`(?:slog\.\w+\()?"|slog\.(?:Any|Int|Duration|String)\("`)
 )
 
-// All keys are those of internal/logkey, and the document has just those.
+// All keys of log records are in internal/logkey, and the document has exactly these keys.
 func TestKeysOfLogsAreInTheDocument(t *testing.T) {
 	t.Parallel()
 	var keys, documented []string

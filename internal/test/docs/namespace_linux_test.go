@@ -22,7 +22,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A namespace that is gone is no missing module: a CNI plugin meets it every day.
+// A missing namespace is not reported as a missing module: for a CNI plugin, it is an everyday
+// case.
 func TestANamespaceThatIsGoneIsNamed(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(ns netns.Namespace) error{

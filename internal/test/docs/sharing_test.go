@@ -16,7 +16,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// sharingRows returns the rows of the table of sharing.md that are about a package and a word.
+// sharingRows returns the rows in the table of sharing.md for a package that contain a word.
 func sharingRows(t *testing.T, whose, word string) string {
 	t.Helper()
 	var rows []string
@@ -30,7 +30,7 @@ func sharingRows(t *testing.T, whose, word string) string {
 	return strings.Join(rows, "")
 }
 
-// The names and numbers of sharing.md are those of the code.
+// The names and numbers in sharing.md match the code.
 func TestSharingSaysWhatIsOurs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ whose, word, want string }{
@@ -56,7 +56,7 @@ func TestSharingSaysWhatIsOurs(t *testing.T) {
 	require.Contains(t, sharingRows(t, "ipvs", "marks"), mark[1])
 }
 
-// The priorities of hooks in sharing.md are those of the plans that the backends make.
+// The priorities of hooks in sharing.md match the plans of the backends.
 func TestSharingKnowsTheHooks(t *testing.T) {
 	t.Parallel()
 	for whose, plans := range map[string]string{"nftables": "../../../nftables/testdata/*.nft",
@@ -69,7 +69,7 @@ func TestSharingKnowsTheHooks(t *testing.T) {
 	}
 }
 
-// priorities returns those of the base chains in some files.
+// priorities returns the priorities of the base chains in some files.
 func priorities(t *testing.T, pattern string) []int {
 	t.Helper()
 	files := must.OK(filepath.Glob(pattern))(t)
@@ -96,7 +96,7 @@ func numbers(t *testing.T, text string) (l []int) {
 	return slices.Compact(l)
 }
 
-// constant returns what a constant is in the source of a file.
+// constant returns the value of a constant in a source file.
 func constant(t *testing.T, file, name string) string {
 	t.Helper()
 	m := regexp.MustCompile(`(?m)\b` + name + ` += "?([^"\s]+)`).FindStringSubmatch(source(t, file))

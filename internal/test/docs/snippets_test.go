@@ -24,7 +24,7 @@ import (
 // The functions are only compiled, because they would write to the kernel of the machine.
 var _ = []any{readme, withFlows, withPage, cni}
 
-// readme is README.md's.
+// readme is the code in README.md.
 func readme(ctx context.Context) error {
 	backend, err := nftables.New(nil) // the tables "kernlb" in this network namespace
 	if err != nil {
@@ -52,7 +52,7 @@ func readme(ctx context.Context) error {
 // use stands for what a program does with a result.
 func use(*dataplane.Result) {}
 
-// withFlows is that of flows.md.
+// withFlows is the code in what-clients-see.md.
 func withFlows(backend backends.Backend) (*dataplane.Engine, error) {
 	table, err := conntrack.Open(nil)
 	if err != nil {
@@ -66,14 +66,14 @@ func withFlows(backend backends.Backend) (*dataplane.Engine, error) {
 	return engine, nil
 }
 
-// withPage is that of page.md.
+// withPage is the code in page.md.
 func withPage(engine *dataplane.Engine, table *conntrack.Table, mux *http.ServeMux) {
 	shown := page.New(engine, &page.Config{Conntrack: table}) // and Hooks, Dial, Addresses
 	defer shown.Close()
 	mux.Handle("/kernlb/", http.StripPrefix("/kernlb", shown))
 }
 
-// cni is that of cni.md.
+// cni is the code in programs.md.
 func cni(ctx context.Context, backend backends.Backend, owner string, state servicemodel.State,
 	attached map[string]bool) error {
 	parts := dataplane.NewParts(backend, nil)
@@ -94,7 +94,7 @@ func cni(ctx context.Context, backend backends.Backend, owner string, state serv
 	return err
 }
 
-// TestTesting is that of testing.md.
+// TestTesting runs the code in testing.md.
 func TestTesting(t *testing.T) {
 	t.Parallel()
 	ctx, state := t.Context(), servicemodel.State{}
@@ -110,7 +110,7 @@ func TestTesting(t *testing.T) {
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// TestTestingWithPackets is that of testing.md, too.
+// TestTestingWithPackets runs the code with packets in testing.md.
 func TestTestingWithPackets(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -21,8 +21,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// task is the network of a section of tasks.md: two pods that serve port 8080, and a backend in the
-// node. The functions below stand in that document.
+// task is the network for a section of tasks.md: two pods that serve port 8080, and a backend in
+// the node. The document contains the functions below.
 type task struct {
 	*netnstest.Cluster
 	backend backends.Backend

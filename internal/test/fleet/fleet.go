@@ -1,4 +1,4 @@
-// Package fleet makes the states of many services whose costs benchmarks and counts tell.
+// Package fleet builds states of many services, for benchmarks and counts.
 package fleet
 
 import (
@@ -8,8 +8,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Fleet is a number of services with equally many endpoints each. Their names and addresses have
-// numbers from First on.
+// Fleet is a number of services with the same number of endpoints each. Their names and addresses
+// are numbered from First.
 type Fleet struct {
 	First, Services, Endpoints int
 }
@@ -21,9 +21,9 @@ func (f Fleet) Name(i int) servicemodel.Name {
 		Name: fmt.Sprintf("service-%d", i)}
 }
 
-// Add adds services of the fleet to a state, all of them or others. Each has one TCP port, a
-// cluster IP and endpoints on a thousand nodes. One in ten has session affinity, and a
-// load-balancer IP with source ranges and external traffic policy Local.
+// Add adds n services to a state, numbered from first. Each has one TCP port, a cluster IP and
+// endpoints on a thousand nodes. One in ten has session affinity, and a load-balancer IP with
+// source ranges and external traffic policy Local.
 func (f Fleet) Add(s servicemodel.State, first, n int) servicemodel.State {
 	for i := f.First + first; i < f.First+first+n; i++ {
 		svc := &servicemodel.Service{
@@ -60,8 +60,8 @@ func (f Fleet) Replaced(s servicemodel.State, i int) servicemodel.State {
 	return s.WithEndpoints(n, eps)
 }
 
-// Scaled returns the state in which a service has one endpoint more, if i is even, or has lost it
-// again.
+// Scaled returns the state in which a service has an additional endpoint, if i is even, or has lost
+// this endpoint again.
 func (f Fleet) Scaled(s servicemodel.State, i int) servicemodel.State {
 	n := f.Name(i / 2 * 7 % f.Services)
 	eps := s.Endpoints(n)
@@ -73,7 +73,7 @@ func (f Fleet) Scaled(s servicemodel.State, i int) servicemodel.State {
 	return s.WithEndpoints(n, append(eps, more))
 }
 
-// OneMore returns the state with one service more, if i is even, or without it again.
+// OneMore returns the state with an additional service, if i is even, or without this service.
 func (f Fleet) OneMore(s servicemodel.State, i int) servicemodel.State {
 	another := f.Services + i/2*10 // none of them has session affinity if the first has none
 	if i%2 == 1 {

@@ -33,8 +33,8 @@ func File(t *testing.T, path, text string) {
 	}
 }
 
-// difference returns the lines between the first and the last line in which two texts differ: "-"
-// begins a wanted line, "+" a line of the other text. Of many lines it returns the first.
+// difference returns the lines from the first to the last difference of two texts: "-" begins a
+// wanted line, "+" a line of the other text. If there are many lines, it returns the first.
 func difference(want, got string) string {
 	const most = 30 // of each text
 	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
@@ -63,9 +63,8 @@ func Plan(t *testing.T, path string, p backends.Plan) {
 		s.Elements))
 }
 
-// Block requires that a document has this text as its block of a name: between the lines
-// "<!-- NAME -->" and "<!-- end -->", as a block of text. With the test's flag -update, it writes
-// the document.
+// Block requires that a document has this text in the block of a name: between the lines "<!-- NAME
+// -->" and "<!-- end -->", as a code block. With the test's flag -update, it writes the document.
 func Block(t *testing.T, path, name, text string) {
 	t.Helper()
 	document, err := os.ReadFile(path)

@@ -11,23 +11,24 @@ import (
 )
 
 const (
-	// enough is the time of a run that ends the growth of inputs.
+	// enough is a time: inputs no longer grow once a run has taken this time.
 	enough = 40 * time.Millisecond
-	// tangible is the least time of runs that are compared. Shorter runs vary too much.
+	// tangible is the minimum time of compared runs. Shorter runs vary too much.
 	tangible = time.Millisecond
-	// mostTime and mostBytes limit the cost of an input that is four times as large, as multiples.
-	// Linear cost grows 4 times, and a little more for sorting; quadratic cost grows 16 times. Time
-	// also grows where the larger input no longer fits into a cache: 9.3 times was seen.
+	// mostTime and mostBytes limit the factors by which cost grows for an input that is four times
+	// as large. Linear cost grows 4 times, and a little more for sorting; quadratic cost grows 16
+	// times. Time also grows if the larger input no longer fits into a cache: a factor of 9.3 was
+	// seen.
 	mostTime, mostBytes = 12, 9
-	// tries is how often a run is repeated for its least cost, because the machine may be busy.
+	// tries is the number of runs, of which the cheapest counts, because the machine may be busy.
 	tries = 3
-	// doubts is how often a comparison is repeated if the cost seems to grow too fast.
+	// doubts is the number of repeated comparisons if the cost seems to grow too fast.
 	doubts = 8
 )
 
-// Linear requires that run takes at most linear time and memory. input makes inputs of a size. The
-// sizes begin at 64 and double up to the largest, or until one run takes forty milliseconds.
-// Nothing else of the process should run meanwhile, so the test must not be parallel.
+// Linear requires that run takes at most linear time and memory. input returns an input of a size.
+// The sizes begin at 64 and double up to the largest, or until a run takes forty milliseconds.
+// Nothing else in the process should run at the same time, so the test must not be parallel.
 func Linear[T any](tb testing.TB, largest int, input func(size int) T, run func(T)) {
 	tb.Helper()
 	if testing.Short() {
@@ -59,7 +60,8 @@ func Linear[T any](tb testing.TB, largest int, input func(size int) T, run func(
 }
 
 // Texts is [Linear] for texts, by their names. The part of a text between « and » is repeated. In
-// that part, %d stands for its number, from 1 on, and %x for the number in hexadecimal.
+// that part, %d is replaced by the number of the repetition, from 1, and %x by that number in
+// hexadecimal.
 func Texts(t *testing.T, largest int, texts map[string]string, run func(text string)) {
 	for name, text := range texts {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +80,7 @@ func Texts(t *testing.T, largest int, texts map[string]string, run func(text str
 	}
 }
 
-// cost is what a run takes.
+// cost is the cost of a run.
 type cost struct {
 	time  time.Duration
 	bytes uint64 // allocated in all
@@ -93,7 +95,7 @@ func (c cost) grewMore(quarter cost) bool {
 
 func (c cost) lesser(o cost) cost { return cost{min(c.time, o.time), min(c.bytes, o.bytes)} }
 
-// best returns the least cost of several runs. A short run is not repeated.
+// best returns the minimum cost of several runs. A short run is not repeated.
 func best[T any](in T, run func(T)) cost {
 	out := measure(in, run)
 	for try := 1; try < tries && out.time >= tangible/2; try++ {
@@ -102,8 +104,8 @@ func best[T any](in T, run func(T)) cost {
 	return out
 }
 
-// measure returns the cost of one run. If the system tells it, the time is processor time of this
-// thread. So it has neither other processes in it nor the garbage collector.
+// measure returns the cost of one run. If the system reports it, the time is the processor time of
+// this thread. That time includes neither other processes nor the garbage collector.
 func measure[T any](in T, run func(T)) cost {
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))

@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
-// The part of the generic netlink controller that is needed to find a family
+// Constants of the generic netlink controller for looking up a family
 // (include/uapi/linux/genetlink.h).
 const (
 	controller uint16 = 0x10 // GENL_ID_CTRL
@@ -60,7 +60,7 @@ func (k *Kernel) Answer(request []rawnltest.Message) (queue []any) {
 	return queue
 }
 
-// Body makes the body of a message, after the nlmsghdr: a genlmsghdr with the command, and the
+// Body returns the body of a message, after the nlmsghdr: a genlmsghdr with the command, and the
 // attributes that put appends.
 func Body(cmd ipvsnl.Command, put func(b *rawnl.Batch)) []byte {
 	var b rawnl.Batch
@@ -84,7 +84,7 @@ func (k *Kernel) control(cmd uint8, attrs []byte) ([]byte, syscall.Errno) {
 	return nil, syscall.ENOENT
 }
 
-// ServiceBody makes the message that shows a service.
+// ServiceBody returns the message that reports a service.
 func ServiceBody(s ipvsnl.ObservedService) []byte {
 	s.Flags |= ipvsnl.FlagHashed
 	return Body(ipvsnl.CommandNewService, func(b *rawnl.Batch) {
@@ -95,7 +95,7 @@ func ServiceBody(s ipvsnl.ObservedService) []byte {
 	})
 }
 
-// DestinationBody makes the message that shows a destination.
+// DestinationBody returns the message that reports a destination.
 func DestinationBody(d ipvsnl.ObservedDestination) []byte {
 	return Body(ipvsnl.CommandNewDestination, func(b *rawnl.Batch) {
 		m := b.Nest(ipvsnl.CmdAttrDestination)
@@ -120,8 +120,8 @@ func putStats(b *rawnl.Batch, attr uint16, s ipvsnl.Stats) {
 	b.End(m)
 }
 
-// list returns the objects of a dump, each as the body of a message. The destinations of a service
-// that does not exist are none, and no error (ip_vs_genl_dump_dests).
+// list returns the objects of a dump, each as the body of a message. For a service that does not
+// exist, the list of destinations is empty, without an error (ip_vs_genl_dump_dests).
 func (k *Kernel) list(cmd ipvsnl.Command, attrs []byte) (bodies [][]byte) {
 	if cmd == ipvsnl.CommandGetService {
 		for _, s := range k.order {
@@ -141,7 +141,7 @@ func (k *Kernel) list(cmd ipvsnl.Command, attrs []byte) (bodies [][]byte) {
 	return bodies
 }
 
-// dump packs the objects into parts. The end of the dump is a part of its own.
+// dump packs the objects into parts. The end of the dump is a separate part.
 func (k *Kernel) dump(m rawnltest.Message, bodies [][]byte) (parts []any) {
 	flags := rawnl.FlagMulti
 	if k.interrupt > 0 {

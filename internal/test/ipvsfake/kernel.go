@@ -19,9 +19,10 @@ import (
 )
 
 // Kernel is the IPVS of one network namespace. It reads and writes the bytes of messages, and lists
-// the newest object first. It refuses what does not exist, exists already, or lacks attributes, as
-// net/netfilter/ipvs/ip_vs_ctl.c does, but does not look at values. It forwards no packets, so it
-// has only the connections that [Kernel.SetStats] sets. A removed destination is gone at once.
+// the newest object first. Like net/netfilter/ipvs/ip_vs_ctl.c, it refuses objects that do not
+// exist, exist already, or lack attributes, but it does not check values. It forwards no packets,
+// so it has only the connections that [Kernel.SetStats] sets. A removed destination disappears at
+// once.
 //
 // Its methods, and clients of it, may be used by many goroutines.
 type Kernel struct {
@@ -118,12 +119,12 @@ func (s *service) index(d ipvsnl.DestinationKey) int {
 	})
 }
 
-// schedulers are those that the kernel has.
+// schedulers are the schedulers of the kernel.
 var schedulers = []string{"none", "rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed",
 	"nq", "fo", "ovf", "mh"}
 
-// do carries out a command that is not a dump: ip_vs_genl_set_cmd and ip_vs_genl_get_cmd. A body is
-// a reply.
+// do executes a command that is not a dump: ip_vs_genl_set_cmd and ip_vs_genl_get_cmd. A body is a
+// reply.
 func (k *Kernel) do(cmd ipvsnl.Command, attrs []byte) (body []byte, errno syscall.Errno) {
 	switch cmd {
 	case ipvsnl.CommandGetConfig:
@@ -229,8 +230,8 @@ func (k *Kernel) logf(format string, args ...any) {
 	k.log = append(k.log, fmt.Sprintf(format, args...))
 }
 
-// Sockopt reads a socket option of IPVS into b: the IPv4 services, or the destinations of one of
-// them. b begins with the request, which says for how many it has room.
+// Sockopt reads a socket option of IPVS into b: the IPv4 services, or the destinations of a
+// service. b begins with the request, which limits the number of objects.
 func (k *Kernel) Sockopt(option int, b []byte) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -64,7 +64,7 @@ func refuse(c *servicemodel.ChangeSet) error {
 	return errors.Join(errs...)
 }
 
-// check returns what the backends of the machine refuse, and what refuse does.
+// check returns the refusals of the machine's backends, and of refuse.
 func (m *Machine) check(c *servicemodel.ChangeSet) error {
 	if m.Check == nil {
 		return refuse(c)
@@ -72,7 +72,7 @@ func (m *Machine) check(c *servicemodel.ChangeSet) error {
 	return errors.Join(m.Check(c), refuse(c))
 }
 
-// vary makes a random change to a state.
+// vary returns a state with a random change.
 func (m *Machine) vary(g *randstate.Source, s servicemodel.State) servicemodel.State {
 	s = g.Change(s)
 	if m.Node != nil {
@@ -84,11 +84,11 @@ func (m *Machine) vary(g *randstate.Source, s servicemodel.State) servicemodel.S
 	return s
 }
 
-// backend is a backend of a machine that refuses more, and whose commits can fail.
+// backend is a backend of a machine, with further refusals, and with commits that can fail.
 type backend struct {
 	backends.Backend
 	// foreign counts the foreign commits, and told is its value at the last report of Touched. If
-	// foreign is not nil, the backend reports each only once.
+	// foreign is not nil, the backend reports each commit only once.
 	foreign *int
 	told    int
 	// fails says that the next commit fails, and lost that it takes effect nevertheless.
@@ -137,7 +137,7 @@ type instances struct {
 	open []backends.Backend
 }
 
-// process opens an instance, as a process does that begins.
+// process opens an instance, like a new process.
 func (m *instances) process(at int) backends.Backend {
 	b := must.OK(m.Open(at))(m.t)
 	m.open = append(m.open, b)
@@ -160,7 +160,7 @@ func (m *instances) close() {
 	}
 }
 
-// of returns the table that a new engine makes of a state on a new kernel.
+// of returns the table of a new engine for a state, on a new kernel.
 func (m *instances) of(s servicemodel.State, cfg dataplane.Config) *servicemodel.Table {
 	b := memory.New(nil)
 	b.Refuse(m.check)

@@ -20,7 +20,7 @@ import (
 
 var errTooMuch = errors.New("too much at once")
 
-// engines is a sequence of calls of an engine, and of programs beside it.
+// engines is a sequence of calls of an engine, and of other programs.
 type engines struct {
 	*instances
 	states  *randstate.Source
@@ -60,7 +60,7 @@ func beginEngine(t *testing.T, seed uint64, m *Machine) sequence {
 	return l
 }
 
-// start makes a new engine, as a program does that starts.
+// start creates a new engine, like a program that starts.
 func (l *engines) start() {
 	l.stop()
 	if l.engine != nil && !l.engine.Status().Settle.IsZero() {
@@ -81,7 +81,7 @@ func (l *engines) opened(at int) *backend {
 	return b
 }
 
-// touch commits beside the instance.
+// touch commits outside the instance.
 func (l *engines) touch() {
 	l.foreign++
 	l.Touch(l.at)
@@ -92,14 +92,14 @@ func (l *engines) other(cfg *dataplane.Config) *dataplane.Engine {
 	return dataplane.New(&backend{Backend: l.process(l.at)}, cfg)
 }
 
-// expect records that the kernel is to hold what an engine makes of a state.
+// expect records that the kernel must hold the table of an engine for a state.
 func (l *engines) expect(s servicemodel.State, cfg dataplane.Config) {
 	l.nothing()
 	l.expects, l.holds, l.holder = l.of(s, cfg), &s, cfg
 	l.passed = append(l.passed, l.expects)
 }
 
-// nothing records that the kernel is to hold nothing.
+// nothing records that the kernel must hold nothing.
 func (l *engines) nothing() {
 	l.expects, l.holds, l.unknown = nil, nil, false
 }
@@ -111,7 +111,7 @@ func (l *engines) knowing() dataplane.Config {
 	return cfg
 }
 
-// applied records that the engine holds a state, with a result of its apply.
+// applied records that the engine holds a state, and checks the result of its apply.
 func (l *engines) applied(s servicemodel.State, r *dataplane.Result) {
 	before, served := l.accepted, map[servicemodel.Name]bool{}
 	for p := range l.expects.Pools() {
@@ -256,8 +256,8 @@ func (l *engines) set() string {
 	return "set"
 }
 
-// changes plans with one engine, and applies the stored changes with another one, or with the
-// engine itself.
+// changes plans with one engine, and applies the stored changes with another engine, or with the
+// same engine.
 func (l *engines) changes(ctx context.Context, r *rand.Rand) string {
 	s := l.next()
 	planner := l.other(nil)
@@ -293,7 +293,7 @@ func (l *engines) changes(ctx context.Context, r *rand.Rand) string {
 	return name
 }
 
-// change switches to the other instance, or to another backend of the same one.
+// change switches to the other instance, or to another backend of the same instance.
 func (l *engines) change(ctx context.Context, r *rand.Rand) string {
 	to := l.at
 	if r.IntN(3) > 0 {
@@ -321,7 +321,7 @@ func (l *engines) change(ctx context.Context, r *rand.Rand) string {
 	return name
 }
 
-// harm damages the kernel, and lets the engine repair it: at once, or after it became suspicious.
+// harm damages the kernel, and lets the engine repair it: at once, or after a suspicion.
 func (l *engines) harm(ctx context.Context, r *rand.Rand) string {
 	harms := l.Harms
 	how := []string{", resync, apply", ", apply, and later again",
@@ -431,7 +431,7 @@ func (l *engines) wrong() string {
 	return ""
 }
 
-// lacking says what a table lacks. If endpoints grow, it does not compare weights.
+// lacking names the objects that a table lacks. If endpoints grow, it does not compare weights.
 func lacking(k, want *servicemodel.Table, grows bool) string {
 	want = want.Arrange(k)
 	if grows {
@@ -445,7 +445,7 @@ func lacking(k, want *servicemodel.Table, grows bool) string {
 	return c.String()
 }
 
-// lost says which rules of the user are gone that had to stay.
+// lost names the user's rules that should have stayed and are gone.
 func (l *engines) lost() string {
 	if l.Users == nil {
 		return ""

@@ -16,12 +16,12 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Kernel is a network namespace in which the user has rules, and others do harm with nft.
+// Kernel is a network namespace in which the user has rules, and other programs do damage with nft.
 type Kernel struct {
 	*netnstest.NS
 	// Tables are the tables in which an instance has objects, such as "ip kernlb".
 	Tables [2][]string
-	// Ours says which chains and sets belong to an instance.
+	// Ours reports whether a chain or set belongs to an instance.
 	Ours func(at int, name string) bool
 	// UserChains are the chains for rules of the user.
 	UserChains []string
@@ -71,7 +71,8 @@ func (k *Kernel) Machine(r *rand.Rand, m Machine) *Machine {
 // Wrap makes a socket fail in the way of [Machine.Fault].
 func (k *Kernel) Wrap(s rawnl.Socket) rawnl.Socket { return k.faults.Wrap(s) }
 
-// Run runs a program in the namespace. A harm that is impossible fails, and does nothing.
+// Run runs a program in the namespace. If the damage is impossible, the program fails and does
+// nothing.
 func (k *Kernel) Run(input, program string, args ...string) string {
 	var out []byte
 	_ = k.NS.Do(func() (err error) {
@@ -142,7 +143,7 @@ func (k *Kernel) list(at int) string {
 	return own.String()
 }
 
-// Lost says which of the user's rules are gone. It forgets those that went with their table.
+// Lost names the user's rules that are gone. It forgets rules that were removed with their table.
 func (k *Kernel) Lost(at int, served map[servicemodel.Family]bool) (lost string) {
 	found := k.list(at)
 	k.rules = slices.DeleteFunc(k.rules, func(r userRule) bool {
@@ -156,7 +157,7 @@ func (k *Kernel) Lost(at int, served map[servicemodel.Family]bool) (lost string)
 	return lost
 }
 
-// add adds a rule to each of the user's chains that is there and has none.
+// add adds a rule to each of the user's chains that exists and has no rule.
 func (k *Kernel) add(at int, found string) {
 	table, script := "", ""
 	for line := range strings.Lines(found) {

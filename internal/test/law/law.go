@@ -1,6 +1,6 @@
-// Package law tests that what was accepted keeps its meaning over any later call, time and commit:
-// after any sequence of calls, the kernel holds what a new program would make of the same state on
-// a new kernel, except for the order of slots and for weights that still grow.
+// Package law tests that an accepted state keeps its meaning over any later call, time and commit:
+// after any sequence of calls, the kernel has the same objects as if a new program had applied the
+// state to a new kernel, except for the order of slots and for weights that still grow.
 package law
 
 import (
@@ -16,19 +16,19 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Machine is a kernel with two instances, in which one sequence of calls happens.
+// Machine is a kernel with two instances, for one sequence of calls.
 type Machine struct {
-	// Open opens instance 0 or 1, as a process does that begins.
+	// Open opens instance 0 or 1, like a new process.
 	Open func(at int) (backends.Backend, error)
-	// Check says what the backend refuses. Nil refuses nothing.
+	// Check returns the backend's refusals. Nil refuses nothing.
 	Check func(*servicemodel.ChangeSet) error
-	// Node, if set, takes from a node what the backend refuses.
+	// Node, if set, removes settings of a node that the backend refuses.
 	Node func(*servicemodel.Node)
-	// Touch commits beside an instance, and changes nothing.
+	// Touch commits outside an instance, and changes nothing.
 	Touch func(at int)
-	// TouchedOnce says that the engine hears of each foreign commit only once.
+	// TouchedOnce says that the backend reports each foreign commit only once.
 	TouchedOnce bool
-	// Harms are what other programs do to an instance.
+	// Harms are kinds of damage by other programs to an instance.
 	Harms []Harm
 	// Fault, if set, makes some call to the kernel fail until end is called.
 	Fault func(r *rand.Rand) (name string, end func())
@@ -38,7 +38,7 @@ type Machine struct {
 	Part func(b backends.Backend) backends.Backend
 }
 
-// Harm is what another program does to an instance. Its choices come from r.
+// Harm is damage by another program to an instance. Its choices come from r.
 type Harm struct {
 	Name string
 	Do   func(at int, r *rand.Rand)
@@ -48,22 +48,22 @@ type Harm struct {
 
 // Users are rules of the user that outlive the commits of an instance.
 type Users interface {
-	// Lost says which rules of an instance are gone, or returns "", and adds rules to chains that
-	// have none. served says by family whether the instance had frontends of the family since the
-	// last call.
+	// Lost names the rules of an instance that are gone, or returns "". It adds rules to chains
+	// without rules. served says by family whether the instance had frontends of the family since
+	// the last call.
 	Lost(at int, served map[servicemodel.Family]bool) string
 }
 
 // Test is a law with the machines on which it is tried.
 type Test struct {
-	// Sequences is how many sequences are tried, and a quarter of them with -short, because they
-	// take the race detector minutes. KERNLB_TEST_SEQUENCES overrides it.
-	// KERNLB_TEST_SEED is the number of the first one. Alone, it tries only that one.
+	// Sequences is the number of sequences. With -short, a quarter of them is tried, because they
+	// take the race detector minutes. KERNLB_TEST_SEQUENCES overrides it. KERNLB_TEST_SEED is the
+	// number of the first sequence. If only KERNLB_TEST_SEED is set, only that sequence is tried.
 	Sequences uint64
-	// Workers is how many sequences happen at the same time. Zero means one.
+	// Workers is the number of sequences that run at the same time. Zero means one.
 	Workers uint64
-	// New returns a function that makes a machine for a sequence. No sequence of a worker begins
-	// before the end of the one before. r makes the choices.
+	// New returns a function that builds a machine for a sequence. A worker runs one sequence after
+	// the other. r makes the choices.
 	New func(t *testing.T) func(t *testing.T, r *rand.Rand) *Machine
 }
 
@@ -75,9 +75,9 @@ func Parts(t *testing.T, l Test) { l.run(t, beginParts) }
 
 // sequence is a sequence of calls.
 type sequence interface {
-	// step makes a step, and returns its name. r makes all choices of the step.
+	// step takes a step, and returns its name. r makes all choices of the step.
 	step(r *rand.Rand) string
-	// wrong says what is wrong after a step.
+	// wrong describes the fault after a step, or returns "".
 	wrong() string
 	end()
 }
@@ -137,8 +137,8 @@ func (l *trial) run() {
 // steps is the length of a sequence.
 const steps = 14
 
-// without makes the steps that are not in skip, in a bubble of its own, and says what is wrong
-// after the last one.
+// without takes the steps that are not in skip, in a new bubble. It describes the fault after the
+// last step.
 func (l *trial) without(skip map[int]bool) (wrong string, names []string) {
 	synctest.Test(l.t, func(t *testing.T) {
 		s := l.begin(t, l.seed, l.machine(t, rand.New(rand.NewPCG(l.seed, 1<<42))))

@@ -56,7 +56,7 @@ func (l *parts) start() {
 	l.parts = dataplane.NewParts(l.backend, nil)
 }
 
-// part returns what the state has for an owner.
+// part returns the part of an owner in the state.
 func (l *parts) part(owner string) servicemodel.State {
 	s := servicemodel.State{}.WithNode(servicemodel.Node{Name: "node-0", Zone: "z0"})
 	for svc := range l.state.Services() {
@@ -100,7 +100,7 @@ func (l *parts) step(r *rand.Rand) string {
 	return l.removed("remove "+owner, owner, err)
 }
 
-// removed records that the part of an owner is gone, and the instance if it was the last part.
+// removed records that the part of an owner is gone. With the last part, the instance is gone, too.
 func (l *parts) removed(name, owner string, err error) string {
 	if err != nil {
 		l.problem = err.Error()
@@ -113,7 +113,7 @@ func (l *parts) removed(name, owner string, err error) string {
 	return name
 }
 
-// apply applies a part, after a plan that must say the same, or after a commit that fails.
+// apply applies a part, after a plan that must have the same changes, or after a failed commit.
 func (l *parts) apply(ctx context.Context, owner string, r *rand.Rand) string {
 	s, name := l.part(owner), "apply "+owner
 	var plan *dataplane.Preview
@@ -142,15 +142,15 @@ func (l *parts) apply(ctx context.Context, owner string, r *rand.Rand) string {
 	return name
 }
 
-// own describes changes without addresses that another owner may have, too. Whether they are new
-// depends on what was read: the whole instance, if a set was full.
+// own describes changes without addresses that another owner may also have. Whether these are new
+// depends on the reading: if a set was full, the whole instance was read.
 func own(c *servicemodel.ChangeSet) string {
 	l := *c
 	l.ClusterIPs, l.Hairpins = nil, nil
 	return l.String()
 }
 
-// fail applies a part while a commit fails, or a call to the kernel.
+// fail applies a part while a commit or a call to the kernel fails.
 func (l *parts) fail(ctx context.Context, owner string, s servicemodel.State,
 	r *rand.Rand) string {
 	what, end, none := "a commit that failed", func() {}, l.empty()
@@ -190,7 +190,7 @@ func (l *parts) applied(ctx context.Context, owner string, s servicemodel.State)
 	return r, nil
 }
 
-// fresh records that a part brought its settings, the defaults.
+// fresh records that a part brought its settings, which are the defaults.
 func (l *parts) fresh() {
 	l.node, l.holds = servicemodel.Node{}, map[string]servicemodel.State{}
 }
@@ -250,7 +250,7 @@ func (l *parts) harm(ctx context.Context, r *rand.Rand) string {
 		}
 		_, err := l.applied(ctx, owners[i], s)
 		if l.excluded[owners[i]] && errors.Is(err, dataplane.ErrRefused) {
-			// The settings have included frontends again that the backend cannot express.
+			// The new settings include frontends again that the backend cannot express.
 			_, err = l.parts.Remove(ctx, owners[i])
 			l.removed("", owners[i], nil)
 		}

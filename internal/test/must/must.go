@@ -1,4 +1,4 @@
-// Package must lets tests call functions whose errors end the test.
+// Package must has calls whose errors end a test.
 package must
 
 import (

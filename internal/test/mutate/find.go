@@ -35,7 +35,7 @@ const (
 	statement  = "{ if kernlbMutant(%[1]d) { %[3]s } else { %[2]s } }"
 )
 
-// operators says what each operator becomes.
+// operators has the replacement of each operator.
 var operators = map[token.Token]token.Token{
 	token.EQL: token.NEQ, token.NEQ: token.EQL, token.LSS: token.LEQ, token.LEQ: token.LSS,
 	token.GTR: token.GEQ, token.GEQ: token.GTR, token.LAND: token.LOR, token.LOR: token.LAND,
@@ -113,7 +113,7 @@ func load(dir string) (*unit, error) {
 	return u, nil
 }
 
-// check checks the types of the package, with another content of one file.
+// check checks the types of the package, with new content for one file.
 func (u *unit) check(changed string, with *ast.File, info *types.Info) error {
 	var files []*ast.File
 	for name, f := range u.files {
@@ -139,7 +139,7 @@ func (u *unit) text(n ast.Node) string {
 	return string(u.source[p.Filename][p.Offset:u.set.Position(n.End()).Offset])
 }
 
-// add adds a mutant with another text in the place of a node.
+// add adds a mutant that replaces a node by another text.
 func (u *unit) add(n ast.Node, wrap, text, change string) {
 	p := u.set.Position(n.Pos())
 	name, _ := filepath.Rel(start, p.Filename)
@@ -151,7 +151,7 @@ func (u *unit) add(n ast.Node, wrap, text, change string) {
 		to: u.set.Position(n.End()).Offset, line: p.Line, wrap: wrap, text: text})
 }
 
-// visitExpression adds the mutants of an expression, and reports whether those below it matter.
+// visitExpression adds the mutants of an expression, and reports whether its subexpressions matter.
 func (u *unit) visitExpression(n ast.Node) bool {
 	replace := func(e ast.Expr, text string) {
 		name := types.TypeString(types.Default(u.info.TypeOf(e)), func(p *types.Package) string {
@@ -236,8 +236,8 @@ func (u *unit) isString(e ast.Expr) bool {
 	return ok && t.Info()&types.IsString != 0
 }
 
-// isText reports whether a call has no effect but text (logs, errors), takes a lock, which the race
-// detector tests, says how much memory will be needed, or cannot be left out.
+// isText reports whether a call has no mutants: it only produces text (logs, errors), takes a lock
+// (the race detector tests locks), reserves memory, or cannot be left out.
 func (u *unit) isText(c *ast.CallExpr) bool {
 	id, ok := ast.Unparen(c.Fun).(*ast.Ident)
 	if s, isSelector := ast.Unparen(c.Fun).(*ast.SelectorExpr); isSelector {

@@ -1,6 +1,6 @@
 //go:build unix
 
-// Command mutate changes the library in small ways, and reports the changes that no test sees.
+// Command mutate changes the library in small ways, and reports the changes that no test detects.
 //
 // Usage: mutate [-n N] [-seed S] [-only TEXT] [-v] [PACKAGE[,HOLDER...]...]
 //
@@ -8,13 +8,13 @@
 // operator becomes another one, a constant differs by one, a condition is negated, a statement or
 // an error is left out. It compiles all drawn mutants into the tests, and an environment variable
 // selects one at a time. First, each test runs alone, without a mutant, to learn how long the test
-// takes and which mutants it reaches. A mutant meets the tests of its package and of the holders
-// that reach it. Fast tests run together, until one fails. Slow tests run only for mutants that
-// the fast ones let survive. A test kills the mutant if it fails or hangs. Holders are other
+// takes and which mutants it reaches. For a mutant, the tests of its package and of the holders
+// that reach it run. Fast tests run together, until one fails. Slow tests run only for mutants that
+// survived the fast tests. A test kills the mutant if the test fails or hangs. Holders are other
 // packages whose tests check the behaviour of the package.
 //
-// Each survivor is printed, and makes the command fail. Mutants that change nothing that a caller
-// or the kernel can see are listed with the reason in equivalent.txt, and are not drawn.
+// Each survivor is printed, and makes the command fail. Mutants without an effect that a caller or
+// the kernel can see are listed with the reason in equivalent.txt, and are not drawn.
 package main
 
 import (
@@ -64,7 +64,7 @@ func main() {
 	}
 }
 
-// mutate runs tests with mutants, and returns how many survived.
+// mutate runs tests with mutants, and returns the number of survivors.
 func mutate(n int, seed uint64, only string, verbose bool, args []string) (survivors int,
 	err error) {
 	units, all, read := make([]*unit, len(args)), map[string]*mutant{}, map[string]bool{}

@@ -10,15 +10,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// All mutants of the sample compile together, and the survivors are those that its test does not
-// see.
+// All mutants of the sample compile together, and the survivors are the mutants that its test does
+// not detect.
 func TestSurvivorsAreWhatNoTestSees(t *testing.T) {
 	t.Parallel()
 	u, err := load("testdata/sample")
 	require.NoError(t, err)
 	survivors, killed := []string{}, []string{}
 
-	// Mutants that overlap need draws of their own.
+	// Overlapping mutants need separate draws.
 	for rest := u.mutants; len(rest) > 0; rest = u.mutants {
 		drawn := draw(len(rest), rand.New(rand.NewPCG(1, 1)), []*unit{u})[0]
 		if len(drawn) == 0 {

@@ -44,7 +44,7 @@ func kernlbMutant(n int) bool {
 }
 `
 
-// schema returns a file with those of the mutants that change it.
+// schema returns a file with all mutants that change it.
 func (u *unit) schema(file string, mutants []*mutant) (out []byte) {
 	at, source := 0, u.source[file]
 	for _, m := range slices.SortedFunc(slices.Values(mutants), func(a, b *mutant) int {
@@ -107,8 +107,8 @@ type test struct {
 	reached             map[int]bool  // mutants
 }
 
-// Limits of the time of a test without a mutant: that of the first round, and the most. Each round
-// has a limit that is eight times higher.
+// Time limits of a test without a mutant: the limit of the first round, and the maximum. The limit
+// of each further round is eight times higher.
 const (
 	first = 2 * time.Second
 	most  = time.Hour
@@ -164,7 +164,7 @@ func (t *test) measure(tmp string, limit time.Duration) (ended bool, err error) 
 	return true, err
 }
 
-// reaching returns those of the tests that reach a mutant, of each package together.
+// reaching returns the tests that reach a mutant, merged by package.
 func reaching(m *mutant, tests []*test) (out []*test) {
 	together := map[string]*test{}
 	for _, t := range slices.SortedStableFunc(slices.Values(tests), func(a, b *test) int {
@@ -187,8 +187,8 @@ func reaching(m *mutant, tests []*test) (out []*test) {
 	return out
 }
 
-// try reports of each mutant the test in the directories that kills it, if any. Rounds are for the
-// mutants that the faster tests of earlier rounds let survive.
+// try reports, for each mutant, the test in the directories that kills it, if any. Later rounds are
+// for mutants that survived the faster tests of earlier rounds.
 func (s *suites) try(mutants []*mutant, dirs []string, report func(*mutant, string)) error {
 	var tests []*test
 	for _, dir := range dirs {

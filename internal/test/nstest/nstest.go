@@ -17,8 +17,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// New returns an empty network namespace, which ends with the test. It skips the test if no
-// namespace can be made.
+// New returns an empty network namespace, which is removed at the end of the test. It skips the
+// test if no namespace can be created.
 func New(tb testing.TB) *netnstest.NS {
 	tb.Helper()
 	netnstest.Require(tb)
@@ -41,7 +41,7 @@ func NFT(tb testing.TB, ns *netnstest.NS, rules string) {
 	Exec(tb, ns, rules, "nft", "-f", "-")
 }
 
-// Exec is Run with words, and with a text for the standard input.
+// Exec is Run with a list of words, and with a text for the standard input.
 func Exec(tb testing.TB, ns *netnstest.NS, input string, words ...string) string {
 	tb.Helper()
 	if _, err := exec.LookPath(words[0]); err != nil {
