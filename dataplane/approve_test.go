@@ -74,7 +74,7 @@ func TestStoredChangesAndSwitchesAreApproved(t *testing.T) {
 	requireHolds(t, k, services(5))
 
 	other := newBench(nil)
-	other.apply(t, services(9)) // the switch would remove four of them
+	other.apply(t, services(9)) // the switch would remove four services
 	_, err := b.engine.Switch(t.Context(), memory.New(other.Kernel()))
 	require.ErrorIs(t, err, dataplane.ErrNotApproved)
 	requireHolds(t, k, services(5))
@@ -86,7 +86,7 @@ func TestStoredChangesAndSwitchesAreApproved(t *testing.T) {
 	requireHolds(t, k, services(6))
 }
 
-// Run asks again when a program sets another state, when another program changes the kernel, and
+// Run asks again when a program sets a new state, when another program changes the kernel, and
 // after RetryMax.
 func TestRunAsksAgainWhatWasNotApproved(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
@@ -120,8 +120,8 @@ func TestRunAsksAgainWhatWasNotApproved(t *testing.T) {
 	})
 }
 
-// A neighbour that commits without end does not make Run ask again, or read all the time, while a
-// repair is not approved. New damage does.
+// While a repair is not approved, a neighbour that commits all the time does not make Run ask
+// again, or read all the time. New damage makes Run ask again.
 func TestNeighboursDoNotMakeRunAskAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		asked, deny := 0, error(nil)

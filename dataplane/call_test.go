@@ -88,7 +88,7 @@ func TestCallsWithinACallFail(t *testing.T) {
 	p.Subscribe(func(ctx context.Context, _ dataplane.Event) {
 		seen++
 		try(ctx, p)
-		ok(other.Apply(ctx, services(3+seen)))(t) // another engine has a turn of its own
+		ok(other.Apply(ctx, services(3+seen)))(t) // another engine has its own turn
 	})
 
 	ok(p.Apply(t.Context(), "default", services(1)))(t)
@@ -96,7 +96,7 @@ func TestCallsWithinACallFail(t *testing.T) {
 	require.Subset(t, tried, map[string]bool{"Configure": true, "Keep": true, "Remove": true})
 }
 
-// spanned is the context of a span, which passes a name to whatever the engine calls.
+// spanned is the context key of a span, which passes a name to everything that the engine calls.
 type spanned struct{}
 
 func inSpan(ctx context.Context) string {
@@ -152,7 +152,7 @@ func TestTheContextOfASpanReachesAll(t *testing.T) {
 func TestAPlanHasItsState(t *testing.T) {
 	t.Parallel()
 	e := dataplane.New(memory.New(nil), nil)
-	for _, s := range []servicemodel.State{services(2), {}} { // also if nothing is to be done
+	for _, s := range []servicemodel.State{services(2), {}} { // even if there is nothing to do
 		p := ok(e.Plan(t.Context(), s))(t)
 		require.Equal(t, s, p.State)
 		require.Zero(t, p.Revision)

@@ -68,7 +68,7 @@ func TestACommitWhoseAnswerWasLostIsAdopted(t *testing.T) {
 	b := newBench(nil)
 	b.apply(t, services(1))
 	b.Before(memory.CallCommit, func(context.Context) error {
-		newBench(b.Kernel()).apply(t, services(2)) // stands for the part that took effect
+		newBench(b.Kernel()).apply(t, services(2)) // simulates the part that took effect
 		return errRefused
 	})
 
@@ -98,7 +98,7 @@ func slowReads(b *bench, d time.Duration) {
 	})
 }
 
-// exhaust uses up the ration of readings: a neighbour causes some that find nothing.
+// exhaust uses up the limit of readings: a neighbour causes readings that find nothing.
 func exhaust(t *testing.T, b *bench, s servicemodel.State) {
 	t.Helper()
 	for range 3 {
@@ -115,7 +115,7 @@ func TestASuspicionOutlivesOurOwnCommits(t *testing.T) {
 		b.Kernel().AddDrift("a chain of nobody")
 		require.False(t, b.apply(t, services(2)).Observed)
 		time.Sleep(2 * time.Second)
-		r := b.apply(t, services(2)) // our commit made the kernel's generation ours again
+		r := b.apply(t, services(2)) // after our commit, the kernel's generation is ours again
 		require.True(t, r.Observed)
 		require.Equal(t, []string{"a chain of nobody"}, r.Drift)
 		require.Empty(t, b.Kernel().Drift())

@@ -168,7 +168,8 @@ func TestRefusedServicesAreKept(t *testing.T) {
 	apply(s, s)
 }
 
-// Cleanup and ApplyChanges end the wanted state, and not the memory of accepted definitions.
+// Cleanup and ApplyChanges end the wanted state, but the engine still knows the accepted
+// definitions.
 func TestAcceptedDefinitionsOutliveTheWantedState(t *testing.T) {
 	t.Parallel()
 	s := services(3)
@@ -204,7 +205,7 @@ func TestWhatIsKeptMustBeAccepted(t *testing.T) {
 	require.False(t, b.requireRefused(t, s, serviceName(2)).Refused[0].Kept)
 }
 
-// A definition that is refused for its pools is not taken for accepted while there are no
+// A definition that is refused because of its pools does not count as accepted while there are no
 // endpoints.
 func TestADefinitionWithoutEndpointsIsNotAcceptedYet(t *testing.T) {
 	t.Parallel()
@@ -288,7 +289,7 @@ func TestNothingPanicsForWhatItWasNotGiven(t *testing.T) {
 	require.Equal(t, costless{}, got.Backend)
 }
 
-// wrapped is a backend around another one.
+// wrapped is a backend around an inner backend.
 type wrapped struct{ backends.Backend }
 
 func (w wrapped) Unwrap() backends.Backend { return w.Backend }
@@ -346,7 +347,7 @@ func TestAWrappedBackendDoesWhatItWraps(t *testing.T) {
 	})
 }
 
-// hiding embeds an interface, hidden has a field, and bare a concrete type.
+// hiding embeds an interface, hidden has a field, and bare embeds a concrete type.
 type (
 	hiding struct{ backends.Backend }
 	hidden struct {
@@ -355,7 +356,7 @@ type (
 	}
 	bare  struct{ able }
 	below struct{ *hiding }
-	// sealed says that it has none of the inner one's interfaces.
+	// sealed hides all interfaces of the inner backend.
 	sealed struct{ backends.Backend }
 )
 

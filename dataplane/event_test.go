@@ -107,7 +107,7 @@ func TestObserversAreToldWhatAnEngineDoes(t *testing.T) {
 	})
 }
 
-// An observer may read everything, set another state, and unsubscribe itself.
+// An observer may read everything, set a new state, and unsubscribe itself.
 func TestAnObserverMayCallTheEngine(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: never})
@@ -166,8 +166,8 @@ func TestObserversAreToldOfChangesCleanupsAndTheTimeOfFailures(t *testing.T) {
 	})
 }
 
-// An observer that left costs nothing: an apply that finds nothing to do allocates as much as
-// before it came.
+// An unsubscribed observer costs nothing: an apply that finds nothing to do allocates as much as
+// before the subscription.
 func TestEventsCostNothingIfNobodyListens(t *testing.T) {
 	e, s := dataplane.New(costless{}, nil), services(3)
 	allocs := func() float64 {

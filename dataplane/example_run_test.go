@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A program that runs for long sets a state whenever it wants another one. Run keeps the kernel at
+// A long-running program sets a state whenever its desired state changes. Run keeps the kernel at
 // the newest state. A real program uses nftables.New(nil).
 func ExampleEngine_Run() {
 	ctx, stop := context.WithCancel(context.Background())
@@ -57,7 +57,7 @@ func ExampleConfig_approve() {
 	// not approved: 10 of 10 frontends would go
 }
 
-// A program shows what an apply would do, and asks before it writes.
+// A program shows the changes of an apply, and asks before it writes.
 func ExampleEngine_Plan() {
 	kernel := &memory.Kernel{}
 	engine := dataplane.New(memory.New(kernel), nil)
@@ -115,7 +115,8 @@ func ExampleEngine_ApplyChanges() {
 	// true
 }
 
-// An engine changes its backend. A real program goes from iptables.New(nil) to nftables.New(nil).
+// An engine changes its backend. A real program changes from iptables.New(nil) to
+// nftables.New(nil).
 func ExampleEngine_Switch() {
 	ctx, next := context.Background(), memory.New(nil)
 	next.Refuse(refusePort81) // it cannot express services at port 81

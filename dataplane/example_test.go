@@ -41,7 +41,7 @@ func Example() {
 		fmt.Println(f)
 	}
 
-	// The next state is derived from the last. The engine writes only the difference.
+	// The next state is derived from the previous state. The engine writes only the difference.
 	state = state.WithEndpoints(name, append(state.Endpoints(name)[:1:1],
 		servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.2.8"), Ports: http,
 			Node: "n2"}))
@@ -85,7 +85,7 @@ func ExampleParts() {
 		fmt.Println(taken.Key, "is held by", taken.Holder.Name.Namespace)
 	}
 
-	// One call removes the parts of all pods that are gone.
+	// One call removes the parts of all pods that no longer exist.
 	result, err := parts.Keep(context.Background(), func(owner string) bool {
 		return !strings.HasPrefix(owner, "net,") || owner == "net,two,eth0"
 	})
@@ -154,7 +154,7 @@ func ExampleParts_Get() {
 	// frontends in the kernel: 0
 }
 
-// An observer learns what happens to parts.
+// An observer gets the events of parts.
 func ExampleParts_Subscribe() {
 	parts := dataplane.NewParts(memory.New(nil), nil)
 	defer parts.Subscribe(func(_ context.Context, ev dataplane.Event) {

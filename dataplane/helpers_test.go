@@ -25,20 +25,19 @@ type bench struct {
 	engine *dataplane.Engine
 }
 
-// newBench returns an engine and a backend without memory, on the kernel k, or on a new one if k is
-// nil.
+// newBench returns a new engine and backend on the kernel k, or on a new kernel if k is nil.
 func newBench(k *memory.Kernel) *bench {
 	m := memory.New(k)
 	return &bench{m, dataplane.New(m, nil)}
 }
 
-// benchWith returns an engine with a configuration, on a kernel of its own.
+// benchWith returns an engine with a configuration, on a new kernel.
 func benchWith(cfg dataplane.Config) *bench {
 	m := memory.New(nil)
 	return &bench{m, dataplane.New(m, &cfg)}
 }
 
-// newLogging returns an engine on a kernel of its own, and its log.
+// newLogging returns an engine on a new kernel, and its log.
 func newLogging() (*bench, *bytes.Buffer) {
 	log := &bytes.Buffer{}
 	return benchWith(dataplane.Config{Logger: slog.New(slog.NewTextHandler(log, nil))}), log
@@ -79,7 +78,7 @@ func (b *bench) apply(t *testing.T, s servicemodel.State) *dataplane.Result {
 // status returns the engine's status, addressable.
 func (b *bench) status() *dataplane.Status { s := b.engine.Status(); return &s }
 
-// planned returns the change set that leads to a state, as read from a file.
+// planned returns the change set to a state, as if read from a file.
 func planned(t *testing.T, b *bench, s servicemodel.State) *servicemodel.ChangeSet {
 	t.Helper()
 	p := ok(b.engine.Plan(t.Context(), s))(t)
@@ -101,7 +100,7 @@ func requireHolds(t *testing.T, k *memory.Kernel, s servicemodel.State) {
 	require.Empty(t, missing(k, s), "what the kernel lacks")
 }
 
-// missing returns as text what a kernel lacks to hold a state.
+// missing returns the difference between a kernel and a state as text.
 func missing(k *memory.Kernel, s servicemodel.State) string {
 	want, err := servicemodel.Resolve(nil, s)
 	if err != nil {
@@ -112,7 +111,7 @@ func missing(k *memory.Kernel, s servicemodel.State) string {
 	return c.String()
 }
 
-// requireCalls requires these numbers of readings and commits since the engine was made.
+// requireCalls requires these numbers of readings and commits since the engine was created.
 func (b *bench) requireCalls(t *testing.T, observe, commit int) {
 	t.Helper()
 	require.Equal(t, observe, b.Calls(memory.CallObserve), "observations")

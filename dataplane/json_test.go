@@ -24,7 +24,7 @@ func asJSON(t *testing.T, v any) string {
 	return string(text)
 }
 
-// One engine plans a change set and another one applies it, if the kernel still holds the table
+// One engine plans a change set and another engine applies it, if the kernel still holds the table
 // that the change set begins from.
 func TestPlannedChangesAreAppliedLater(t *testing.T) {
 	t.Parallel()

@@ -40,7 +40,7 @@ func tableOf(t *testing.T, prev *servicemodel.Table, services ...[]byte) *servic
 	return table
 }
 
-// withPools returns a table with what f makes of its pools.
+// withPools returns a table with the pools that f returns for its pools.
 func withPools(t *servicemodel.Table, f func(servicemodel.Pool) *servicemodel.Pool,
 ) *servicemodel.Table {
 	c := &servicemodel.ChangeSet{}
@@ -111,7 +111,7 @@ func TestKnowledgeAfterAFailedCommit(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		err     error
-		repairs bool // what others did is told from what we did
+		repairs bool // other programs' changes are told from ours
 	}{
 		{"another program wrote", fmt.Errorf("commit: %w", kernelerr.ErrConflict), true},
 		{"it may have half succeeded", errors.New("refused"), false},
@@ -128,8 +128,7 @@ func TestKnowledgeAfterAFailedCommit(t *testing.T) {
 	}
 }
 
-// A suspicion is not forgotten until a reading, and only as many readings are allowed as the ration
-// has.
+// A suspicion is not forgotten until a reading, and the limit bounds the number of readings.
 func TestKnowledgeOfASuspicion(t *testing.T) {
 	t.Parallel()
 	k, now := newKnowledge(servicemodel.State{}), time.Unix(1000, 0)

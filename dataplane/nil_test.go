@@ -49,7 +49,7 @@ func TestNothingPanicsBecauseOfNil(t *testing.T) {
 			m := of.Type().Method(i).Name
 			isNil := of.Kind() == reflect.Pointer && of.IsNil()
 			if isNil && (m == "MarshalJSON" || m == "Plus") {
-				continue // package json writes null; of an embedded Stats
+				continue // package json writes null; method of an embedded Stats
 			}
 			callWithNil(t, fmt.Sprintf("%T.%s", v, m), of.Method(i))
 		}

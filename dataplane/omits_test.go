@@ -45,8 +45,8 @@ func (b omitting) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backen
 	return b.Backend.Commit(ctx, servicemodel.Diff(o.Table, c.New))
 }
 
-// Stored changes begin from what any process can read, although the engine that planned them knows
-// a pool that no reading has.
+// Stored changes begin from contents that any process can read, although the engine that planned
+// them knows a pool that no reading has.
 func TestAPlanBeginsFromAReading(t *testing.T) {
 	t.Parallel()
 	m := memory.New(nil)

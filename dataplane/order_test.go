@@ -20,10 +20,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// orders is the number of sequences of calls that each of these tests makes, one for each seed.
+// orders is the number of sequences of calls in each of these tests, one for each seed.
 const orders = 150
 
-// inAnyOrder runs a sequence of calls for each seed, each in a bubble of its own.
+// inAnyOrder runs a sequence of calls for each seed, each in its own bubble.
 func inAnyOrder(t *testing.T, sequence func(*testing.T, *rand.Rand)) {
 	t.Parallel()
 	for seed := range uint64(orders) {
@@ -33,7 +33,7 @@ func inAnyOrder(t *testing.T, sequence func(*testing.T, *rand.Rand)) {
 	}
 }
 
-// fails makes calls of a backend fail now and then, as the kernel or a neighbour would.
+// fails makes calls of a backend fail now and then, like the kernel or a neighbour.
 func fails(r *rand.Rand, b *memory.Backend) {
 	call := []memory.Call{memory.CallCheck, memory.CallObserve, memory.CallIntegrity,
 		memory.CallPlan, memory.CallCommit, memory.CallCleanup}[r.IntN(6)]
@@ -66,7 +66,7 @@ type ordered struct {
 	want    int             // the number of wanted services
 	none    bool            // no state is wanted
 	led     bool            // the first service was in a kernel, and no call has removed it
-	foreign bool            // another program changed the kernel, and the engine has not read since
+	foreign bool            // another program changed the kernel since the engine's last reading
 	stale   bool            // the kernel before the switch cannot be cleaned up
 	done    []string
 	stop    func() // ends a Run
@@ -271,8 +271,8 @@ func (o *ordered) end() {
 	o.stop()
 }
 
-// Calls come in any order. At most one state is wanted, Run comes to hold it, Status tells the
-// truth, and services that are balanced stay so.
+// Calls are made in any order. At most one state is wanted, Run applies it in the end, Status is
+// correct, and balanced services stay balanced.
 func TestAnEngineIsCalledInAnyOrder(t *testing.T) {
 	inAnyOrder(t, func(t *testing.T, r *rand.Rand) {
 		o := newOrdered(t, r)
@@ -311,7 +311,7 @@ func TestAnEngineIsCalledByManyAtOnce(t *testing.T) {
 		ok(o.engine.Apply(t.Context(), services(1)))(t)
 		o.run()
 		defer o.stop()
-		var kernels []*memory.Kernel // the first kernel, and those that were switched to
+		var kernels []*memory.Kernel // the first kernel, and the kernels of later switches
 		var mu sync.Mutex
 		kernels = append(kernels, o.kernels[0])
 		leads := func() bool {
@@ -372,7 +372,7 @@ func TestAnEngineIsCalledByManyAtOnce(t *testing.T) {
 		s := o.engine.Status()
 		require.False(t, s.Pending())
 		requireHolds(t, last, services(3))
-		for range 2 { // Run follows the last backend alone
+		for range 2 { // Run follows only the last backend
 			last.Flush()
 			time.Sleep(time.Minute)
 			synctest.Wait()
@@ -381,7 +381,7 @@ func TestAnEngineIsCalledByManyAtOnce(t *testing.T) {
 	})
 }
 
-// Parts hold what their owners last gave them, whatever the order of calls.
+// Parts hold the last state of each owner, whatever the order of calls.
 func TestPartsAreCalledInAnyOrder(t *testing.T) {
 	inAnyOrder(t, func(t *testing.T, r *rand.Rand) {
 		b := memory.New(nil)

@@ -144,7 +144,7 @@ func TestPartsComeChangeAndGo(t *testing.T) {
 	})
 }
 
-// A part without services makes no instance, and is the last part of one.
+// A part without services creates no instance, and as the last part it removes the instance.
 func TestAPartWithoutServicesLeavesNothing(t *testing.T) {
 	t.Parallel()
 	b := memory.New(nil)
@@ -158,7 +158,7 @@ func TestAPartWithoutServicesLeavesNothing(t *testing.T) {
 	}
 }
 
-// A part that another program adds while the last one goes stays.
+// A part that another program adds while the last part is removed stays.
 func TestAPartComesWhileTheLastOneGoes(t *testing.T) {
 	t.Parallel()
 	b, others := memory.New(nil), map[string]servicemodel.State{"b": published("b", 8, 90)}
@@ -204,8 +204,8 @@ func TestAPartIsRefusedAsAWhole(t *testing.T) {
 	require.Zero(t, b.Calls(memory.CallCommit))
 }
 
-// A part whose services claim one key twice is refused, whatever the key is. All others are in the
-// kernel as a whole.
+// A part whose services claim one key twice is refused, whatever the key is. All other parts are in
+// the kernel as a whole.
 func TestNoPartLosesAFrontend(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -262,7 +262,7 @@ func randomPart(r *rand.Rand) (s servicemodel.State) {
 	return s
 }
 
-// ofAnotherVersion is a backend whose instance was made by another version of kernlb.
+// ofAnotherVersion is a backend whose instance another version of kernlb created.
 type ofAnotherVersion struct{ *memory.Backend }
 
 func (b ofAnotherVersion) Observe(ctx context.Context, want *servicemodel.Table) (
@@ -349,7 +349,8 @@ func TestManyProgramsChangeTheirParts(t *testing.T) {
 	requireOwners(t, k, want)
 }
 
-// The flows learn what an owner gained and lost, together with the earlier knowledge of others.
+// The flows are notified of the gains and losses of an owner, together with the earlier knowledge
+// of other owners.
 func TestFlowsAreToldOfParts(t *testing.T) {
 	onBackends(t, func(t *testing.T, b inMemory) {
 		flows := &told{}
@@ -473,8 +474,8 @@ func TestSettingsOfALiveInstanceAreChanged(t *testing.T) {
 	})
 }
 
-// Configure makes of the parts what an Apply of each would make of it, in one commit, for every
-// setting of a node and every policy: what a node decides is apart from what a service says.
+// Configure rewrites the parts as an Apply of each part would, in one commit, for every setting of
+// a node and every policy, because the settings of the node are stored apart from the services.
 func TestConfigureMakesWhatApplyWouldMake(t *testing.T) {
 	t.Parallel()
 	name := servicemodel.Name{Namespace: "b", Name: "pod"}
@@ -529,7 +530,7 @@ func TestConfigureMakesWhatApplyWouldMake(t *testing.T) {
 			require.Equal(t, servicemodel.Diff(held, k.Table()).Counts(), res.Counts)
 			_, want := parts(to, s)
 			c := servicemodel.Diff(k.Table(), want.Table())
-			for _, f := range c.Frontends { // those that the node excluded come with an Apply
+			for _, f := range c.Frontends { // an Apply adds the frontends that the node excluded
 				require.Nil(t, f.Old, "%+v: %v", to, c)
 				require.Nil(t, held.Frontend(f.New.Key), "%+v: %v", to, c)
 			}
@@ -543,8 +544,8 @@ func TestConfigureMakesWhatApplyWouldMake(t *testing.T) {
 	}
 }
 
-// A part may have a frontend only by the settings of the instance. Another owner that holds it
-// keeps it there, too.
+// A part may have a frontend only because of the settings of the instance. Another owner may hold
+// that frontend, and keeps it.
 func TestAFrontendThatTheInstanceAllowsMayBeTaken(t *testing.T) {
 	onBackends(t, func(t *testing.T, b inMemory) {
 		p := dataplane.NewParts(b, nil)
@@ -581,10 +582,10 @@ func addrs(l ...string) []netip.Addr {
 	return addrs
 }
 
-// emptied is an instance of another layout in which no owner holds anything any more.
+// emptied is an instance of another layout in which no owner holds anything.
 type emptied struct {
 	*memory.Backend
-	others  bool // but owners that were not asked about
+	others  bool // except owners that were not asked about
 	removed int
 }
 
@@ -601,8 +602,8 @@ func (b *emptied) Commit(context.Context, *servicemodel.ChangeSet) (backends.Sta
 	return backends.Stats{}, nil
 }
 
-// An instance goes with its last part, also if that part lost its frontends before, by settings
-// that exclude their addresses.
+// An instance is removed with its last part, even if that part lost its frontends before because of
+// settings that exclude their addresses.
 func TestAnEmptyInstanceOfAnotherLayoutGoes(t *testing.T) {
 	t.Parallel()
 	for _, others := range []bool{false, true} {

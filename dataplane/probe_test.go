@@ -21,7 +21,7 @@ type fakeCandidate struct {
 	name   string
 	err    error // result of the probe
 	cannot error // result of Check
-	broken error // result of opening it
+	broken error // result of Open
 	probed int
 	opened int
 }

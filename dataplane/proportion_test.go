@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The calls of an engine cost as much as the change.
+// The cost of an engine's calls is proportional to the change.
 func TestWorkIsProportionalToTheChange(t *testing.T) {
 	lawOf(nil).Holds(t)
 }
@@ -26,7 +26,7 @@ func TestWorkIsProportionalInEachConfiguration(t *testing.T) {
 	for name, cfg := range proportion.Configs(t, dataplane.Config{Strict: true, KeepRefused: true,
 		LeaveOutEndpoints: true, Approve: approve, Span: span,
 		Logger: slog.New(slog.DiscardHandler)},
-		"Accepted", "Node", "Flows") { // a state, and interfaces with costs of their own
+		"Accepted", "Node", "Flows") { // a state, and interfaces with their own costs
 		t.Run(name, func(t *testing.T) { lawOf(&cfg).HoldsAsItIs(t) })
 	}
 }

@@ -45,7 +45,7 @@ func TestANeighbourIsReadForAShareOfTheTime(t *testing.T) {
 			20*time.Minute)[:6], "at once, and then 200 times the reading later")
 		b.requireCalls(t, 1+7, b.Calls(memory.CallCommit))
 
-		// A reading that finds something does not count.
+		// A reading that finds something does not count towards the limit.
 		b.Kernel().AddDrift("a chain of nobody")
 		time.Sleep(5 * time.Minute)
 		require.Equal(t, []string{"a chain of nobody"}, b.apply(t, services(1)).Drift)
@@ -68,7 +68,7 @@ func (b *once) Integrity(context.Context) (backends.Integrity, error) {
 	return i, nil
 }
 
-// A suspicion that the ration puts off is not forgotten, even if the backend reports it once.
+// A suspicion that the limit puts off is not forgotten, even if the backend reports it only once.
 func TestASuspicionOutlivesTheRation(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := &once{Backend: memory.New(nil)}
@@ -233,7 +233,7 @@ func newHinted(t *testing.T, n int) *bench {
 	return hinted(b.Kernel())
 }
 
-// hinted returns an engine without memory, on a backend whose readings use hints.
+// hinted returns a new engine on a backend whose readings use hints.
 func hinted(k *memory.Kernel) *bench {
 	b := newBench(k)
 	b.HeedHints(true)
@@ -292,7 +292,7 @@ func TestNothingUnwantedNeedsNoSecondReading(t *testing.T) {
 	require.Nil(t, r.Rest)
 	require.False(t, r.Observed)
 
-	// No wanted object is missing, but there is one that nobody wants.
+	// No wanted object is missing, but the kernel has an unwanted object.
 	b = hinted(b.Kernel())
 	r = b.apply(t, services(2))
 	require.True(t, r.Changes.Empty())

@@ -116,7 +116,7 @@ func TestAServiceIsLeftOutAsAWhole(t *testing.T) {
 		serviceName(1), nobody)
 }
 
-// Several services claim one address. When one is left out, the next is checked.
+// Several services claim one address. When a service is left out, the next service is checked.
 func TestWhoTakesThePlaceOfARefusedServiceIsChecked(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
@@ -143,8 +143,8 @@ func TestWhoTakesThePlaceOfARefusedServiceIsChecked(t *testing.T) {
 	requireHolds(t, b.Kernel(), others)
 	require.LessOrEqual(t, checked, n+2*len(chain), "what was checked is not checked again")
 
-	// The last service is good and has the address in the end. The engine knows what the kernel
-	// holds there.
+	// The last service is good and has the address in the end. The engine knows the kernel's
+	// contents there.
 	checked = 0
 	last := service(50)
 	last.ExternalIPs = []netip.Addr{clusterIP(200)}
@@ -220,7 +220,7 @@ func TestConflictsAreInTheResult(t *testing.T) {
 	require.Empty(t, b.requireRefused(t, s).Conflicts)
 }
 
-// A warning is told once, as long as it stays, and is in the result, the status and the preview.
+// A warning is emitted only once while it lasts, and is in the result, the status and the preview.
 func TestWarningsAreToldOnce(t *testing.T) {
 	t.Parallel()
 	b, log := newLogging()
@@ -312,8 +312,8 @@ func TestTheLogTellsOfARefusedServiceOnce(t *testing.T) {
 		`level=WARN msg="address family left out" backend=memory family=IPv6 reason="memory `)
 }
 
-// A result says that the kernel was read, also if the reading makes the engine ask again whether
-// the kernel lacks a family.
+// A result says that the kernel was read, even if the reading makes the engine try a missing family
+// again.
 func TestAFamilyIsAskedAgainAfterAReading(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
@@ -447,7 +447,7 @@ func TestInvalidEndpointsAreLeftOutAlone(t *testing.T) {
 	valid := endpoints(1, 3)
 	requireHolds(t, b.Kernel(), s.WithEndpoints(serviceName(1), valid))
 
-	// A service that has another problem, too, is refused as a whole.
+	// A service with a further problem is refused as a whole.
 	for i, svc := range []*servicemodel.Service{invalid(1), at81(1)} {
 		r = b.requireRefused(t, s.WithService(svc), serviceName(1))
 		require.Empty(t, r.Refused[0].Endpoints)
@@ -540,7 +540,7 @@ func weighted(weights ...int) servicemodel.State {
 }
 
 // A service whose endpoints the backend refuses is served by the accepted endpoints that still
-// exist, and comes to its present ones as soon as it can, also after a restart.
+// exist, and gets its present endpoints as soon as the backend accepts them, even after a restart.
 func TestAServiceOfRefusedEndpointsIsKept(t *testing.T) {
 	t.Parallel()
 	b := benchWith(dataplane.Config{KeepRefused: true})
@@ -574,8 +574,8 @@ func TestAServiceOfRefusedEndpointsIsKept(t *testing.T) {
 	}
 }
 
-// An address has an endpoint for each port, as in Kubernetes if pods have other numbers for a named
-// port. All ports of the accepted endpoints are kept, however the list has them.
+// An address has an endpoint for each port, as in Kubernetes if pods have different numbers for a
+// named port. All ports of the accepted endpoints are kept, whatever the order of the list.
 func TestAKeptAddressKeepsAllItsPorts(t *testing.T) {
 	t.Parallel()
 	svc := service(1)
@@ -611,7 +611,7 @@ func TestAKeptAddressKeepsAllItsPorts(t *testing.T) {
 			s := services(2).WithService(svc)
 			b.apply(t, s.WithEndpoints(svc.Name, accepted(1, 1, 2)))
 
-			// a weight of 200 beside others is refused
+			// a weight of 200 next to other endpoints is refused
 			heavy := append(present(200, 1), split(1, 3)...)
 			r := ok(b.engine.Apply(t.Context(), s.WithEndpoints(svc.Name, heavy)))(t)
 			require.True(t, r.Refused[0].Kept)
@@ -620,8 +620,8 @@ func TestAKeptAddressKeepsAllItsPorts(t *testing.T) {
 	}
 }
 
-// A restarted engine reads what the old definition of a refused service has in the kernel, although
-// its hint was the new definition.
+// A restarted engine reads the kernel's objects of the old definition of a refused service,
+// although its hint was the new definition.
 func TestAKeptDefinitionIsReadAfterARestart(t *testing.T) {
 	t.Parallel()
 	for _, keep := range []bool{true, false} {
@@ -655,8 +655,8 @@ func TestASlowStartIsRefusedAtItsBeginning(t *testing.T) {
 	})
 }
 
-// A scheduler that the backend lacks is refused before endpoints come, whatever the kernel holds:
-// of a new service, of one that had another scheduler, and after a restart.
+// A scheduler that the backend lacks is refused before endpoints are added, whatever the kernel
+// holds: for a new service, for a service that had another scheduler, and after a restart.
 func TestASchedulerIsRefusedBeforeEndpointsCome(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)

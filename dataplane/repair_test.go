@@ -65,7 +65,7 @@ func TestAChangeAndARepairAreToldApart(t *testing.T) {
 	require.False(t, b.apply(t, services(4)).IsRepair())
 }
 
-// The leftovers of our own failed commit do not count as damage by others.
+// The leftovers of our own failed commit do not count as damage by other programs.
 func TestWhatAFailedApplyLeftIsNoRepair(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
@@ -80,7 +80,7 @@ func TestWhatAFailedApplyLeftIsNoRepair(t *testing.T) {
 	require.True(t, b.apply(t, services(3)).IsRepair())
 }
 
-// Whatever invalidates the engine's knowledge, Run goes on checking, and reads the kernel.
+// Whatever invalidates the engine's knowledge, Run continues to check, and reads the kernel.
 func TestRunLooksWhateverMadeItsKnowledgeVoid(t *testing.T) {
 	for name, forget := range map[string]func(*testing.T, *runner){
 		"a resync": func(_ *testing.T, r *runner) { r.engine.Resync() },
@@ -126,8 +126,9 @@ func TestRunLooksWhateverMadeItsKnowledgeVoid(t *testing.T) {
 	}
 }
 
-// A program that undoes each repair at once costs neither a CPU nor a full log: repairs then come
-// once a second, or take a tenth of the time. When the program ends, the last repair stays.
+// A program that undoes each repair at once neither keeps a CPU busy nor fills the log: repairs
+// then happen once a second, or take a tenth of the time. When the program ends, the last repair
+// stays.
 func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		takes time.Duration
@@ -165,8 +166,8 @@ func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 	}
 }
 
-// An apply of another state may also be a repair, and a long one. The next damage, an hour later,
-// is repaired at once: no program keeps undoing repairs.
+// An apply of a new state may also be a repair, and may take long. The next damage, an hour later,
+// is repaired at once, because no program keeps undoing repairs.
 func TestRepairsOfLongAgoDelayNoOther(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: never})
@@ -194,8 +195,8 @@ func (w *witness) Blame(ctx context.Context) (backends.Program, error) {
 }
 
 // Run asks who undoes repairs when they begin to wait, one question at a time. It reports the
-// answer by an event and in the log. It does not report that no program was found, but does report
-// that the kernel cannot be asked.
+// answer by an event and in the log. If no program was found, Run reports nothing. If the kernel
+// cannot be asked, Run reports that.
 func TestWhoUndoesRepairsIsTold(t *testing.T) {
 	vandal := backends.Program{Name: "vandal", Thread: 7}
 	for name, c := range map[string]struct {

@@ -17,7 +17,7 @@ import (
 
 // runner is a Run in a bubble of testing/synctest, where time passes only while all goroutines
 // wait. A bubble must not have goroutines at its end, so each of these tests also proves that Run
-// leaves none.
+// leaves no goroutines.
 type runner struct {
 	*bench
 	cancel context.CancelCauseFunc
@@ -29,14 +29,14 @@ type runner struct {
 	ended   chan error
 }
 
-// inBubble runs f in a bubble of its own.
+// inBubble runs f in its own bubble.
 func inBubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, f)
 }
 
-// bubble runs f in a bubble of its own, as a test of that name.
+// bubble runs f in its own bubble, as a test of that name.
 func bubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { inBubble(t, f) })
@@ -66,7 +66,7 @@ func (r *runner) hear(_ context.Context, ev dataplane.Event) {
 	case dataplane.Applied:
 		note(ev.Result, nil)
 	case dataplane.Failed:
-		if ev.Doing == "settle" && ev.Revision > 0 { // the apply before left work that failed
+		if ev.Doing == "settle" && ev.Revision > 0 { // failed later work of the previous apply
 			r.errs[len(r.errs)-1] = ev.Err
 			return
 		}
@@ -108,8 +108,8 @@ func seconds(s ...time.Duration) []time.Duration {
 	return s
 }
 
-// requireTimes requires these times, each up to a quarter later, because retries wait that much
-// longer at random.
+// requireTimes requires these times, each up to a quarter later, because retries wait up to a
+// quarter longer at random.
 func requireTimes(t *testing.T, want, got []time.Duration, msg ...any) {
 	t.Helper()
 	require.Len(t, got, len(want), msg...)
@@ -157,7 +157,7 @@ func TestRunKeepsTheMinimalInterval(t *testing.T) {
 	})
 }
 
-// After a quiet time, some applies follow one another. Then they keep the interval again.
+// After a quiet time, some applies follow one another. Then the interval applies again.
 func TestRunHasABurst(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{MinInterval: 10 * time.Second, Burst: 3, Resync: never})
@@ -197,7 +197,7 @@ func TestRunTriesAgainMoreAndMoreSeldom(t *testing.T) {
 		bubble(t, c.name, func(t *testing.T) {
 			c.opts.Resync = never
 			r := run(t, c.opts)
-			for range 2 { // the second time it begins with the minimum again
+			for range 2 { // the second time, the wait begins with the minimum again
 				r.start, r.applies, r.errs = time.Now(), nil, nil
 				r.Fail(memory.CallCommit, 4, errRefused)
 				r.set(services(r.Kernel().Table().Len() + 1))
@@ -283,7 +283,7 @@ func TestRunDoesNothingBeforeTheFirstState(t *testing.T) {
 	})
 }
 
-// Times that do not end, and bursts without a limit, do not overflow.
+// Infinite times and bursts do not overflow.
 func TestRunTakesOptionsOfAnySize(t *testing.T) {
 	for least, burst := range map[time.Duration]int{time.Second: math.MaxInt, -time.Hour: 9} {
 		bubble(t, least.String(), func(t *testing.T) {

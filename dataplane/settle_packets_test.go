@@ -16,8 +16,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// sweeper is a backend in memory that has to sweep after each commit, once no packet is under way
-// that began before it.
+// sweeper is a backend in memory that must sweep after each commit, once no packet from before the
+// commit is in flight.
 type sweeper struct {
 	*memory.Backend
 	commits []time.Time // not swept yet
@@ -117,7 +117,8 @@ func TestSweepsKeepUpWithCommits(t *testing.T) {
 	})
 }
 
-// Whatever happens during a wait for packets, the work afterwards finds what is there then.
+// Whatever happens during a wait for packets, the work after the wait uses the contents at that
+// time.
 func TestWhatHappensDuringAWaitForPackets(t *testing.T) {
 	for name, during := range map[string]func(t *testing.T, s *sweeping){
 		"cleanup": func(t *testing.T, s *sweeping) { ok(s.engine.Cleanup(t.Context()))(t) },
@@ -175,7 +176,7 @@ func part(t *testing.T, k *memory.Kernel, host byte) float64 {
 	return 0
 }
 
-// requireLine requires the part of a weight that the line has after a time.
+// requireLine requires the part of the weight that a linear growth has reached after a time.
 func requireLine(t *testing.T, k *memory.Kernel, host byte, after, takes time.Duration) {
 	t.Helper()
 	line := min(1, .1+.9*float64(after)/float64(takes))
@@ -198,9 +199,9 @@ func TestRunLetsEndpointsGrow(t *testing.T) {
 			require.False(t, r.status().Settle.IsZero())
 			require.InDelta(t, 1, part(t, r.Kernel(), 1), 0)
 			switch {
-			case after == 3*time.Second: // others change meanwhile
+			case after == 3*time.Second: // other endpoints change
 				rev = r.engine.Set(growing(takes, 1, 2, 3).WithService(service(9)))
-			case after == 5*time.Second: // a repair goes on where the weights were
+			case after == 5*time.Second: // a repair continues from the present weights
 				r.Kernel().Flush()
 				time.Sleep(300 * time.Millisecond)
 			}
@@ -229,8 +230,8 @@ func TestRunLetsEndpointsGrow(t *testing.T) {
 	})
 }
 
-// A program that applies once takes the first step, and Finish the others. Another one that starts
-// in the middle goes on where the kernel was.
+// A program that applies once takes the first step, and Finish the further steps. A program that
+// starts in the middle continues from the kernel's weights.
 func TestProgramsLetEndpointsGrowInTurn(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		const takes = 20 * time.Second
@@ -258,8 +259,8 @@ func TestProgramsLetEndpointsGrowInTurn(t *testing.T) {
 	})
 }
 
-// A plan leads to what will hold in the end, whatever part of its weight an endpoint has now. A
-// change set that was stored and applied therefore leaves no endpoint with a part of its weight.
+// A plan ends at the final state, whatever part of its weight an endpoint has now. So after a
+// stored change set is applied, no endpoint has only a part of its weight.
 func TestAPlanHasWholeWeights(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s, start := growing(20*time.Second, 1, 2), newBench(nil)
@@ -306,7 +307,8 @@ func TestStepsThatFail(t *testing.T) {
 	})
 }
 
-// A step that is not approved is asked about after RetryMax, and holds back no other later work.
+// Run asks again about a step that is not approved after RetryMax, and the step delays no other
+// later work.
 func TestStepsThatAreNotApproved(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		denied, asked := error(nil), 0

@@ -136,7 +136,8 @@ func TestSettleReadsTheKernelFirst(t *testing.T) {
 	require.ErrorIs(t, errOf(e.Settle(t.Context())), errRefused)
 }
 
-// take returns the changes that the flows were told of since the last call. They lead to one table.
+// take returns the changes that the flows were notified of since the last call. They all have the
+// same new table.
 func (f *told) take(t *testing.T) (texts []string) {
 	t.Helper()
 	for _, c := range f.changes {
@@ -163,7 +164,7 @@ func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 	require.Equal(t, []string{""}, changes(),
 		"they are told of states that change nothing in the kernel, too")
 
-	// A commit fails half way. A reading finds what it did.
+	// A commit fails half way. A reading finds the part that it wrote.
 	b.Before(memory.CallCommit, func(ctx context.Context) error {
 		b.Before(memory.CallCommit, nil)
 		other := newBench(b.Kernel())
@@ -276,7 +277,7 @@ func (b *drainingBackend) Settle(ctx context.Context) (time.Duration, error) {
 	return 0, nil
 }
 
-// After a cleanup nothing grows any more.
+// After a cleanup no weight grows any more.
 func TestACleanupLeavesNoLaterWork(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
@@ -309,7 +310,7 @@ func TestASettlerTellsEvents(t *testing.T) {
 	backends.Notify(t.Context(), backends.Cleaned{}) // no observer, and nothing breaks
 }
 
-// Stored changes and a switch leave as much for later as an apply.
+// Stored changes and a switch leave the same later work as an apply.
 func TestWhatStoredChangesAndSwitchesLeaveIsDone(t *testing.T) {
 	t.Parallel()
 	b, flows := &settling{Backend: memory.New(nil)}, &told{next: time.Hour}

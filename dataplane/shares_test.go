@@ -11,7 +11,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Shares change several times a second: they are steps, which neither logs nor the page list.
+// Shares change several times a second, so changes of shares are steps, which neither the log nor
+// the page lists.
 func TestSharesAloneAreSteps(t *testing.T) {
 	t.Parallel()
 	e := dataplane.New(memory.New(nil), nil)

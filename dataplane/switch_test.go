@@ -78,7 +78,7 @@ func TestSwitchLeavesServicesThatNobodyWants(t *testing.T) {
 	requireHolds(t, next.Kernel(), services(1))
 }
 
-// Switching between two backends of one instance makes no sense, but nothing is lost.
+// Switching between two backends of one instance is pointless, but nothing is lost.
 func TestSwitchWithinAnInstanceKeepsItsServices(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
@@ -88,7 +88,7 @@ func TestSwitchWithinAnInstanceKeepsItsServices(t *testing.T) {
 	require.Error(t, errOf(b.engine.Switch(t.Context(), nil)))
 }
 
-// If the new backend fails, it leaves nothing, and the engine goes on with the old one.
+// If the new backend fails, it leaves nothing, and the engine continues with the old backend.
 func TestSwitchThatFailsChangesNothing(t *testing.T) {
 	t.Parallel()
 	for call, cleanups := range map[memory.Call]int{memory.CallObserve: 0, memory.CallCommit: 1} {
@@ -137,8 +137,8 @@ func TestSwitchNamesWhatIsRefused(t *testing.T) {
 	requireHolds(t, next.Kernel(), services(1))
 }
 
-// A former backend that cannot be cleaned up does not make a Switch fail. It is later work, which
-// any call takes up again.
+// A former backend that cannot be cleaned up does not make a Switch fail. The cleanup is later
+// work, which any call retries.
 func TestAFormerBackendIsCleanedUpLater(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string]func(*dataplane.Engine, context.Context) error{
@@ -182,7 +182,7 @@ func TestAFormerBackendIsCleanedUpLater(t *testing.T) {
 	}
 }
 
-// Run takes it up again, too, and an event says when it is done.
+// Run also retries the cleanup, and an event says when it is done.
 func TestRunCleansUpAFormerBackend(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second})
@@ -215,8 +215,8 @@ func TestSwitchBackToAFormerBackend(t *testing.T) {
 	require.Equal(t, 1, b.Calls(memory.CallCleanup))
 }
 
-// If the former backend is of the same instance, and the state does not come back after its
-// cleanup, that is later work, too.
+// If the former backend is of the same instance, and the state cannot be restored after its
+// cleanup, restoring it is later work, too.
 func TestAStateThatWentWithAFormerBackendComesBack(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
@@ -233,7 +233,7 @@ func TestAStateThatWentWithAFormerBackendComesBack(t *testing.T) {
 	requireHolds(t, b.Kernel(), services(2))
 }
 
-// Run watches the new backend, and no longer the old one.
+// Run watches the new backend, and stops watching the old one.
 func TestRunWatchesTheBackendItSwitchedTo(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b, old := newWatching()
@@ -252,7 +252,7 @@ func TestRunWatchesTheBackendItSwitchedTo(t *testing.T) {
 	})
 }
 
-// The kernel may lack a family for the new backend only.
+// The kernel may lack a family only for the new backend.
 func TestSwitchKeepsBothFamilies(t *testing.T) {
 	t.Parallel()
 	six := service(2)
@@ -278,8 +278,8 @@ func TestSwitchKeepsBothFamilies(t *testing.T) {
 	}
 }
 
-// Before the Switch, Run waits to try again. The retry would be of no use any more, so Run does not
-// wait for it until it looks for changes by others.
+// Before the Switch, Run waits for a retry. The Switch makes the retry pointless, so Run does not
+// wait for it before it checks for changes by other programs.
 func TestRunRepairsAfterASwitchFromABackendThatFailed(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r, next := run(t, dataplane.RunOptions{RetryMin: time.Hour, Resync: never}), memory.New(nil)

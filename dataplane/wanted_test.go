@@ -14,7 +14,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Set, Status, Resync and Subscribe return during an apply. Calls with a context end with it.
+// Set, Status, Resync and Subscribe return during an apply. Calls with a context end when the
+// context ends.
 func TestNothingWaitsForAnApplyLongerThanItsContext(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
@@ -62,8 +63,8 @@ func TestNothingWaitsForAnApplyLongerThanItsContext(t *testing.T) {
 	})
 }
 
-// Status is whole whenever a request counts as applied, also before the call returns: events come
-// then, and Wait returns then.
+// Status is complete whenever a request counts as applied, even before the call returns, because
+// events are emitted and Wait returns at that time.
 func TestAnAppliedRequestIsShownWithItsTable(t *testing.T) {
 	ctx := t.Context()
 	b := newBench(nil)

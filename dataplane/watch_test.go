@@ -138,8 +138,8 @@ func TestTheNodeIsCompleted(t *testing.T) {
 	require.Zero(t, r.Counts.Added, "services are not written anew")
 }
 
-// Run applies the state again when the node has changed, whatever backend the engine then has. If
-// the source fails, Run tries again.
+// Run applies the state again when the node has changed, whatever backend the engine has at that
+// time. If the source fails, Run tries again.
 func TestRunFollowsTheNode(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		kernel, source := &memory.Kernel{}, newNodeSource()
@@ -172,8 +172,8 @@ func TestRunFollowsTheNode(t *testing.T) {
 	})
 }
 
-// A change of the node while another call applies a state, and Run keeps its MinInterval, is not
-// lost: that call may have completed the node before the change.
+// A change of the node is not lost if another call applies a state while Run waits for MinInterval,
+// because that call may have completed the node before the change.
 func TestRunFollowsTheNodeDuringAnApply(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		source := newNodeSource()

@@ -24,7 +24,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/checks"
 )
 
-// long is more than any check takes here.
+// long is longer than any check of these tests takes.
 const long = time.Minute
 
 // ask asks a server once.
@@ -59,7 +59,7 @@ func TestTCP(t *testing.T) {
 	require.ErrorContains(t, ask(t, l.Addr(), checks.Check{Type: checks.TCP}), "refused")
 }
 
-// A check comes from the source address that it was told, and goes where it was told.
+// A check uses the configured source and destination addresses.
 func TestSourceAndDestination(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -102,7 +102,7 @@ func TestZones(t *testing.T) {
 	}
 }
 
-// serveWeb answers as the health of a web server might.
+// serveWeb answers like the health page of a web server.
 func serveWeb(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/moved":
@@ -166,7 +166,7 @@ func quiet(h http.HandlerFunc) *httptest.Server {
 	return s
 }
 
-// A certificate is verified only if that is asked for.
+// A certificate is verified only on request.
 func TestHTTPS(t *testing.T) {
 	t.Parallel()
 	s := quiet(serveWeb)
@@ -184,7 +184,7 @@ func TestHTTPS(t *testing.T) {
 	require.NoError(t, withRoots.Ask(t.Context(), c.Target(addrOf(s.Listener.Addr()))))
 	c.CA = file
 	require.NoError(t, ask(t, s.Listener.Addr(), c))
-	for _, c.Host = range []string{"example.com", "example.com:443"} { // it is for that name
+	for _, c.Host = range []string{"example.com", "example.com:443"} { // name in the certificate
 		require.NoError(t, ask(t, s.Listener.Addr(), c))
 	}
 	c.Host = "example.org"
@@ -360,7 +360,7 @@ func TestAnEndedContextEndsACheck(t *testing.T) {
 	}
 }
 
-// After a check, its connection is closed, also if the check failed.
+// After a check, its connection is closed, even if the check failed.
 func TestConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []checks.Type{checks.HTTP, checks.GRPC} {
@@ -388,7 +388,7 @@ func TestConnectionsAreClosed(t *testing.T) {
 			}
 
 			_ = ask(t, s.Listener.Addr(), c)
-			for <-open != http.StateClosed { // the test ends when the connection does
+			for <-open != http.StateClosed { // the test ends when the connection is closed
 			}
 		}
 	}

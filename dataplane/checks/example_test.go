@@ -14,8 +14,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Endpoints get connections only while they answer. The program sets what it wants, and the
-// follower gives the engine states in which silent endpoints are not ready.
+// Endpoints get connections only while they answer. The program sets its state, and the follower
+// gives the engine states in which silent endpoints are not ready.
 func ExampleFollower() {
 	kernel := &memory.Kernel{} // a program opens nftables, iptables or ipvs
 	engine := dataplane.New(memory.New(kernel), nil)
@@ -46,7 +46,7 @@ func ExampleFollower() {
 			Ports: []servicemodel.EndpointPort{
 				{Protocol: servicemodel.TCP, Port: 8080}}}})
 	check := checks.Check{Type: checks.HTTP, Path: "/healthz", Status: "404",
-		// The example has one server, at another address than the endpoint.
+		// The example has one server, at an address other than the endpoint's.
 		Address: netip.MustParseAddr("127.0.0.1"), Port: port}
 	if err := follower.Set(wanted, map[servicemodel.Name][]checks.Check{name: {check}},
 		nil); err != nil {
@@ -66,7 +66,7 @@ func ExampleFollower() {
 	// balanced over 10.0.0.1:8080: cluster-ip of default/web, from outside
 }
 
-// A monitor asks whatever a program gives it, here with a function instead of the network.
+// A monitor checks the targets of a program, here with a function instead of the network.
 func ExampleMonitor() {
 	broken := netip.MustParseAddrPort("10.0.0.2:8080")
 	done := make(chan bool)

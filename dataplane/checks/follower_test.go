@@ -59,7 +59,7 @@ type world struct {
 
 	mu     sync.Mutex
 	down   map[string]bool
-	states []servicemodel.State // that the follower gave
+	states []servicemodel.State // passed to set
 	told   []string
 }
 
@@ -92,7 +92,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// silent says which endpoints do not answer from now on.
+// silent sets the endpoints that do not answer from now on.
 func (w *world) silent(addrs ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,7 +102,7 @@ func (w *world) silent(addrs ...string) {
 	}
 }
 
-// after returns the endpoints of web that are ready, and those of api, after some time.
+// after returns the ready endpoints of web and of api, after some time.
 func (w *world) after(d time.Duration) string {
 	time.Sleep(d)
 	synctest.Wait()
@@ -110,7 +110,7 @@ func (w *world) after(d time.Duration) string {
 	return ready(last, web) + ", " + ready(last, api)
 }
 
-// state returns the first state that the follower gave (0), or the last one (-1).
+// state returns the first (0) or the last (-1) state that the follower passed on.
 func (w *world) state(i int) servicemodel.State {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -120,7 +120,7 @@ func (w *world) state(i int) servicemodel.State {
 	return w.states[i]
 }
 
-// count returns how many states the follower gave.
+// count returns the number of states that the follower passed on.
 func (w *world) count() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,7 +163,7 @@ func TestEndpointsFollowTheirChecks(t *testing.T) {
 	})
 }
 
-// Endpoints keep their states when the program sets another state, and when their checks change.
+// Endpoints keep their states when the program sets a new state, and when their checks change.
 func TestEndpointsKeepTheirStates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestEndpointsKeepTheirStates(t *testing.T) {
 	})
 }
 
-// A program that starts goes on with the endpoints that the kernel has.
+// A program that starts continues with the kernel's endpoints.
 func TestWhatTheKernelHoldsIsUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -207,7 +207,7 @@ func TestWhatTheKernelHoldsIsUp(t *testing.T) {
 	})
 }
 
-// An endpoint of several services is asked once, and counts for all of them.
+// An endpoint of several services is checked once for all of them.
 func TestSharedTargetsAreAskedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -223,7 +223,7 @@ func TestSharedTargetsAreAskedOnce(t *testing.T) {
 	})
 }
 
-// An endpoint without a port is asked at the port of its service, to which packets are sent.
+// An endpoint without a port is checked at the port of its service, to which packets are sent.
 func TestAnEndpointWithoutAPortIsAskedAtThePortOfItsService(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

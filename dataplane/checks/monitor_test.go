@@ -42,8 +42,8 @@ func run(t *testing.T, cfg *checks.Config) (*checks.Monitor, func()) {
 	}
 }
 
-// Each letter of answers is a check that passed (+) or failed (-); each of want is the state after
-// it.
+// Each character of answers is a check that passed (+) or failed (-). Each character of want is the
+// state after that check.
 func TestStatesTakeSeveralAnswers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -86,9 +86,9 @@ func TestStatesTakeSeveralAnswers(t *testing.T) {
 	}
 }
 
-// A server that fails is down after what is left of an interval, and a retry: in the median after
-// about half an interval and a retry, and never after more than a whole one. keepalived needs as
-// long.
+// A server that fails is down after the rest of an interval and a retry: in the median after about
+// half an interval and a retry, and never after more than a whole interval and a retry. keepalived
+// takes the same time.
 func TestFailuresAreNoticedWithinAnIntervalAndARetry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -96,8 +96,7 @@ func TestFailuresAreNoticedWithinAnIntervalAndARetry(t *testing.T) {
 		c := checks.Check{Interval: 2 * time.Second, Retry: time.Second / 2, Fall: 2}
 		begin, took := time.Now(), make(chan time.Duration, servers)
 
-		// The servers fail one after the other, so that their failures have any distance from a
-		// check.
+		// The servers fail one after the other, at different times between two checks.
 		failed := func(t checks.Target) time.Duration {
 			return time.Since(begin) - time.Minute -
 				time.Duration(t.Addr().Port())*c.Interval/servers
@@ -171,8 +170,8 @@ func TestChecksFollowTheirSchedule(t *testing.T) {
 	})
 }
 
-// A new set leaves targets alone that were there, and ends the checks of those that are gone, also
-// one that hangs.
+// A new set leaves existing targets alone, and ends the checks of removed targets, even a check
+// that hangs.
 func TestTargetsChangeWhileTheMonitorRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -208,7 +207,7 @@ func TestTargetsChangeWhileTheMonitorRuns(t *testing.T) {
 	})
 }
 
-// No more checks are under way at a time than allowed, and a target that waits for its turn does
+// The number of checks at a time stays within the limit, and a target that waits for its turn does
 // not fail.
 func TestChecksAtATimeAreBounded(t *testing.T) {
 	t.Parallel()
@@ -249,7 +248,7 @@ func TestChecksAtATimeAreBounded(t *testing.T) {
 	})
 }
 
-// Run ends what it started, keeps the states, and can be called again. The test would not end if a
+// Run ends its goroutines, keeps the states, and can be called again. The test would not end if a
 // goroutine of the monitor were left.
 func TestRunEndsAllChecks(t *testing.T) {
 	t.Parallel()
@@ -346,7 +345,7 @@ check tcp 10.0.0.1:1x: path: x: is only for http and https`)
 	_, err = checks.New(&checks.Config{Concurrency: -1})
 	require.EqualError(t, err, "checks: Concurrency: -1: must not be negative")
 	_, err = checks.New(&checks.Config{NetNS: "/no/such"})
-	require.ErrorContains(t, err, "checks: n") // there is no such file, or no namespace at all
+	require.ErrorContains(t, err, "checks: n") // no such file, or namespaces are not supported
 }
 
 func TestReportsAsJSON(t *testing.T) {

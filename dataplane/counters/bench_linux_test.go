@@ -63,8 +63,8 @@ func (x *bench) apply(s servicemodel.State) *servicemodel.Table {
 	return r.Changes.New
 }
 
-// both runs a benchmark with counters off and on, each in a network of its own, because old entries
-// of conntrack make packets slower.
+// both runs a benchmark with counters off and on, each in its own network, because old conntrack
+// entries make packets slower.
 func both(b *testing.B, fn func(b *testing.B, x *bench)) {
 	for _, name := range []string{"off", "on"} {
 		b.Run(name, func(b *testing.B) {

@@ -29,7 +29,7 @@ var (
 		netip.MustParseAddr(netnstest.Net.NodeIPv6)}
 )
 
-// web is a service whose endpoints are the first pod, or also one in the host's network.
+// web is a service with endpoints at these hosts.
 func web(c *netnstest.Cluster, hosts ...*netnstest.Host) servicemodel.State {
 	svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
 		ClusterIPs: ips}
@@ -55,7 +55,7 @@ func web(c *netnstest.Cluster, hosts ...*netnstest.Host) servicemodel.State {
 		WithService(svc).WithEndpoints(svc.Name, eps)
 }
 
-// Each packet of a service is counted once, from every client and by every way. The counters are
+// Each packet of a service is counted once, from every client and on every path. The counters are
 // switched on and off while connections are open, and change no other object.
 func TestCounted(t *testing.T) {
 	t.Parallel()
@@ -123,7 +123,7 @@ func testCounted(t *testing.T, backend, where string) {
 	require.Zero(t, conns.Ping(6*time.Second).Lost())
 }
 
-// checkCounted sends a packet and gets one answer, and requires that both were counted.
+// checkCounted sends a packet, gets an answer, and requires that both were counted.
 func checkCounted(t *testing.T, count *Counters, table *servicemodel.Table, from *netnstest.Host,
 	p servicemodel.Protocol, to netip.AddrPort, server *netnstest.Host) {
 	t.Helper()
@@ -169,7 +169,7 @@ func nftList(t *testing.T, c *netnstest.Cluster) string {
 	return nstest.Run(t, c.Node.NS, "nft list ruleset")
 }
 
-// If there are more pairs than room, the existing pairs are counted on.
+// If a set is full, its existing pairs are still counted.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
@@ -196,7 +196,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// A kernel without one family counts the other one.
+// A kernel without one family counts the other family.
 func TestAKernelWithoutAFamily(t *testing.T) {
 	t.Parallel()
 	for _, lacks := range nft.Families {
@@ -241,8 +241,8 @@ func FuzzElements(f *testing.F) {
 	})
 }
 
-// Counters come back with the services after another program has flushed the whole ruleset, as the
-// documentation of the package does it.
+// After another program has flushed the whole ruleset, the counters are restored with the services,
+// with the code in the package documentation.
 func TestCountersComeBackWithTheServices(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)

@@ -15,8 +15,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// The engine's events name the service ports whose flows were cleaned, and the endpoints whose time
-// is up.
+// The engine's events name the service ports whose flows were cleaned, and the endpoints whose
+// drain time is over.
 func TestCleaningsAreTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// A program gives its engine a keeper. Connections to endpoints that leave have half a minute.
-// Those that are left then are reset.
+// A program gives its engine a keeper. Connections to removed endpoints may continue for half a
+// minute, and are then reset.
 func Example() {
 	ctx := context.Background()
 	run := func(backend backends.Backend, state sm.State) error {

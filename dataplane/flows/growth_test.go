@@ -10,7 +10,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// The time to find stale flows grows as the ports of a service do, when all of its endpoints end.
+// When all endpoints of a service are removed, the time to find stale flows grows with the number
+// of its ports.
 //
 //nolint:paralleltest // it measures
 func TestTimeGrowsAsPortsDo(t *testing.T) {

@@ -176,7 +176,7 @@ func (w *world) apply(t *testing.T, s sm.State) *dataplane.Result {
 	return ok(w.engine.Apply(t.Context(), s))(t)
 }
 
-// settle does all work that waits for its time.
+// settle does all work that becomes due later.
 func (w *world) settle(t *testing.T) {
 	t.Helper()
 	for next := time.Duration(1); next > 0; {

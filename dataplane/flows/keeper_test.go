@@ -17,12 +17,12 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// Flows that only resemble stale ones: they stay, whatever changes about the service.
+// Flows that only resemble stale flows: they stay, whatever changes about the service.
 var lookAlikes = []string{
 	"udp 10.96.0.10:54 > 10.244.0.1:5353",        // another port
 	"udp 10.96.0.99:53 > 10.244.0.1:5353",        // another service
 	"udp 10.244.0.1:5353",                        // straight to the pod
-	"udp 198.51.100.7:30053",                     // a node port's number elsewhere
+	"udp 198.51.100.7:30053",                     // a node port's number at another machine
 	"udp 192.0.2.11:30053",                       // at an address that takes no node ports
 	"tcp 10.96.0.10:53 > 10.244.0.1:5353",        // another protocol
 	"udp 192.0.2.10:30054 > 10.244.0.1:5353",     // another node port
@@ -173,8 +173,8 @@ func (c *change) run(t *testing.T, mode string) {
 	require.Equal(t, dumps, w.dumps, "it is done")
 }
 
-// An untranslated flow is deleted while an answer is under way. The answer makes a new flow, and
-// all packets of the client then count as its replies.
+// An untranslated flow is deleted while an answer is in flight. The answer creates a new flow, and
+// all packets of the client then count as replies of that flow.
 func TestLateAnswersAreLookedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -210,7 +210,8 @@ func TestLateAnswersAreLookedFor(t *testing.T) {
 	})
 }
 
-// The changes come one after the other: none of them leaves work behind, nor does the sequence.
+// The changes are applied one after the other. No change leaves work behind, and neither does the
+// sequence.
 func TestChangesThatStrandNothingDoNotLookAtTheTable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, flows.Config{})
@@ -259,8 +260,9 @@ func TestChangesThatStrandNothingDoNotLookAtTheTable(t *testing.T) {
 	require.Zero(t, w.dumps)
 }
 
-// Before the service, no flow tracked packets to its address. A late answer to such a packet begins
-// a flow. It makes no difference whether the service comes with its endpoints or before them.
+// Before the service, no flow tracked packets to its address. A late answer to such a packet
+// creates a flow. It makes no difference whether the service is added with its endpoints or before
+// them.
 func TestLateAnswersAreLookedForWhereAServiceIsNew(t *testing.T) {
 	t.Parallel()
 	for _, before := range []sm.State{sm.State{}.WithNode(node), serving(service(), endpoints())} {
@@ -309,7 +311,8 @@ func TestABatchOfChangesIsOnePass(t *testing.T) {
 	require.Empty(t, w.list())
 }
 
-// A keeper that may not wait for packets is called again after the wait. Commits come in between.
+// A keeper that may not wait for packets is called again after the wait. Commits happen during the
+// wait.
 func TestAKeeperIsCalledAgainWhenPacketsAreDone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -350,7 +353,7 @@ func TestAKeeperIsCalledAgainWhenPacketsAreDone(t *testing.T) {
 		require.False(t, awaited(time.Time{}, nil))
 		require.Equal(t, 2, w.dumps)
 
-		// The first endpoint goes, and comes back before the pass.
+		// The first endpoint is removed, and comes back before the pass.
 		third := serving(service(), endpoints(1, 3))
 		require.False(t, awaited(time.Now(), &third))
 		w.put(stale...)
@@ -376,7 +379,7 @@ func TestAFailureLeavesTheServicesAppliedAndIsTriedAgain(t *testing.T) {
 		require.True(t, r.Changes.New.Equal(w.kernel.Kernel().Table()))
 		require.Len(t, w.list(), 3)
 
-		// Meanwhile, the second endpoint goes, and the first comes back.
+		// Meanwhile, the second endpoint is removed, and the first comes back.
 		r = unsettled(w.engine.Apply(t.Context(), serving(service(), endpoints(1, 3))))(t)
 		require.ErrorIs(t, r.Unsettled, cause)
 		w.fail(nil)
@@ -422,8 +425,8 @@ func TestWhatAFailedApplyDidIsNotForgotten(t *testing.T) {
 	w.restartAt(t, serving(service(), endpoints(1)))
 	w.put("udp 10.96.0.10:53 > 10.244.0.1:5353", "udp 203.0.113.5:53 > 10.244.0.1:5353")
 
-	// Another program removes the whole service, and the apply that follows is of a state without
-	// it.
+	// Another program removes the whole service, and the next applied state does not have it
+	// either.
 	ok(dataplane.New(memory.New(w.kernel.Kernel()), nil).Apply(t.Context(),
 		sm.State{}.WithNode(node)))(t)
 	w.engine.Resync()
@@ -431,7 +434,7 @@ func TestWhatAFailedApplyDidIsNotForgotten(t *testing.T) {
 	require.Empty(t, w.list())
 }
 
-// An address that the matcher refuses is reported once, and does not delay any service.
+// An address that the matcher refuses is reported once, and delays no service.
 func TestWhatTheMatcherRefusesHoldsBackNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, flows.Config{})

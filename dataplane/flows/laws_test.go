@@ -17,9 +17,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// However services change: after a change, the flows that it made stale are gone, and the right
-// ones stay. A new keeper also finds the flows that were wrong before, and no keeper touches the
-// others.
+// After any change of services, the flows that it made stale are deleted, and correct flows stay. A
+// new keeper also finds flows that were wrong before, and no keeper touches other flows.
 func TestNoStaleFlowIsLeftAndNoOtherIsTouched(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -65,7 +64,7 @@ func walk(t *testing.T, rng *rand.Rand) {
 	}
 }
 
-// requireLaws checks what became of a flow, with a keeper that ran all along and with a new one.
+// requireLaws checks the fate of a flow, with a keeper that ran all along and with a new keeper.
 func requireLaws(t *testing.T, was, is *sm.Table, f string, left, leftAnew bool) {
 	t.Helper()
 	stale, wrong := madeStale(was, is, parse(f)), misplaced(is, parse(f))
@@ -123,7 +122,7 @@ func resolve(t *testing.T, s sm.State) *sm.Table {
 	return ok(sm.Resolve(nil, s))(t)
 }
 
-// randomFlow is a flow that the table may have made, or one that resembles it.
+// randomFlow is a flow that the table may have created, or a flow that resembles it.
 func randomFlow(rng *rand.Rand, t *sm.Table) string {
 	all := slices.Collect(t.Frontends())
 	if len(all) == 0 {
@@ -133,7 +132,7 @@ func randomFlow(rng *rand.Rand, t *sm.Table) string {
 	width := int(f.Key.LastPort() - f.Key.Port)
 	port := f.Key.Port + []uint16{0, uint16(rng.IntN(width + 1)), uint16(width)}[rng.IntN(3)]
 	if port != 0 && width > 0 && rng.IntN(3) == 0 {
-		port = 80 // where others are
+		port = 80 // the port of other services
 	}
 	to := netip.AddrPortFrom(f.Key.Addr, port)
 	if f.Key.NodePort() {
@@ -208,8 +207,8 @@ func misplaced(is *sm.Table, f conntrack.Flow) bool {
 	return !slices.Contains(eps, f.Reply.Src) && (f.Translated() || len(eps) > 0)
 }
 
-// madeStale reports whether the change made a flow stale: before it, the flow was right or had no
-// better place to go.
+// madeStale reports whether the change made a flow stale: before it, the flow was correct or had no
+// better destination.
 func madeStale(was, is *sm.Table, f conntrack.Flow) bool {
 	if f.Protocol != conntrack.UDP {
 		return false
@@ -223,8 +222,8 @@ func madeStale(was, is *sm.Table, f conntrack.Flow) bool {
 	return len(before) == 0 && len(now) > 0
 }
 
-// However services share the addresses of the node and loopback, the matcher takes the change, and
-// stale flows of every service are deleted.
+// Even if services share the addresses of the node and loopback, the matcher accepts the change,
+// and stale flows of every service are deleted.
 func TestEveryChangeIsOneThatAMatcherTakes(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())

@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/flows"
 )
 
-// The flows of the last part go with it, also those to node ports.
+// The flows of the last part are deleted with it, including flows to node ports.
 func TestFlowsOfTheLastPart(t *testing.T) {
 	t.Parallel()
 	for _, restarts := range []bool{false, true} {

@@ -182,8 +182,8 @@ func TestAnEndpointThatTerminatesIsWatchedUntilItDoesNotServe(t *testing.T) {
 	}
 }
 
-// After a restart, the keeper finds connections that were to be cut. Those that were draining get
-// their full time again.
+// After a restart, the keeper finds connections that were to be cut. Draining connections get their
+// full drain time again.
 func TestPoliciesAfterARestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

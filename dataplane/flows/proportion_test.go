@@ -9,7 +9,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// A change of one endpoint costs the same beside many services. Its pools are compared.
+// A change of one endpoint costs the same with many other services. The pools of its service are
+// compared.
 func TestFlowsCostTheSameBesideManyServices(t *testing.T) {
 	for _, p := range []sm.Protocol{sm.TCP, sm.UDP} {
 		for _, mode := range []sm.ConnectionPolicy{{}, {Mode: sm.CutConnections},

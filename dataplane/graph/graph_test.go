@@ -18,7 +18,8 @@ import (
 
 func all(*sm.Frontend) bool { return true }
 
-// table has a service with weights and policy Local, one without endpoints, and one that drops.
+// table has a service with weights and policy Local, a service without endpoints, and a service
+// that drops.
 func table(t testing.TB) *sm.Table {
 	t.Helper()
 	service := func(name string, ip byte, edit func(*sm.Service)) *sm.Service {
@@ -58,7 +59,7 @@ func table(t testing.TB) *sm.Table {
 	return got
 }
 
-// chains are those of kernlb and of two others.
+// chains are chains of kernlb and of two other programs.
 func chains() []hooks.Chain {
 	c := func(family, table, name string, h hooks.Hook, prio int32,
 		drops ...hooks.Rule) hooks.Chain {
@@ -109,7 +110,7 @@ func TestOnlyWhatIsKeptIsDrawn(t *testing.T) {
 	}
 }
 
-// A column has its title even if the first service leads nowhere.
+// A column has its title even if the first service has no endpoints.
 func TestColumnsHaveTitles(t *testing.T) {
 	t.Parallel()
 	texts := wellFormed(t, graph.Services(table(t), nil).SVG())

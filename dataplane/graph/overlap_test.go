@@ -36,7 +36,7 @@ func (a area) has(p point) bool {
 
 type point struct{ x, y float64 }
 
-// picture is what a reader sees.
+// picture has the visible shapes of a drawing.
 type picture struct {
 	Texts []shape `xml:"text"`
 	Boxes []struct {
@@ -57,8 +57,8 @@ type shape struct {
 	Text   string  `xml:",chardata"`
 }
 
-// text returns the area of a text: fonts of 12 px have characters of 7.2 px, and those of arrows
-// have 11 px.
+// text returns the area of a text: fonts of 12 px have characters of 7.2 px, and the texts of
+// arrows have 11 px.
 func (s shape) text() area {
 	size := 12.0
 	if s.Class == "on" {
@@ -196,8 +196,8 @@ func chosen(rng *rand.Rand) (out []hooks.Chain) {
 	return out
 }
 
-// shared is a table of services in five namespaces, with the same two endpoints. Each tenth has
-// none.
+// shared is a table of services in five namespaces, with the same two endpoints. Every tenth
+// service has no endpoints.
 func shared(t testing.TB, services int) *sm.Table {
 	t.Helper()
 	st := sm.State{}
@@ -221,7 +221,7 @@ func endpointOf(i byte) sm.Endpoint {
 		Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}}
 }
 
-// Above 30 service ports, each namespace has a row of numbers.
+// With more than 30 service ports, each namespace has a row of numbers.
 func TestManyServicesAreGrouped(t *testing.T) {
 	t.Parallel()
 	require.Contains(t, graph.Services(shared(t, 30), nil).Mermaid(), "team-3/s3")

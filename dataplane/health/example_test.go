@@ -44,7 +44,7 @@ func ExampleProxy_Handler() {
 	// ready: 200 OK true
 }
 
-// A load balancer outside asks the health check node port of a service whether this node has
+// An external load balancer asks the health check node port of a service whether this node has
 // endpoints. The ports follow the engine.
 func ExampleNodePorts() {
 	var listener net.Listener

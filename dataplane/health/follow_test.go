@@ -15,8 +15,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The ports are those of the services in the kernel, whichever call of the engine changes it, and
-// whether the ports follow it from the beginning or from now on.
+// The ports match the services in the kernel after every call of the engine that changes them,
+// whether the ports follow the engine from the beginning or from a later time.
 func TestPortsFollowAnEngine(t *testing.T) {
 	t.Parallel()
 	state := func(services ...string) servicemodel.State {

@@ -45,7 +45,7 @@ func table(t *testing.T, node servicemodel.Node, clusterIPs []string, local ...s
 	return resolved
 }
 
-// ports stands for the ports of a node: instead of the requested address it listens on loopback.
+// ports simulates the ports of a node: it listens on loopback instead of the requested address.
 type ports struct {
 	mu   sync.Mutex
 	open map[string]net.Addr // by the requested address
@@ -212,7 +212,7 @@ func TestAPortThatIsTakenIsTriedAgain(t *testing.T) {
 	require.Equal(t, "0", header.Get("X-Load-Balancing-Endpoint-Weight"))
 }
 
-// A program that logs an error once compares its text.
+// A program that logs each error only once compares the texts, so the order must be stable.
 func TestPortsThatAreTakenAreNamedInOrder(t *testing.T) {
 	t.Parallel()
 	s := health.NewNodePorts(&health.NodePortsConfig{RetryAfter: time.Hour,

@@ -84,7 +84,7 @@ func TestTheHealthOfNoEngine(t *testing.T) {
 	require.True(t, health.NewProxy(nil, nil).Healthy())
 }
 
-// The answers list the problems that a healthy proxy has.
+// The answers list problems that do not make the proxy unhealthy.
 func TestTheAnswerListsProblems(t *testing.T) {
 	t.Parallel()
 	engine := dataplane.New(memory.New(nil), &dataplane.Config{KeepRefused: true})
@@ -128,7 +128,7 @@ func TestTheAnswerListsProblems(t *testing.T) {
 	require.True(t, got.Refused[0].Kept)
 }
 
-// The JSON of /healthz has what the checks of the node found. /livez does not ask.
+// The JSON of /healthz has the findings of the node's checks. /livez does not check the node.
 func TestTheAnswerListsFindingsOfTheNode(t *testing.T) {
 	t.Parallel()
 	engine := dataplane.New(memory.New(nil), nil)

@@ -38,7 +38,7 @@ func elsewhere(edits ...func(*servicemodel.Endpoint)) []servicemodel.Endpoint {
 	return []servicemodel.Endpoint{e}
 }
 
-// Each service counts once, by what its clients meet, and each cause is named.
+// Each service counts once, by the outcome for its clients, and each cause is named.
 func TestServing(t *testing.T) {
 	t.Parallel()
 	notReady := func(e *servicemodel.Endpoint) { e.Condition = servicemodel.NotReady }
@@ -117,7 +117,8 @@ func TestServing(t *testing.T) {
 	}
 }
 
-// The answers follow each change, also of what is refused, and of what is not applied yet.
+// The answers follow each change, including changes of refused services and of states that are not
+// applied yet.
 func TestServingFollowsTheEngine(t *testing.T) {
 	t.Parallel()
 	e := dataplane.New(memory.New(nil), &dataplane.Config{KeepRefused: true})

@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/growth"
 )
 
-// If chains lead to one another in many ways, each is examined once.
+// If chains jump to one another in many ways, each chain is examined once.
 //
 //nolint:paralleltest // it measures
 func TestCostsAreLinear(t *testing.T) {

@@ -51,7 +51,7 @@ table arp x {
 }
 `
 
-// in makes a namespace with the ruleset.
+// in returns a new namespace with the ruleset.
 func in(t *testing.T) *netnstest.NS {
 	t.Helper()
 	ns := nstest.New(t)
@@ -60,7 +60,7 @@ func in(t *testing.T) *netnstest.NS {
 }
 
 // Read returns all base chains, with the rules that drop in them and in the chains to which they
-// lead, and no other rules.
+// jump, and no other rules.
 func TestReadTellsWhatDrops(t *testing.T) {
 	t.Parallel()
 	ns := in(t)
@@ -172,7 +172,7 @@ func TestRulesAreWrittenAsNFTWritesThem(t *testing.T) {
 	require.Equal(t, strings.Count(likeNFT, "\n")-1, compared)
 }
 
-// Rules of iptables, in the variant that works on nf_tables, are read, too.
+// Rules of iptables-nft are read, too.
 func TestReadSeesIptables(t *testing.T) {
 	t.Parallel()
 	ns := in(t)
@@ -191,7 +191,7 @@ func TestReadSeesIptables(t *testing.T) {
 	require.Fail(t, "the chain is not there", "%v", got)
 }
 
-// Programs that commit all the time delay a reading and do not make it fail.
+// Programs that commit all the time delay a reading, but do not make it fail.
 func TestReadBesideABusyProgram(t *testing.T) {
 	t.Parallel()
 	ns := in(t)
@@ -219,7 +219,8 @@ func TestAContextThatIsDoneEndsAReading(t *testing.T) {
 	require.ErrorContains(t, err, "read the chains of nf_tables: ")
 }
 
-// A chain accepts if a rule of it, or of a chain that it leads to, may accept new connections.
+// A chain accepts if one of its rules, or a rule of a chain that it jumps to, may accept new
+// connections.
 func TestReadTellsWhichChainsAcceptNewConnections(t *testing.T) {
 	t.Parallel()
 	for rules, accepts := range map[string]bool{
@@ -250,7 +251,7 @@ func TestReadTellsWhichChainsAcceptNewConnections(t *testing.T) {
 	}
 }
 
-// The rules that iptables makes on nf_tables are read, too.
+// Conntrack states in rules of iptables-nft are read, too.
 func TestReadKnowsTheStatesOfIptables(t *testing.T) {
 	t.Parallel()
 	for states, accepts := range map[string]bool{"RELATED,ESTABLISHED": false, "NEW": true,

@@ -37,7 +37,8 @@ func find(t *testing.T, ns *netnstest.NS) *Plan {
 	return ok(Find(t.Context(), &Config{NetNS: ns.NetNS()}))(t)
 }
 
-// The objects of each version go, in both families. Everything else is the same, byte for byte.
+// The objects of each version are deleted, in both families. Everything else stays the same, byte
+// for byte.
 func TestCleanupLeavesWhatWasThereBefore(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"iptables-1.28.rules", "iptables-1.30.rules",
@@ -62,7 +63,7 @@ func TestCleanupLeavesWhatWasThereBefore(t *testing.T) {
 	}
 }
 
-// load loads what a version of kube-proxy made.
+// load loads the objects of a version of kube-proxy.
 func load(t *testing.T, ns *netnstest.NS, version string) {
 	t.Helper()
 	text := recorded(t, version)
@@ -80,8 +81,8 @@ func load(t *testing.T, ns *netnstest.NS, version string) {
 	restore(t, ns, text)
 }
 
-// The kernel does not delete a chain to which another program's rule leads. The chain stays, with
-// the chains to which its rules lead.
+// The kernel does not delete a chain to which another program's rule jumps. The chain stays, with
+// the chains to which its rules jump.
 func TestChainsThatOthersUseStay(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
@@ -111,7 +112,7 @@ COMMIT
 	require.True(t, cleanup(t, ns).Empty())
 }
 
-// Chains that kernlb or an old kubelet has, too, stay, and the result says so.
+// Chains that kernlb or an old kubelet also has stay, and the result says so.
 func TestSharedChainsStay(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, sign, stays, gone, left string }{
@@ -135,7 +136,7 @@ func TestSharedChainsStay(t *testing.T) {
 	}
 }
 
-// An instance of kernlb that serves only IPv6 has its version in the table nat of IPv6.
+// An instance of kernlb that serves only IPv6 has its version chain in the table nat of IPv6.
 func TestChainsOfAnInstanceWithOneFamilyStay(t *testing.T) {
 	t.Parallel()
 	for _, family := range []sm.Family{sm.IPv4, sm.IPv6} {
@@ -168,8 +169,8 @@ func TestATableThatIsNotKubeProxysStays(t *testing.T) {
 	require.Equal(t, before, saved(t, ns))
 }
 
-// An IP set to which rules of other programs refer stays. The error names it, and all other sets
-// go.
+// An IP set to which rules of other programs refer stays. The error names the set, and all other
+// sets are deleted.
 func TestASetThatOthersUseStays(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
@@ -201,7 +202,7 @@ func neighbour(t *testing.T, ns *netnstest.NS) func() {
 	}
 }
 
-// Cleanup waits for a program that commits now and then. If it commits all the time, that is a
+// Cleanup waits for a program that commits now and then. A program that commits all the time is a
 // conflict, and nothing is deleted.
 func TestOtherWritersAreWaitedFor(t *testing.T) {
 	t.Parallel()
@@ -232,7 +233,7 @@ func TestOtherWritersAreWaitedFor(t *testing.T) {
 	require.True(t, find(t, ns).Empty())
 }
 
-// Legacy tables are looked for, not changed.
+// Legacy tables are found, but not changed.
 func TestLegacyTablesAreNamed(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
@@ -264,7 +265,7 @@ func TestPlansAreJSON(t *testing.T) {
 	require.Contains(t, string(text), `{"family":"ip","table":"nat","chain":"KUBE-SERVICES"}`)
 }
 
-// begin makes the objects of the ipvs mode that do not exist.
+// begin creates the missing objects of the ipvs mode.
 func (m *ipvsMode) begin() {
 	m.t.Helper()
 	if _, err := m.links.LinkByName(device); rtnetlink.Gone(err) {
@@ -275,7 +276,7 @@ func (m *ipvsMode) begin() {
 	}
 
 	s := ipvsnl.Service{ServiceKey: tcp("10.96.0.1:443"), Scheduler: "rr"}
-	_ = m.ipvs.Submit(m.t.Context(), ipvsnl.NewService(s)) // it may be there
+	_ = m.ipvs.Submit(m.t.Context(), ipvsnl.NewService(s)) // it may exist
 }
 
 // ended requires that nothing is left, or that a cleanup recognises the rest and deletes it.
@@ -291,7 +292,7 @@ func (m *ipvsMode) ended(err error, what string) {
 	require.True(m.t, find(m.t, m.ns).Empty(), what)
 }
 
-// Each request fails. A cleanup still recognises the remaining objects as kube-proxy's.
+// Each request fails once. A later cleanup still recognises the remaining objects as kube-proxy's.
 func TestKernelEachRequestGoesWrong(t *testing.T) {
 	m := newIPVSMode(t)
 	m.begin()
@@ -307,7 +308,7 @@ func TestKernelEachRequestGoesWrong(t *testing.T) {
 	f := rawnltest.NewFaults()
 	k.links.Wrap(f.Call)
 	for _, fault := range rawnltest.Calls(netlink.ErrDumpInterrupted) {
-		for n, hits := 0, 1; hits > 0; n++ { // each, then one at a time
+		for n, hits := 0, 1; hits > 0; n++ { // all requests, then one at a time
 			m.begin()
 			f.Arm(fault, n)
 			_, err := k.cleanup(t.Context())
@@ -324,7 +325,7 @@ func TestKernelEachRequestGoesWrong(t *testing.T) {
 }
 
 // webAddr is the address of the tests' service. kube-proxy's rules know only its first endpoint. So
-// if a connection goes to the second, kernlb has balanced it.
+// if a connection reaches the second endpoint, kernlb has balanced it.
 var webAddr = netip.MustParseAddrPort("10.96.0.10:80")
 
 // webState is the service with two endpoints.
@@ -358,8 +359,9 @@ var takers = map[string]func(ns netns.Namespace) (backends.Backend, error){
 	},
 }
 
-// Connections that kube-proxy has balanced go on while kernlb takes over and after kube-proxy's
-// rules are gone. No new connection fails meanwhile, and in the end kernlb balances them.
+// Connections that kube-proxy has balanced continue while kernlb takes over and after kube-proxy's
+// rules are deleted. No new connection fails during the take-over, and in the end kernlb balances
+// new connections.
 func TestConnectionsOutliveTheHandOver(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{"handover.rules", "handover.nft"} {

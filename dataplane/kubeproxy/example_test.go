@@ -12,7 +12,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// kube-proxy has been stopped. The new backend applies first, and then kube-proxy's objects go.
+// kube-proxy has been stopped. The new backend applies first, and then kube-proxy's objects are
+// deleted.
 func Example() {
 	handOver := func(ctx context.Context, services servicemodel.State) error {
 		backend, err := nftables.New(nil)

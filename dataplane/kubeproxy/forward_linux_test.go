@@ -16,9 +16,10 @@ import (
 )
 
 // A firewall drops forwarded packets by its policy. kube-proxy's modes iptables and ipvs accept
-// masqueraded packets there, and so does the iptables backend. A table of nf_tables cannot accept
-// for another one, so with the nftables backend the firewall must accept them: the rules of
-// docs/from-kube-proxy.md do. Unmasqueraded packets pass with neither.
+// masqueraded packets there, and so does the iptables backend. An accept in one table of nf_tables
+// does not overrule a drop in another, so with the nftables backend the firewall itself must accept
+// these packets: the rules of docs/from-kube-proxy.md do. No backend and no mode lets unmasqueraded
+// packets pass.
 func TestAFirewallThatDropsForwardedPackets(t *testing.T) {
 	t.Parallel()
 	masqueraded, unmasqueraded := uint16(32745), uint16(32746)

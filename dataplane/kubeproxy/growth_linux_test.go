@@ -37,8 +37,8 @@ var (
 	nodeElement = regexp.MustCompile(`add element ip kube-proxy nodeport-ips`)
 )
 
-// copies returns recorded rules with n times the services, each copy with names, chains, addresses
-// and node ports of its own.
+// copies returns recorded rules with n times the services, each copy with its own names, chains,
+// addresses and node ports.
 func copies(text string, n int) string {
 	const base32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 	var all []string
@@ -100,7 +100,7 @@ func loadCopies(t *testing.T, ns *netnstest.NS, version string, n int) {
 	restore(t, ns, text)
 }
 
-// counted is a kernel whose messages are counted, by what is being done.
+// counted is a kernel whose messages are counted by operation.
 type counted struct {
 	*kernel
 	counts map[string]int
@@ -129,7 +129,7 @@ func newCounted(t *testing.T, ns *netnstest.NS) *counted {
 	return c
 }
 
-// wanted is a state that serves what kube-proxy serves.
+// wanted is a state with the frontends of kube-proxy.
 func wanted(c contents) sm.State {
 	s := sm.State{}.WithNode(sm.Node{Name: "this"})
 	for key, f := range c {
@@ -195,8 +195,8 @@ func countedHandOver(t *testing.T, version string, n int,
 	return k.counts
 }
 
-// requireProportional compares the costs of n, 2n and 4n services. Parts of messages and logarithms
-// make them a little uneven.
+// requireProportional compares the costs of n, 2n and 4n services. Partly filled messages and
+// logarithms make the costs a little uneven.
 func requireProportional(t *testing.T, one, two, four map[string]int) {
 	t.Helper()
 	for what := range four {
@@ -205,8 +205,8 @@ func requireProportional(t *testing.T, one, two, four map[string]int) {
 	}
 }
 
-// Comparisons, take-overs and clean-ups cost in proportion to what kube-proxy has, in each of its
-// versions and modes, and for both families.
+// The costs of comparisons, take-overs and clean-ups are proportional to the number of kube-proxy's
+// objects, in each of its versions and modes, and for both families.
 func TestAHandOverIsProportional(t *testing.T) {
 	t.Parallel()
 	versions := ok(filepath.Glob("testdata/*-1.*"))(t)
@@ -236,7 +236,7 @@ func TestAHandOverIsProportional(t *testing.T) {
 	}
 }
 
-// A service with many addresses is read once, however many endpoints it has.
+// A service with many addresses and endpoints is read once.
 func TestAComparisonReadsEachServiceOnce(t *testing.T) {
 	t.Parallel()
 	costs := map[int]map[string]int{}

@@ -57,7 +57,7 @@ func (m *ipvsMode) bind(link, addr string) {
 	require.NoError(m.t, m.links.AddrAdd(l, a))
 }
 
-// serve makes a virtual server.
+// serve creates a virtual server.
 func (m *ipvsMode) serve(k ipvsnl.ServiceKey, flags ipvsnl.ServiceFlags) {
 	m.t.Helper()
 	s := ipvsnl.Service{ServiceKey: k, Scheduler: "rr", Flags: flags}
@@ -71,8 +71,8 @@ func tcp(addr string) ipvsnl.ServiceKey {
 // These tests run one after the other: if two requests need the module dummy at once, the kernel
 // refuses one.
 
-// The virtual servers of kube-proxy go, with its device and sets. Those of keepalived and of kernlb
-// stay, even at an address of the node.
+// The virtual servers of kube-proxy are deleted, with its device and sets. Virtual servers of
+// keepalived and of kernlb stay, even at an address of the node.
 func TestKernelVirtualServers(t *testing.T) {
 	m := newIPVSMode(t)
 	k := ok(open(&Config{NetNS: m.ns.NetNS()}))(t)
@@ -122,7 +122,7 @@ func TestKernelVirtualServers(t *testing.T) {
 	ok(m.links.IpsetList("others"))(t)
 }
 
-// A device stays if kernlb made it or has an address on it.
+// A device stays if kernlb created it or has an address on it.
 func TestKernelDeviceOfKernlb(t *testing.T) {
 	m := newIPVSMode(t)
 	l := ok(m.links.LinkByName(device))(t)

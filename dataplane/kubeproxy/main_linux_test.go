@@ -32,7 +32,7 @@ func recorded(t *testing.T, name string) string {
 	return string(text)
 }
 
-// restore loads rules for IPv4 and the same for IPv6.
+// restore loads rules for IPv4, and the same rules for IPv6.
 func restore(t *testing.T, ns *netnstest.NS, rules string) {
 	t.Helper()
 	nstest.Exec(t, ns, rules, "iptables-nft-restore", "--noflush")
@@ -45,7 +45,7 @@ var (
 	addr4 = regexp.MustCompile(`\b(\d+)\.(\d+)\.(\d+)\.(\d+)(?:/(\d+)|:(\d+))?`)
 )
 
-// rules6 makes IPv6 rules of rules for IPv4.
+// rules6 converts rules for IPv4 to IPv6.
 func rules6(rules string) string {
 	rules = setOf.ReplaceAllString(rules, "--match-set KUBE-6-")
 	return addr4.ReplaceAllStringFunc(rules, func(s string) string {
@@ -62,7 +62,7 @@ func rules6(rules string) string {
 	})
 }
 
-// tables6 makes IPv6 tables of kube-proxy's of IPv4. As kube-proxy does, it writes dots for the
+// tables6 converts kube-proxy's tables for IPv4 to IPv6. Like kube-proxy, it writes dots for the
 // colons of addresses in names.
 func tables6(text string) string {
 	text = names4.ReplaceAllStringFunc(rules6(text), func(name string) string {
@@ -99,7 +99,7 @@ func others(t *testing.T, ns *netnstest.NS) string {
 	return saved(t, ns)
 }
 
-// makeSets makes the IP sets of kube-proxy. It skips the test if the kernel has no IP sets.
+// makeSets creates the IP sets of kube-proxy. It skips the test if the kernel has no IP sets.
 func makeSets(t *testing.T, ns *netnstest.NS) {
 	t.Helper()
 	h := ok(netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_NETFILTER))(t)
@@ -144,7 +144,7 @@ func kindOfSet(name string) string {
 	return "hash:ip,port"
 }
 
-// makeCounters makes the counters of kube-proxy. It reports whether the kernel supports counters.
+// makeCounters creates the counters of kube-proxy. It reports whether the kernel supports counters.
 func makeCounters(t *testing.T, ns *netnstest.NS) bool {
 	t.Helper()
 	c := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.NetNS()}))(t)
@@ -212,7 +212,7 @@ func TestRunning(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// A program that begins an answer and does not end it cannot hold up Running.
+// A program that begins an answer but does not finish it cannot hold up Running.
 func TestRunningWaitsOnlySoLong(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)

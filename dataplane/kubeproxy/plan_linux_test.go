@@ -27,7 +27,7 @@ func ports(l ...uint16) map[VirtualServer]bool {
 }
 
 // A virtual server is kube-proxy's if its sets list it, or if it is at an address of its device.
-// Those of keepalived, at other ports of the node, are not.
+// The virtual servers of keepalived, at other ports of the node, are not kube-proxy's.
 func TestVirtualServersOfKubeProxy(t *testing.T) {
 	t.Parallel()
 	of := []VirtualServer{
@@ -142,7 +142,7 @@ func FuzzChainsOfLegacyTables(f *testing.F) {
 	})
 }
 
-// recordedFrontends are what the recorded rules of all versions serve.
+// recordedFrontends are the frontends in the recorded rules of all versions.
 const recordedFrontends = `*4:3001/tcp ns2/svc2:p80 []
 *4:3002/tcp ns5/svc5:p80 [10.180.0.3:80]
 *4:3003/tcp ns3/svc3:p80 [10.180.0.3:80]
@@ -173,7 +173,7 @@ func frontends(t *testing.T, ns *netnstest.NS) (v4, v6 string) {
 	return v4, v6
 }
 
-// Both families of each version are read, and say the same.
+// Both families of each version are read, with the same result.
 func TestFrontendsOfEachVersion(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"iptables-1.28.rules", "iptables-1.30.rules",
@@ -193,7 +193,7 @@ func TestFrontendsOfEachVersion(t *testing.T) {
 	}
 }
 
-// frontends6 makes text about IPv6 of text about IPv4.
+// frontends6 converts text about IPv4 to IPv6.
 func frontends6(text string) string {
 	text = regexp.MustCompile(`(?m)^[\d.]+:80/`).ReplaceAllStringFunc(text, rules6)
 	text = regexp.MustCompile(`[\d.]+:80\b`).ReplaceAllStringFunc(text, rules6)
@@ -208,7 +208,7 @@ func TestLegacyTablesAreNotTakenForNothing(t *testing.T) {
 	require.ErrorIs(t, err, ErrLegacy)
 }
 
-// Chains of a kubelet before 1.27 are not kube-proxy's in legacy tables either.
+// In legacy tables, too, chains of a kubelet before 1.27 are not kube-proxy's.
 func TestLegacyTablesOfAnOldKubelet(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
@@ -224,7 +224,7 @@ COMMIT
 	ok(Cleanup(t.Context(), &Config{NetNS: ns.NetNS()}))(t)
 }
 
-// Matches of ports that are extensions of x_tables are read, too: for SCTP there is no other.
+// Matches of ports that are extensions of x_tables are read, too: SCTP has no other match.
 func TestFrontendsOfSCTP(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)

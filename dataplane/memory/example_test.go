@@ -11,7 +11,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// A test makes the kernel fail, starts its program again, and asks what happens to a packet.
+// A test makes the kernel fail, restarts its program, and asks about the fate of a packet.
 func Example() {
 	ctx, kernel := context.Background(), &memory.Kernel{}
 	web := sm.Name{Namespace: "default", Name: "web"}

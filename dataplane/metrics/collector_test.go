@@ -112,7 +112,8 @@ func TestServicesThatAreLeftOutAreCounted(t *testing.T) {
 	})
 }
 
-// A program that starts adopts the services in the kernel. A new backend gets those of the old one.
+// A program that starts adopts the services in the kernel. A new backend gets the services of the
+// old backend.
 func TestAdoptionSwitchesAndCleanups(t *testing.T) {
 	t.Parallel()
 	telling(t, "nftables", func(f *fixture) {
@@ -128,7 +129,7 @@ func TestAdoptionSwitchesAndCleanups(t *testing.T) {
 	})
 }
 
-// A reviewed change set counts like any other.
+// A reviewed change set counts like any other change.
 func TestChangesOfAPlanAreCounted(t *testing.T) {
 	t.Parallel()
 	telling(t, "nftables", func(f *fixture) {
@@ -295,7 +296,7 @@ func TestNamesAreAsPrometheusWantsThem(t *testing.T) {
 	}
 }
 
-// A service whose clients are rejected, and the warning that says why, are counted.
+// A service whose clients are rejected, and the warning about the cause, are counted.
 func TestRejectedClientsAndWarningsAreCounted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "nftables")

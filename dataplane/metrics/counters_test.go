@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// fakeCounters are counters with some values, or fail.
+// fakeCounters are counters that have some values, or fail.
 type fakeCounters struct {
 	counters.Reading
 	err error
@@ -69,7 +69,7 @@ func TestCountersOfServices(t *testing.T) {
 	f.requireSeries(map[string]float64{"kernlb_scrape_errors_total{figure=counters}": 2})
 }
 
-// A removed object never makes a counter fall, and one that comes back is not counted twice.
+// A removed object never makes a counter fall, and an object that comes back is not counted twice.
 func TestCountersOfServicesNeverFall(t *testing.T) {
 	t.Parallel()
 	external := netip.MustParseAddr("192.0.2.7")
@@ -114,15 +114,15 @@ func TestCountersOfServicesNeverFall(t *testing.T) {
 	}
 }
 
-// After a day without a new connection, the kernel forgets how many there were, and goes on to
-// count the packets of those that last.
+// After a day without a new connection, the kernel forgets the number of connections, but still
+// counts the packets of open connections.
 func TestPacketsGrowWhenConnectionsAreForgotten(t *testing.T) {
 	t.Parallel()
 	c := had(map[int]counters.Values{1: {Connections: 5, PacketsIn: 1000, BytesIn: 50_000}})
 	f := newFixture(t, "nftables", func(cfg *metrics.Config) { cfg.Counters = c })
 	f.apply(with(onNode(), 1, 1))
 	f.scrape()
-	for i, connections := range []uint64{0, 1} { // forgotten, and then a new one
+	for i, connections := range []uint64{0, 1} { // forgotten, then a new connection
 		c.Pairs = had(map[int]counters.Values{1: {Connections: connections,
 			PacketsIn: 1010 + 10*uint64(i), BytesIn: 50_400 + 400*uint64(i)}}).Pairs
 		const of = "namespace=default,service=svc-1}"

@@ -28,7 +28,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// everything makes an engine do everything that has a metric.
+// everything makes an engine do all work that has a metric.
 func everything(t *testing.T, name string) *fixture {
 	t.Helper()
 	f := newFixture(t, name, func(c *metrics.Config) {

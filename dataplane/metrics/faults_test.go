@@ -28,7 +28,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// patient is an engine that runs, with what its faults need.
+// patient is a running engine, with the state for its faults.
 type patient struct {
 	*fixture
 	stop      func() // of Run
@@ -41,7 +41,7 @@ type patient struct {
 	n         int // of states
 }
 
-// want makes the engine want another state: service 1, and what the edits add.
+// want sets a new state: service 1, with the edits.
 func (p *patient) want(edits ...func(servicemodel.State) servicemodel.State) {
 	p.n++
 	s := with(onNode(), 1, p.n)
@@ -87,7 +87,7 @@ func (s *settling) Settle(context.Context) (time.Duration, error) {
 	return time.Hour, nil
 }
 
-// faults are the faults that the alerts are about. Each is made once a minute.
+// faults are the faults that the alerts report. Each fault is caused once a minute.
 var faults = map[string]func(p *patient){
 	"KernlbNotRunning": func(p *patient) { p.stop() },
 	"KernlbPending": func(p *patient) {
@@ -138,10 +138,10 @@ var faults = map[string]func(p *patient){
 	"KernlbGone":                nil, // nothing is scraped any more
 }
 
-// The minutes before a fault and with it.
+// The numbers of minutes before a fault and with the fault.
 const healthyFor, illFor = 20, 40
 
-// scraped has the values of series, one a minute. A value that was not there is "_".
+// scraped has the values of series, one per minute. A missing value is "_".
 type scraped map[string][]string
 
 // add adds the values of a minute.
@@ -190,7 +190,7 @@ func (h scraped) add(minute int, start time.Time, families []*dto.MetricFamily) 
 	}
 }
 
-// illness returns what is scraped of a running engine, first healthy and then with a fault.
+// illness returns the scraped values of a running engine, first healthy and then with a fault.
 func illness(t *testing.T, fault func(p *patient)) scraped {
 	h := scraped{}
 	p := &patient{}
@@ -245,8 +245,8 @@ func illness(t *testing.T, fault func(p *patient)) scraped {
 	return h
 }
 
-// Each fault is made with an engine that runs, and what is scraped of it makes its alert fire:
-// promtool evaluates the rules. As long as the engine is healthy, no alert fires.
+// Each fault is caused in a running engine, and the scraped values make its alert fire: promtool
+// evaluates the rules. As long as the engine is healthy, no alert fires.
 func TestEachFaultMakesItsAlertFire(t *testing.T) {
 	t.Parallel()
 	promtool := program(t, "promtool")

@@ -83,7 +83,7 @@ type fakeFlows struct {
 func (f *fakeFlows) Totals() conntrack.CleanResult { return f.done }
 func (f *fakeFlows) Draining() int                 { return f.draining }
 
-// fakeConntrack is a table of connections.
+// fakeConntrack is a conntrack table.
 type fakeConntrack struct {
 	usage   conntrack.Usage
 	flows   []conntrack.Flow
@@ -130,11 +130,11 @@ type fixture struct {
 	collector *metrics.Collector
 	registry  *prometheus.Registry
 
-	last map[string]float64 // what tells had last
+	last map[string]float64 // the values at the last call of tells
 	told strings.Builder
 }
 
-// named is a backend with another name.
+// named is a backend with a different name.
 type named struct {
 	*memory.Backend
 	name string
@@ -199,7 +199,7 @@ func labels(m *dto.Metric) string {
 	return "{" + strings.Join(l, ",") + "}"
 }
 
-// telling runs a test in a bubble. testdata/NAME.txt has what the test tells.
+// telling runs a test in a bubble. testdata/NAME.txt has the output of the test.
 func telling(t *testing.T, backend string, test func(f *fixture)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, backend)
@@ -208,8 +208,8 @@ func telling(t *testing.T, backend string, test func(f *fixture)) {
 	})
 }
 
-// tells notes the series that are new or have changed since the last time. The first time, these
-// are the series that are not 0.
+// tells prints the series that are new or have changed since its last call. The first call prints
+// the series that are not 0.
 func (f *fixture) tells(what string) {
 	f.t.Helper()
 	fmt.Fprintf(&f.told, "# %s\n", what)

@@ -20,7 +20,7 @@ func TestHostileClients(t *testing.T) {
 		promhttp.HandlerOpts{}))
 }
 
-// Without an engine, the metrics are those of an engine that does nothing.
+// Without an engine, the metrics are those of an idle engine.
 func TestTheMetricsOfNoEngine(t *testing.T) {
 	t.Parallel()
 	created := regexp.MustCompile(`created_timestamp:\{[^}]*\}`)

@@ -44,7 +44,7 @@ func startLab(t *testing.T, h http.Handler) *lab {
 	server := program(t, "prometheus")
 	target := httptest.NewServer(h)
 	t.Cleanup(target.Close)
-	free := ok(net.Listen("tcp", "127.0.0.1:0"))(t) // a port that nobody has
+	free := ok(net.Listen("tcp", "127.0.0.1:0"))(t) // a free port
 	l := &lab{t: t, at: "http://" + free.Addr().String(), ended: make(chan error, 1)}
 	free.Close()
 

@@ -21,7 +21,7 @@ func program(t *testing.T, name string) string {
 	return path
 }
 
-// The alerts fire when they should, and only then. Each has a test.
+// The alerts fire when they should, and only then. Each alert has a test.
 func TestAlertsFireWhenTheyShould(t *testing.T) {
 	t.Parallel()
 	promtool := program(t, "promtool")

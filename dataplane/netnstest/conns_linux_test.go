@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// patience is far more than any answer takes.
+// patience is far longer than any answer takes.
 const patience = 30 * time.Second
 
 func TestConnectionsAreHeldAndTheirLossIsSeen(t *testing.T) {

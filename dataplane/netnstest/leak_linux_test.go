@@ -42,7 +42,7 @@ func linkCount(tb testing.TB, ns *NS) int {
 	return count
 }
 
-// use makes everything in a cluster that could leave something behind.
+// use creates everything in a cluster that could leave something behind.
 func use(tb testing.TB, c *Cluster) {
 	tb.Helper()
 	serveAll(tb, c, 8080)
@@ -109,7 +109,7 @@ func TestAClusterThatFailsToBuildLeavesNothing(t *testing.T) {
 	cancel()
 	for range 10 {
 		c, err := New(ctx, Options{})
-		if err == nil { // every link was up before anybody had to wait
+		if err == nil { // every link was up before anything had to wait
 			require.NoError(t, c.Close())
 			continue
 		}

@@ -8,7 +8,7 @@ import (
 
 func TestMain(m *testing.M) { Main(runner{m}) }
 
-// runner runs the tests, or the task of a test that needs a process of its own.
+// runner runs the tests, or the task of a test that needs its own process.
 type runner struct{ m *testing.M }
 
 func (r runner) Run() int {

@@ -148,7 +148,7 @@ func FuzzDecodeSCTP(f *testing.F) {
 		again, ok := decodeSCTP(p.encode())
 		require.True(t, ok)
 		if p.Chunk != sctpInitAck {
-			p.Cookie = "" // only an INIT ACK has one
+			p.Cookie = "" // only an INIT ACK has a cookie
 		}
 		require.Equal(t, p, again)
 	})

@@ -70,7 +70,7 @@ func TestServersThatCannotStartSaySo(t *testing.T) {
 	}
 }
 
-// A server that is closed again, perhaps after its namespace, says so, and leaves other servers at
+// A second Close of a server, even after its namespace, is an error, and leaves other servers at
 // its address alone.
 func TestAServerIsClosedTwice(t *testing.T) {
 	t.Parallel()

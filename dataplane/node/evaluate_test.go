@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The state of the table of connections: its size, and what was counted.
+// The state of the conntrack table: its size and counters.
 func TestTheTableOfConnections(t *testing.T) {
 	t.Parallel()
 	usage := func(count, most uint32, s conntrack.Stats) facts {
@@ -53,7 +53,7 @@ func TestTheTableOfConnections(t *testing.T) {
 	}
 }
 
-// A loss is reported for at least five minutes and at most ten, however often a program asks.
+// A loss is reported for at least five and at most ten minutes, whatever the interval of reports.
 func TestALossStaysVisible(t *testing.T) {
 	t.Parallel()
 	for _, every := range []time.Duration{time.Second, 17 * time.Second, 4 * time.Minute} {
@@ -83,8 +83,8 @@ func TestALossStaysVisible(t *testing.T) {
 	}
 }
 
-// Each text that package hooks writes for a rule by the destination is read back, and its matches
-// decide as the rule does.
+// Each text that package hooks writes for a rule by the destination is read back, and the parsed
+// matches decide like the rule.
 func TestRulesByTheDestinationAreRead(t *testing.T) {
 	t.Parallel()
 	targets := []target{
@@ -120,7 +120,8 @@ func TestRulesByTheDestinationAreRead(t *testing.T) {
 	}
 }
 
-// Chains are judged for the families and the hooks that endpoints meet.
+// Chains are judged for the families of endpoints, and for the hooks that packets to endpoints
+// pass.
 func TestChainsConcernEndpoints(t *testing.T) {
 	t.Parallel()
 	here := netip.MustParseAddr("192.0.2.10")
@@ -151,7 +152,8 @@ func TestChainsConcernEndpoints(t *testing.T) {
 	}
 }
 
-// A rule that drops names the first endpoint, and how many others it drops, each once.
+// The finding about a rule that drops names the first endpoint and the number of further endpoints,
+// each once.
 func TestEndpointsThatARuleDrops(t *testing.T) {
 	t.Parallel()
 	chain := hooks.Chain{Family: "ip", Hook: hooks.Forward}

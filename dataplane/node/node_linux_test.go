@@ -47,7 +47,7 @@ func forward(policy, text string) func(*testing.T, *netnstest.Cluster) {
 		policy + "; " + text + " }; }")
 }
 
-// send sends connections of pod1 to an address, whatever happens to them.
+// send opens connections from pod1 to an address, and ignores their outcome.
 func send(t *testing.T, c *netnstest.Cluster, n int, to string) {
 	t.Helper()
 	var probes []netnstest.Probe
@@ -59,7 +59,7 @@ func send(t *testing.T, c *netnstest.Cluster, n int, to string) {
 	netnstest.SendAll(t.Context(), probes)
 }
 
-// fault is one thing that is wrong with a node.
+// fault is a single fault of a node.
 type fault struct {
 	node  servicemodel.Node
 	fault func(*testing.T, *netnstest.Cluster)
@@ -67,7 +67,7 @@ type fault struct {
 	want  []string                             // beginnings of the findings
 }
 
-// faults are faults that the kernel's settings and other programs' rules make.
+// faults are faults of the kernel's settings and of other programs' rules.
 func faults() map[string]fault {
 	return map[string]fault{
 		"none": {},
@@ -148,7 +148,7 @@ func moreFaults() map[string]fault {
 	}
 }
 
-// Each fault is made in a node, and is the only thing that the report names.
+// Each fault is caused in a node, and is the only finding of the report.
 func TestEachFaultIsReported(t *testing.T) {
 	t.Parallel()
 	all := faults()
@@ -180,7 +180,7 @@ func TestEachFaultIsReported(t *testing.T) {
 	}
 }
 
-// The tables of an instance are not another program's, whatever their name is.
+// The tables of an instance do not count as another program's, whatever their name is.
 func TestOwnTablesAreKnown(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
@@ -241,7 +241,7 @@ func TestAKubeProxyThatRunsIsReported(t *testing.T) {
 	require.Contains(t, l[0].Means, "a kube-proxy runs on this node (mode nftables)")
 }
 
-// Facts that cannot be read are named, and the others are checked. No report waits for long.
+// Facts that cannot be read are named, and all other facts are checked. No report waits for long.
 func TestUnreadableFactsAreNamed(t *testing.T) {
 	t.Parallel()
 	r := NewChecker(&Config{NetNS: "/nowhere"}).Report(t.Context(), nil)
@@ -259,7 +259,7 @@ func TestUnreadableFactsAreNamed(t *testing.T) {
 	require.Empty(t, checker.Report(t.Context(), nil).Unknown, "that report was not kept")
 }
 
-// A report is given to further callers for a while, as long as the kernel holds the same services.
+// Further callers get the same report for a while, as long as the kernel holds the same services.
 func TestReportsAreShared(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Requests fail, one after the other, while an address comes. The address is there, or the error
-// names the fault and the address is there the next time.
+// Requests fail, one after the other, while an address is added. Either the address is in the
+// result, or the error names the fault and the next result has the address.
 func TestEachRequestGoesWrong(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "w", "missing")
@@ -21,7 +21,7 @@ func TestEachRequestGoesWrong(t *testing.T) {
 	n.Wrap(f.Call)
 	added := 0
 	for _, fault := range rawnltest.Calls(netlink.ErrDumpInterrupted) {
-		for call := range 4 { // one at a time, and then none
+		for call := range 4 { // one call at a time, and then no call
 			added++
 			n.ip(fmt.Sprintf("addr add 198.51.100.%d/24 dev v", added))
 			f.Arm(fault, call)

@@ -48,8 +48,8 @@ func (n *node) ip(commands ...string) {
 	}
 }
 
-// has requires that these are the addresses, once those of IPv6 are usable: the kernel reports them
-// some time after they were added.
+// has requires these addresses, once the IPv6 addresses are usable: the kernel reports them some
+// time after they were added.
 func (n *node) has(want ...string) {
 	n.t.Helper()
 	require.EventuallyWithT(n.t, func(c *assert.CollectT) {
@@ -92,7 +92,7 @@ func TestAddressesAreThoseThatOthersCanReach(t *testing.T) {
 	require.Equal(t, said, got, "what is said is left as it is")
 }
 
-// A closed source does not tell the addresses of the program's own namespace.
+// A closed source does not return the addresses of the program's own namespace.
 func TestAClosedSource(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -116,8 +116,8 @@ func TestATentativeAddressDoesNotCountYet(t *testing.T) {
 	n.has("2001:db8::1")
 }
 
-// A program that embeds an engine, and gives no addresses, has node ports at the present primary
-// address of the node. Addresses that are not the node's cause no apply.
+// A program that embeds an engine without addresses in its states has node ports at the present
+// primary address of the node. Addresses that are not the node's cause no apply.
 func TestAnEngineFollowsTheNode(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -21,7 +21,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// dialer is a network in which every endpoint answers, except those in errs.
+// dialer is a network in which every endpoint answers, except the endpoints in errs.
 func dialer(errs map[string]error) func(context.Context, string, string) (net.Conn, error) {
 	return func(_ context.Context, _, address string) (net.Conn, error) {
 		if err := errs[address]; err != nil {

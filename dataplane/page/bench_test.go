@@ -13,7 +13,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// 10,000 services of ten endpoints: the first page after a change, and searches after that.
+// The first page after a change, and searches after that, for 10,000 services of ten endpoints.
 func BenchmarkPage(b *testing.B) {
 	state := many(10000, 10)
 	s := holding(b, state, nil)

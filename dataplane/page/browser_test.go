@@ -21,8 +21,8 @@ var update = flag.Bool("update", false, "make the pictures in docs anew")
 
 // audit is JavaScript that reports faults in the look of a page: texts with too little contrast
 // (below 4.5 to 1, WCAG 2.2, 1.4.3), elements wider than the window, and elements that moved during
-// loading by more than what web.dev/articles/cls calls good. A slow machine shows a table before
-// its last row is read: its columns moved by 0.012, where 0.1 is the limit.
+// loading by more than the limit of web.dev/articles/cls, 0.1. A slow machine shows a table before
+// its last row is read: its columns moved by 0.012.
 const audit = `(() => {
 	const wrong = []
 	const channel = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4
@@ -55,8 +55,8 @@ const audit = `(() => {
 	return wrong
 })()`
 
-// Every page is readable: in light and dark, in wide and narrow windows, which show all states and
-// causes, without movement, without anything blocked by its own policy, and with enough contrast.
+// Every page is readable, in light and dark, in wide and narrow windows, with all states and
+// causes: with enough contrast, without movement, and without anything that its own policy blocks.
 func TestBrowserShowsEveryPage(t *testing.T) {
 	t.Parallel()
 	c, site := startChromium(t), serve(t)
@@ -111,8 +111,8 @@ func TestBrowserWithAKeyboard(t *testing.T) {
 		c.text("document.querySelector('.step-outcome td').textContent"))
 }
 
-// On request a page reloads itself and keeps the search. The test looks at the browser's requests
-// on the server, because a page that may reload at any moment cannot be questioned.
+// On request a page reloads itself and keeps the search. The test watches the browser's requests at
+// the server, because it cannot evaluate anything in a page that may reload at any moment.
 func TestBrowserRefreshes(t *testing.T) {
 	t.Parallel()
 	c, s, asked := startChromium(t), holding(t, broken(), nil), make(chan string, 100)

@@ -65,7 +65,7 @@ func startChromium(t *testing.T) *chromium {
 	t.Cleanup(func() {
 		_, _ = to.WriteString(`{"id":0,"method":"Browser.close"}` + "\x00")
 		_, _ = io.Copy(io.Discard, c.in) // until the browser ends
-		_ = cmd.Wait()                   // how it ends does not matter
+		_ = cmd.Wait()                   // the exit code does not matter
 		to.Close()
 		from.Close()
 	})
@@ -85,7 +85,7 @@ func startChromium(t *testing.T) *chromium {
 // patience is the maximum time of any step of the browser, so that a test that hangs fails.
 const patience = 2 * time.Minute
 
-// read reads a message of the browser, and notes it if it is an event.
+// read reads a message of the browser, and records events.
 func (c *chromium) read() (m cdpMessage) {
 	c.t.Helper()
 	require.NoError(c.t, c.from.SetReadDeadline(time.Now().Add(patience)))
@@ -176,7 +176,7 @@ func (c *chromium) write(text string) {
 	c.call("Input.insertText", fmt.Sprintf(`{"text": %q}`, text), nil)
 }
 
-// look sets the size of the window, and the colour scheme that the user prefers.
+// look sets the size of the window, and the preferred colour scheme.
 func (c *chromium) look(width, height int, scheme string) {
 	c.t.Helper()
 	c.call("Emulation.setDeviceMetricsOverride", fmt.Sprintf(`{"width": %d, "height": %d, `+

@@ -85,7 +85,7 @@ func TestConnections(t *testing.T) {
 	require.Contains(t, body, ": none")
 }
 
-// An endpoint that a service uses for some clients only has two counts, in an order.
+// An endpoint that a service uses only for some clients has two counts, in a fixed order.
 func TestConnectionsOfSomeClientsAreFormer(t *testing.T) {
 	t.Parallel()
 	st := web()

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/page"
 )
 
-// A program mounts the page below a path of its own.
+// A program mounts the page under one of its own paths.
 func ExampleNew() {
 	engine := dataplane.New(memory.New(nil), nil)
 	p := page.New(engine, nil)

@@ -28,7 +28,7 @@ type document struct {
 	texts    map[string]string // contents of elements, by their names
 }
 
-// parse parses a page, and requires that every browser reads it alike.
+// parse parses a page, and requires that all browsers parse it the same way.
 func parse(t *testing.T, text string) *document {
 	t.Helper()
 	root := must.OK(html.Parse(strings.NewReader(text)))(t)

@@ -35,7 +35,7 @@ type listJSON struct {
 	Services                          []rowJSON
 }
 
-// A search finds services by every property that people know.
+// A search finds services by name, address, port and endpoint.
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	s := holding(t, many(120, 2), nil)
@@ -152,7 +152,7 @@ func TestServiceShowsWeightsAndShares(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, code)
 }
 
-// Changes appear at once, and services that are gone disappear.
+// Changes appear at once, and removed services disappear.
 func TestTheListFollowsTheEngine(t *testing.T) {
 	t.Parallel()
 	s := newShown(t, nil)
@@ -186,8 +186,8 @@ func TestTheListFollowsTheEngine(t *testing.T) {
 	require.Zero(t, got.All)
 }
 
-// The pages say what the kernel holds of a refused service. A refused family is no service, so
-// nothing links to it.
+// The pages show what is left of a refused service in the kernel. A refused family is no service,
+// so no link refers to it.
 func TestRefusalsSayWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	n := sm.Name{Namespace: "default", Name: "web"}
@@ -240,8 +240,8 @@ func (s *slow) Cleanup(ctx context.Context) (backends.Stats, error) {
 	return s.Backend.Cleanup(ctx)
 }
 
-// Engine.Switch reports the new backend's refusals before it cleans up the old one. A reader who
-// looks at the page meanwhile sees one consistent moment.
+// Engine.Switch reports the new backend's refusals before it cleans up the old one. A page that is
+// shown in between is consistent.
 func TestTheListIsWholeDuringASwitch(t *testing.T) {
 	t.Parallel()
 	old := &slow{Backend: memory.New(nil)}
@@ -357,7 +357,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// Chains come in the order in which packets pass them, with the rules that drop packets.
+// Chains are listed in the order in which packets pass them, with the rules that drop packets.
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	s := holding(t, web(), &page.Config{Hooks: chains})

@@ -10,7 +10,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The page and the health of an engine follow a change at the cost of the change.
+// The page and the health of an engine follow a change at a cost that does not grow with the number
+// of services.
 func TestEventsCostTheSameBesideManyServices(t *testing.T) {
 	proportion.Calls(t, proportion.Cost{Bytes: 1000}, func(n int) func() {
 		states := [2]servicemodel.State{proportion.Many(n, func(*servicemodel.Service) {})}

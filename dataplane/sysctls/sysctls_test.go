@@ -28,8 +28,8 @@ var ours = map[string]string{sysctls.RouteLocalnet: "1", forward: "1"}
 type world struct {
 	values map[string]string
 	tables map[string][]string
-	before map[string]string // the values at first
-	// steps is how many changes are left until the process is killed. It is negative if it is not.
+	before map[string]string // the initial values
+	// steps is the number of changes until the process is killed. Negative means never.
 	steps int
 }
 
@@ -42,8 +42,8 @@ func newWorld(value string) *world {
 
 var errKilled = errors.New("killed")
 
-// change makes one change, unless the process is killed before it. Afterwards the sysctl is on only
-// if there is a guard, or if it was on at first.
+// change makes one change, unless the process is killed before it. Afterwards the sysctl may be on
+// only if a guard exists, or if the sysctl was on initially.
 func (w *world) change(fn func()) error {
 	if w.steps == 0 {
 		return errKilled
@@ -146,8 +146,8 @@ func sequences(n int, fn func([]int)) {
 }
 
 // Instances begin and end in any order. One process is killed between any two changes, and starts
-// again, or another process cleans up. At no time is route_localnet on without a guard, and in the
-// end all values are what they were.
+// again, or another process cleans up. route_localnet is never on without a guard, and in the end
+// all values are restored.
 func TestAProcessIsKilledBetweenAnyTwoSteps(t *testing.T) {
 	t.Parallel()
 	worlds := 0
@@ -171,8 +171,8 @@ func TestAProcessIsKilledBetweenAnyTwoSteps(t *testing.T) {
 	require.Greater(t, worlds, 3000)
 }
 
-// run lets instances begin and end, and kills the process that makes the change of a number. The
-// next process applies what is wanted again. It reports whether a process was killed.
+// run lets instances begin and end, and kills the process before the change with the number step.
+// The next process applies the wanted values again. It reports whether a process was killed.
 func (w *world) run(t *testing.T, n int, events []int, step int,
 	again map[string]string) (killed bool) {
 	w.steps = step
@@ -218,7 +218,7 @@ func TestEarlierValuesOutliveAFlush(t *testing.T) {
 			}
 
 			clear(w.tables)
-			w.before[sysctls.RouteLocalnet] = "1" // there is no guard, which nobody can help
+			w.before[sysctls.RouteLocalnet] = "1" // no guard, unavoidably
 			for i, p := range running {
 				if first&(1<<i) != 0 {
 					require.NoError(t, p.apply(ours))
@@ -235,7 +235,8 @@ func TestEarlierValuesOutliveAFlush(t *testing.T) {
 	}
 }
 
-// A value that somebody else has set since is left, and so is one that does not exist any more.
+// A value that another program has set since is left alone, and so is a value that no longer
+// exists.
 func TestValuesOfOthersAreLeft(t *testing.T) {
 	t.Parallel()
 	w := newWorld("0")
@@ -283,7 +284,7 @@ func TestFiles(t *testing.T) {
 
 	require.Equal(t, 4, entered, "the file that is read stays open")
 
-	// Its module was loaded again, or it has no value.
+	// The sysctl's module was loaded again, or the sysctl has no value.
 	require.NoError(t, os.Truncate(file, 0))
 	_, err := f.Read(t.Context(), forward)
 	require.ErrorContains(t, err, forward)
