@@ -16,7 +16,7 @@ import (
 	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
-// hurtFlows is the number of flows of UDP clients. Every second flow goes to a valid endpoint.
+// hurtFlows is the number of flows of UDP clients. Every second flow has a valid endpoint.
 const hurtFlows = 600
 
 var hurtService = netip.MustParseAddrPort("10.96.0.10:53")

@@ -50,7 +50,7 @@ const (
 	scanAll
 )
 
-// CleanOptions say how to clean. The zero value is right for most programs.
+// CleanOptions are options of a cleaning. The zero value is right for most programs.
 type CleanOptions struct {
 	// KeepOpen deletes TCP connections without resetting them: their ends notice when they send.
 	// Without it, Clean also needs CAP_NET_RAW, see [Table.Clean].

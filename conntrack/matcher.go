@@ -35,7 +35,7 @@ type rangeKey struct {
 
 type endpoints map[netip.AddrPort]struct{}
 
-// criterion says which flows to a frontend are stale.
+// criterion decides which flows to a frontend are stale.
 type criterion struct {
 	endpoints, removed endpoints
 	anyRemoved         bool // flows to any endpoint other than endpoints are stale

@@ -147,8 +147,8 @@ func TestMatcherDumps(t *testing.T) {
 	require.Equal(t, []DumpRequest{{}}, m.Dumps(ScanAll))
 }
 
-// The requests of a matcher find every stale flow exactly once. The classes agree with those of a
-// plain implementation without maps.
+// The requests of a matcher find every stale flow exactly once. The matcher's classes are the
+// classes of a plain implementation without maps.
 func TestMatcherAgreesWithTheDefinition(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

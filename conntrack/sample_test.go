@@ -13,7 +13,7 @@ func TestTheShareFollowsTheRate(t *testing.T) {
 	now := time.Unix(0, 0)
 	s := sampler{most: 500, keep: wholeEvent}
 
-	// second lets a second pass with events at a rate, and returns how many the kernel keeps.
+	// second lets a second pass with events at a rate, and returns the number of kept events.
 	second := func(rate int) (kept int) {
 		credit := 0.0
 		for range rate {

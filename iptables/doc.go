@@ -102,7 +102,7 @@
 //	-A KUBE-SVC-… -p udp … -j DNAT --to-destination 10.244.1.1
 //
 // A target without a port keeps the port of the packet. The chain is divided by address and
-// protocol only: the ranges of an address are tested in turn, the narrower ones first.
+// protocol only: the ranges of an address are tested in turn, narrower ranges first.
 //
 // # Schedulers
 //
@@ -158,7 +158,7 @@
 // service with one endpoint takes 14 µs among 1,000 services and 114 µs among 10,000. Each further
 // endpoint adds to that.
 //
-// # Where the time goes
+// # Where the time is spent
 //
 // One change: nearly all of the time is spent in nft_table_validate. At a commit that adds a rule
 // with a verdict, a match or a target, the kernel walks all rules that can be reached in that

@@ -79,7 +79,7 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 			before := oursOf(save(t, ns, nft.IPv4))
 
 			damage(t, ns, d.script)
-			if !d.unseen { // otherwise the engine must read, because somebody committed
+			if !d.unseen { // otherwise the engine must read, because another program committed
 				require.Equal(t, backends.Broken, ok(b.Integrity(t.Context()))(t))
 			}
 			r := applied(t, e, s)

@@ -88,7 +88,7 @@ func (p *plan) tableText(t table) string {
 
 // appendText appends the lines for the rules of a chain.
 func (x *chainChange) appendText(b *strings.Builder) {
-	if x.shared { // our rules are deleted by their text, and the new ones inserted at the beginning
+	if x.shared { // old rules are deleted by their text, new rules inserted at the beginning
 		for i := range x.before {
 			if !x.before[i].opaque {
 				x.line(b, "-D", 0, &x.before[i])

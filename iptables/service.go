@@ -265,8 +265,8 @@ func (l *layout) pods(f *nft.Family, r *servicemodel.Rules) []rule {
 	return m
 }
 
-// entryChain adds the chain that decides, by a packet's origin, about its pool and whether it is
-// masqueraded.
+// entryChain adds the chain that chooses the pool by a packet's origin, and decides whether the
+// packet is masqueraded.
 func (b *unitBuilder) entryChain(i int) {
 	e, name, what := b.entries[i], b.variant(kindEntry, i), b.name.String()
 	if e.internal == e.external && e.masquerade == servicemodel.FromAnywhere {

@@ -43,7 +43,7 @@ func TestTheVersionIsSavedAndRestored(t *testing.T) {
 	r := applied(t, e, richState(t, 3))
 	require.False(t, r.Changes.Empty())
 
-	// An old version that is restored beside the present one is surplus.
+	// An old version that is restored in addition to the present version is surplus.
 	beside := "*nat\n:" + first + " - [0:0]\nCOMMIT\n"
 	runTool(t, ns, beside, "iptables-restore", "--noflush")
 	r = applied(t, e, richState(t, 3))
@@ -205,7 +205,7 @@ func TestLooksAreRationed(t *testing.T) {
 	integrity(backends.Broken)
 }
 
-// A check that finds nothing after a foreign commit asks for a reading, because a rule may have
+// A check that finds nothing after a foreign commit requires a reading, because a rule may have
 // been replaced.
 func TestAForeignCommitAsksForAReading(t *testing.T) {
 	t.Parallel()

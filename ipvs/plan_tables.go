@@ -18,7 +18,7 @@ func (p *plan) alone() bool {
 type phase uint8
 
 const (
-	restricted phase = iota // it also has new frontends, and new source ranges of old ones
+	restricted phase = iota // it also has new frontends and new source ranges of old frontends
 	opened                  // it has the new frontends, and still the old frontends
 	ended                   // it has only the new frontends
 )

@@ -21,7 +21,7 @@ type Cause struct {
 	//	no-port       none with a port of its name and protocol
 	//	not-ready     none ready, nor serving while it terminates
 	//	not-local     the traffic policy is Local, and none is on this node
-	//	unknown       no endpoint; the table does not say why
+	//	unknown       no endpoint; the table does not have the reason
 	//
 	// Other packets have one of these:
 	//

@@ -85,7 +85,7 @@ func (d *decider) clients(a netip.Addr, allowed []netip.Prefix) []netip.Prefix {
 	if containsAddr(rest, *d.view.primary.of(d.family)) {
 		rest = append(rest, netip.PrefixFrom(a, a.BitLen()))
 	}
-	if len(rest) == 0 { // nobody: no client has this address
+	if len(rest) == 0 { // no client may connect: no client has this address
 		rest = append(rest, netip.PrefixFrom(everybody.Addr(), a.BitLen()))
 	}
 	return canonical(rest)

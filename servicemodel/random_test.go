@@ -124,7 +124,7 @@ func (r source) service(n sm.Name) *sm.Service {
 		switch {
 		case r.chance(40):
 			s.Ports[i].NodePort = uint16(30000 + 3*i + r.IntN(3))
-		case r.chance(40): // ranges that are nested, adjacent, or overlap; in others, also equal
+		case r.chance(40): // nested, adjacent, overlapping; equal in other services
 			s.Ports[i].Port = pick(r, uint16(1), 78, 79, 80, uint16(80+i), 81)
 			s.Ports[i].EndPort = s.Ports[i].Port + uint16(i) + pick(r, uint16(1), 4, 65400)
 		}

@@ -84,8 +84,9 @@ type Service struct {
 	// ExternalTrafficPolicy Local. It then must not equal a node port of the service.
 	HealthCheckNodePort uint16 `json:"healthCheckNodePort,omitzero"`
 
-	// SilentEndpoints says what a program that notices endpoints that do not answer, such as one
-	// with a follower of package dataplane/silence, does about them. Other programs ignore it.
+	// SilentEndpoints is the treatment of endpoints that do not answer, by programs that notice
+	// such endpoints, for example with a follower of package dataplane/silence. Other programs
+	// ignore it.
 	SilentEndpoints SilentPolicy `json:"silentEndpoints,omitzero"`
 
 	// Masquerade selects the clients whose source address is hidden from endpoints. The zero value
@@ -461,7 +462,7 @@ type Endpoint struct {
 	// Weight is the endpoint's share relative to the other endpoints. Zero means 1.
 	Weight uint16 `json:"weight,omitzero"`
 
-	// Share is the number of new connections that the endpoint should get at present, relative to
+	// Share is the rate of new connections that the endpoint should get at present, relative to
 	// the other endpoints, under [LeastConn] and [WeightedLC] in nftables. There the kernel counts
 	// no connections: a program counts them, and feeds shares back. Zero is the mean of the other
 	// endpoints, by weight. If all shares are zero, the pool keeps the shares that it has in the
@@ -522,8 +523,8 @@ type EndpointPort struct {
 	Port uint16 `json:"port,omitzero"`
 }
 
-// TargetPort returns the port at an endpoint with the port p to which packets are sent, for the
-// service port with p's name and protocol: p.Port, or the service's own port if p.Port is zero. The
+// TargetPort returns the port to which packets for the service port with p's name and protocol are
+// sent at an endpoint whose port is p: p.Port, or the service's own port if p.Port is zero. The
 // result is zero if packets keep their ports, or if the service has no such port.
 func (s *Service) TargetPort(p EndpointPort) uint16 {
 	if s == nil || p.Port != 0 {

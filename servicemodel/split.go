@@ -20,7 +20,7 @@ func (c *ChangeSet) Split() (first, rest *ChangeSet) {
 		return nil, nil
 	}
 	first = &ChangeSet{Old: c.Old, Rules: c.Rules}
-	losing := map[PortName]bool{} // service ports with frontends that move to others later
+	losing := map[PortName]bool{} // service ports with frontends that move to other ports later
 	for _, f := range c.Frontends {
 		switch {
 		case half[either(f.New, f.Old).Service]:

@@ -19,14 +19,14 @@ type Step struct {
 	// Kind is the subject of the step. The kinds are, in their order:
 	//
 	//	source       the origin that the packet is attributed to
-	//	destination  the frontend that it meets, or nearly meets
+	//	destination  the frontend that it matches, or nearly matches
 	//	conflict     another service that claims the frontend, and lost
-	//	sources      who may connect
-	//	policy       which traffic policy counts
-	//	nearness     how the traffic is divided among near and far endpoints
-	//	endpoints    how many of the endpoints are used
-	//	excluded     an endpoint that is not used, and why
-	//	growing      an endpoint that has a part of its weight
+	//	sources      the clients that may connect
+	//	policy       the traffic policy that applies
+	//	nearness     the division of the traffic among near and far endpoints
+	//	endpoints    the number of endpoints that are used
+	//	excluded     an endpoint that is not used, and the reason
+	//	growing      an endpoint that has a fraction of its weight
 	//	affinity     whether a client stays with its endpoint
 	//	masquerade   whether the endpoint sees an address of the node
 	//	outcome      the fate of the packet

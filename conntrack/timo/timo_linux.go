@@ -23,7 +23,7 @@ var ErrNoFlow = errors.New("not a flow")
 //
 // The kernel does not translate a flow that [ct.Conn.Create] puts into the table, even if its
 // tuples differ: the request lacks the translation (CTA_NAT_SRC, CTA_NAT_DST).
-// [conntrack.Table.Create] sends it.
+// [conntrack.Table.Create] sends the translation.
 func To(f conntrack.Flow) ct.Flow {
 	out := ct.Flow{
 		ID: f.ID, Mark: f.Mark, Status: ct.Status(f.Status),

@@ -8,7 +8,7 @@
 //	Service, EndpointSlice, …  ──Set, Delete──►  Tracker  ──State──►  servicemodel.State
 //
 //	tracker := kube.NewTracker(&kube.Config{Node: node})
-//	problems := tracker.SetService(service) // and so on, for each object that came or changed
+//	problems := tracker.SetService(service) // and so on, for each added or changed object
 //	result, err := engine.Apply(ctx, tracker.State())
 //
 // Package kubeapi watches an API server for these objects, and package manifest reads them from
