@@ -66,7 +66,7 @@ func (s *Set) kind() string {
 // LeadsToChains reports whether the elements of a map name chains.
 func (s *Set) LeadsToChains() bool { return len(s.Data) == 1 && s.Data[0] == FieldVerdict }
 
-// SetSpec contains the attributes of a set that identify its kind. Other attributes differ between
+// SetSpec contains the attributes of a set that identify its kind. Other flags differ between
 // kernel versions.
 type SetSpec struct {
 	Flags, KeyType, KeyLen, DataType, DataLen uint32

@@ -29,8 +29,6 @@ func WayOf(p *servicemodel.Pool) Feature {
 	return SchedulerWays[name]
 }
 
-// The following functions compute the elements of a pool in the map of its scheduler.
-
 // EntryCount is the number of elements that a pool has in its map, including holes between
 // elements.
 func EntryCount(p *servicemodel.Pool) int {
