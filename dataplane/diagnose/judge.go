@@ -25,7 +25,7 @@ func (c *Config) judgeModel(p servicemodel.Packet, pod bool) (servicemodel.Decis
 		!slices.Equal(want.Candidates, d.Candidates)):
 		return d, &Fault{NotProgrammed, fmt.Sprintf("the kernel does not match the desired state: "+
 			"a connection is %v, and should be %v", brief(d), brief(want)),
-			"kernlb status and its log say why; kernlb show -diff shows the difference"}
+			"kernlb status and its log say why; kernlb show -diff -f shows the difference"}
 	case d.Frontend == nil && d.Outcome == servicemodel.Untouched:
 		return d, &Fault{NoService, fmt.Sprintf("no service answers at %v: the packet goes where "+
 			"routes lead", p.Dst), "kernlb show lists the services"}
@@ -144,7 +144,7 @@ func (c *Config) judgeTrace(t *livetrace.Trace, d servicemodel.Decision) *Fault 
 	switch {
 	case i < 0:
 		return &Fault{Elsewhere, fmt.Sprintf("the packet goes to %v, which is no endpoint of the "+
-			"service", t.Last.Dst), "kernlb show -diff; another program may translate the packets"}
+			"service", t.Last.Dst), "kernlb show -diff -f; another program may translate packets"}
 	case d.Candidates[i].Masquerade && last == client && t.Last.Dst.Addr() == client:
 		return &Fault{Hairpin, fmt.Sprintf("the packet comes back to the pod that sent it with "+
 			"the pod's own source, %v, and the pod drops it: nothing masquerades it", client),
@@ -160,7 +160,7 @@ func (c *Config) judgeTrace(t *livetrace.Trace, d servicemodel.Decision) *Fault 
 	return nil
 }
 
-const doMasquerade = "kernlb show -diff says whether its own rules are there; another program " +
+const doMasquerade = "kernlb show -diff -f says whether its own rules are there; another program " +
 	"may translate the source, or clear the mark: kernlb trace -live lists all rules of a packet"
 
 // judgeWay judges where a packet was lost. kind is the kind of fault if another program or routing
@@ -169,7 +169,7 @@ func (c *Config) judgeWay(t *livetrace.Trace, kind Kind, what string) *Fault {
 	switch {
 	case t.By != nil && c.Ours != nil && c.Ours(*t.By):
 		return &Fault{OwnRule, fmt.Sprintf("kernlb's rule drops %s: %v", what, *t.By),
-			"kernlb show -diff; kernlb trace says what the rule is for"}
+			"kernlb show -diff -f; kernlb trace says what the rule is for"}
 	case t.By != nil:
 		return &Fault{kind, fmt.Sprintf("another program %s %s at the hook %s: %v%s", verb(t.Fate),
 			what, t.Hook, *t.By, ruleText(*t.By)), doRule(*t.By)}
@@ -230,6 +230,8 @@ func doRouting(t *livetrace.Trace) string {
 		return "sysctl -w net.ipv4.ip_forward=1 (or net.ipv6.conf.all.forwarding=1)"
 	case strings.HasPrefix(t.Routing, "rp_filter"):
 		return "set rp_filter of " + t.In + " to 2 or 0, or correct the route back"
+	case strings.HasPrefix(t.Routing, "the bridge"):
+		return "ip link set PORT type bridge_slave hairpin on, for the client's port of " + t.In
 	}
 
 	return "ip route get " + t.Last.Dst.Addr().String() + " from " + t.Last.Src.Addr().String() +

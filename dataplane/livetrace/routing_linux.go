@@ -42,6 +42,9 @@ func (t *Tracer) askRouting(w *walk) error {
 	case errors.Is(err, unix.EINVAL):
 		w.Routing = fmt.Sprintf("%v to %v cannot come in by %s (a martian packet), or a route "+
 			"drops it (blackhole)", src, dst, w.In)
+	case err == nil && src == dst && len(routes) > 0 && routes[0].LinkIndex == int(w.in):
+		w.Routing = fmt.Sprintf("the bridge %s sends no packet back by the port that it came "+
+			"from, unless that has hairpin on", w.In)
 	}
 
 	return nil

@@ -146,6 +146,14 @@ func moreTroubles() map[string]trouble {
 			want: "not-programmed: kernlb's objects in the kernel were changed: table ip: " +
 				"the rules of chain nat-postrouting differ from what kernlb writes (2 missing, 0 " +
 				"foreign)"},
+		"a bridge port without hairpin": {options: netnstest.Options{Bridge: "cni0"},
+			manifest: strings.Replace(serviceManifest("web", "10.96.0.10", "", ""), "10.244.1.2",
+				"10.244.1.1", 1),
+			make: func(n *night) {
+				require.NoError(n.t, n.Pods[0].Serve(servicemodel.TCP, 8080))
+				n.ip(n.Node.NS, "link set veth1 type bridge_slave hairpin off")
+			}, want: "routing: the kernel does not forward the packet after prerouting: the " +
+				"bridge cni0 sends no packet back by the port"},
 		"an own rule is deleted": {make: func(n *night) {
 			nstest.Run(n.t, n.Node.NS, "nft flush chain ip kernlb nat-prerouting")
 		}, want: "not-programmed: kernlb's objects in the kernel were changed: table ip: the " +

@@ -239,7 +239,7 @@ func (x *explanation) printFrontends() {
 		case held[k] == nil:
 			kernel = "does not hold it"
 		case x.wanted != nil && !sameWay(x.held, held[k], x.wanted, wanted[k]):
-			kernel = "holds another: show -diff says which"
+			kernel = "holds another: show -diff -f says which"
 		}
 
 		to := target(t, f)

@@ -34,6 +34,7 @@ type options struct {
 	empty       bool   // manifests without services remove all
 	copies      string
 	listen      netip.AddrPort // watch: address of the page
+	socket      string         // watch: a Unix socket of the page instead
 	anywhere    bool           // watch: other machines may read the page
 	ejects      bool           // watch: silent endpoints are taken out
 	of          string         // cleanup: the other program

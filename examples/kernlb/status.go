@@ -24,11 +24,12 @@ import (
 
 func statusFlags(o *options, fs *flag.FlagSet) {
 	o.status = defaultPage
-	text(fs, &o.status, "page", "`URL` of kernlb watch -listen, or of another program that serves "+
-		"/healthz, such as kubeproxy, which knows its silent endpoints (default "+o.status+")",
-		"a URL such as http://127.0.0.1:10256", func(s string) bool {
+	text(fs, &o.status, "page", "`URL` of kernlb watch -listen, or unix:PATH of its socket, or "+
+		"the URL of another program that serves /healthz, such as kubeproxy; it knows its silent "+
+		"endpoints (default "+o.status+")", "a URL such as http://127.0.0.1:10256, or unix:PATH",
+		func(s string) bool {
 			u, err := url.Parse(s)
-			return err == nil && u.Scheme == "http" && u.Host != ""
+			return err == nil && (u.Scheme == "http" && u.Host != "" || u.Scheme == "unix")
 		})
 }
 
@@ -114,14 +115,19 @@ func (p *program) full(err error) error {
 // askHealth asks the program for /healthz, or /livez, which is the same without checks of the node.
 func (p *program) askHealth(ctx context.Context, path string) (all json.RawMessage, h *healthJSON,
 	err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
-		strings.TrimSuffix(p.opts.status, "/")+path, nil)
+	at, dialer := strings.TrimSuffix(p.opts.status, "/"), net.Dialer{Timeout: 3 * time.Second}
+	dial := dialer.DialContext
+	if socket, isSocket := strings.CutPrefix(at, "unix:"); isSocket {
+		at, dial = "http://localhost", func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", socket)
+		}
+	}
+
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+path, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	dialer := net.Dialer{Timeout: 3 * time.Second}
-	client := http.Client{Transport: &http.Transport{ // without the environment's proxy
-		DialContext: dialer.DialContext}}
+	client := http.Client{Transport: &http.Transport{DialContext: dial}} // without a proxy
 	a, err := client.Do(req)
 	if err != nil {
 		return nil, nil, fmt.Errorf("no program answers; kernlb watch -listen would: %w", err)

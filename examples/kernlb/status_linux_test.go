@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,4 +47,28 @@ func TestStatusPrintsWhatLosesConnections(t *testing.T) {
 	if _, err := os.Stat("../../docs"); err == nil {
 		golden.Block(t, "../../docs/debugging.md", "status", "$ kernlb status\n"+said)
 	}
+}
+
+// The page can be at a socket. One that a killed program left is replaced, one in use is not.
+func TestStatusAsksASocket(t *testing.T) {
+	t.Parallel()
+	socket := t.TempDir() + "/page"
+	w := newWatched(t, "-listen", "unix:"+socket)
+	w.write("a.yaml", one("a", "10.96.0.1"))
+	w.start()
+	w.logs("msg=listening address=" + socket)
+	require.NoError(t, w.process.Process.Kill())
+	_ = w.process.Wait() // it was killed
+	require.FileExists(t, socket)
+	w.start()
+	w.logs("msg=listening address=" + socket)
+	require.Eventually(t, func() bool {
+		p, out := process(t, w.ns, "status", "-page", "unix:"+socket)
+		_ = p.Wait() // what it printed says more
+		return strings.Contains(out.String(), "in sync: the kernel holds what is wanted")
+	}, 10*time.Second, 100*time.Millisecond, "%s", w.log)
+
+	p, out := process(t, w.ns, w.args...)
+	require.Error(t, p.Wait())
+	require.Contains(t, out.String(), "another process listens at "+socket)
 }

@@ -75,9 +75,17 @@ func watchFlags(o *options, fs *flag.FlagSet) {
 	fs.BoolVar(&o.ejects, "eject-silent", false, "take out endpoints that do not answer the TCP "+
 		"connections of clients, until they answer again; without it, those of services with "+
 		"the annotation silent-endpoints: eject")
-	fs.TextVar(&o.listen, "listen", netip.AddrPort{},
-		"serve a page that shows services, traces packets and tells what was done, and /healthz "+
-			"and /livez beside it, at `IP:PORT`, such as 127.0.0.1:10256 (default: none)")
+	fs.Func("listen", "serve a page that shows services, traces packets and tells what was done, "+
+		"and /healthz and /livez beside it, at `IP:PORT`, such as 127.0.0.1:10256, or unix:PATH "+
+		"of a socket, which answers also while conntrack is full (default: none)",
+		func(s string) (err error) {
+			if path, isSocket := strings.CutPrefix(s, "unix:"); isSocket && path != "" {
+				o.socket = path
+			} else if o.listen, err = netip.ParseAddrPort(s); err != nil {
+				err = errors.New("want IP:PORT, or unix:PATH")
+			}
+			return err
+		})
 	fs.BoolVar(&o.anywhere, "listen-anywhere", false, "let -listen be an address that other hosts "+
 		"can reach; the page has no authentication")
 }

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,7 +33,7 @@ const maxConns = 256
 // that.
 func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), error) {
 	o := &w.opts
-	if !o.listen.IsValid() {
+	if !o.listen.IsValid() && o.socket == "" {
 		return func() {}, nil
 	}
 	table, err := conntrack.Open(nil)
@@ -41,7 +44,7 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	if err != nil {
 		return nil, errors.Join(err, table.Close())
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen.String())
+	l, err := w.open(ctx)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("-listen: %w", err), source.Close(), table.Close())
 	}
@@ -68,7 +71,7 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	if !o.anywhere {
 		handler = page.Loopback(mux)
 	}
-	w.log.Info("listening", "address", "http://"+l.Addr().String())
+	w.log.Info("listening", "address", cmp.Or(o.socket, "http://"+l.Addr().String()))
 	stop := w.serve(l, handler)
 	return func() {
 		stop()
@@ -77,6 +80,23 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 		_ = source.Close() // reading loses nothing
 		_ = table.Close()
 	}, nil
+}
+
+// open opens the address or the socket of the page. A socket that a killed process left is
+// replaced.
+func (w *watcher) open(ctx context.Context) (net.Listener, error) {
+	if w.opts.socket == "" {
+		return new(net.ListenConfig).Listen(ctx, "tcp", w.opts.listen.String())
+	}
+	c, err := new(net.Dialer).DialContext(ctx, "unix", w.opts.socket)
+	if err == nil {
+		_ = c.Close() // nothing was sent
+		return nil, fmt.Errorf("another process listens at %s", w.opts.socket)
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		_ = os.Remove(w.opts.socket) // Listen says whether it stays
+	}
+	return new(net.ListenConfig).Listen(ctx, "unix", w.opts.socket)
 }
 
 // serve serves until stop is called. It disconnects clients that are slow or idle. stop breaks off
