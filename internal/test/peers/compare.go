@@ -18,8 +18,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Numbers of packets of a check: at first, and again if two peers differ. The second number rules
-// out chance.
+// The number of packets of a check, and the number of additional packets if two peers differ. The
+// additional packets rule out chance.
 const (
 	firstTries = 8
 	moreTries  = 64
@@ -62,7 +62,7 @@ func compareCommand(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// comparison compares a peer, the second, with the reference, the first.
+// comparison compares the second peer with the first, the reference.
 type comparison struct {
 	names  [2]string
 	only   *regexp.Regexp
@@ -111,7 +111,7 @@ func settings(c *netnstest.Cluster, told bool) serve.Settings {
 
 func (s *side) close() error { return errors.Join(s.peer.stop(), s.cluster.Close()) }
 
-// run compares all scenarios of one way to tell pods.
+// run compares all scenarios, with or without ranges by which the peers recognize pods.
 func (c *comparison) run(ctx context.Context, told bool) (err error) {
 	var sides [2]*side
 	for i, name := range c.names {
@@ -119,7 +119,7 @@ func (c *comparison) run(ctx context.Context, told bool) (err error) {
 			return err
 		}
 		defer func() {
-			// if ctx has ended, which is an error already, it ended the processes
+			// if ctx has ended, that is already an error, and it has ended the processes
 			if closing := sides[i].close(); ctx.Err() == nil {
 				err = errors.Join(err, closing)
 			}

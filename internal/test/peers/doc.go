@@ -20,11 +20,11 @@
 // from its sync. It includes neither the decoding of objects nor kube-proxy's rate limit.
 // For syncs, kube-proxy runs for IPv4 only, while kernlb always serves both families.
 //
-// kube-proxy 1.37.2 is in a program of its own, peers-1.37 (v137), because a program has one
-// version of a module. It lies beside this one, and measure starts it as
+// kube-proxy 1.37.2 is in a separate program, peers-1.37 (v137), because a program has only one
+// version of a module. That program is in the directory of this one, and measure starts it as
 // kube-proxy-1.37-nftables.
 //
-// It is a module of its own: kernlb does not depend on Kubernetes. "make peers" builds it, and runs
-// measure, compare and handover. It needs root and the programs nft, iptables, ipset and conntrack.
-// README.md has figures.
+// Peers is a module of its own: kernlb does not depend on Kubernetes. "make peers" builds it, and
+// runs measure, compare and handover. It needs root and the programs nft, iptables, ipset and
+// conntrack. README.md has figures.
 package main

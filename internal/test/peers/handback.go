@@ -13,7 +13,7 @@ import (
 )
 
 // handBackAll hands a node back to kube-proxy, for each pair of a kernlb backend and a kube-proxy
-// among the named peers: kernlb ends, kube-proxy begins, and kernlb's leftovers are cleaned up.
+// among the named peers: kernlb ends, kube-proxy starts, and kernlb's leftovers are cleaned up.
 func handBackAll(ctx context.Context, names []string, out io.Writer) error {
 	var errs []error
 	for _, from := range names {
@@ -34,8 +34,8 @@ func handBackAll(ctx context.Context, names []string, out io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// handBack says of how many checks the outcome differs from kube-proxy alone: once when kube-proxy
-// has begun, and again after the cleanup.
+// handBack returns the numbers of checks whose outcome differs from kube-proxy alone: when
+// kube-proxy has started, and after the cleanup.
 func handBack(ctx context.Context, from, to string) (outcome string, err error) {
 	alone, err := newSide(ctx, to, true)
 	if err != nil {

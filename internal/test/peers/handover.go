@@ -16,8 +16,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// handoverCommand makes the objects of each mode of kube-proxy, on a node that has rules and
-// objects of other programs, and cleans up. Everything must then be as it was before.
+// handoverCommand runs each mode of kube-proxy on a node that has rules and objects of other
+// programs, and cleans up. Everything must then be as it was before.
 func handoverCommand(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("handover", flag.ContinueOnError)
 	back := fs.Bool("back", false, "from each backend of kernlb to kube-proxy")
@@ -50,7 +50,7 @@ func handoverCommand(ctx context.Context, args []string, out io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// handOver runs one peer on a node with objects of others, and cleans up after it.
+// handOver runs one peer on a node with objects of other programs, and cleans up after it.
 func handOver(ctx context.Context, name string) (*kubeproxy.Plan, error) {
 	c, err := netnstest.New(ctx, netnstest.Options{})
 	if err != nil {
@@ -87,7 +87,7 @@ func handOver(ctx context.Context, name string) (*kubeproxy.Plan, error) {
 	return plan, firstDifference(before, after)
 }
 
-// runPeer lets a peer make some states, one after the other, and ends it.
+// runPeer lets a peer apply some states, one after the other, and ends it.
 func runPeer(ctx context.Context, name string, c *netnstest.Cluster) error {
 	p, err := startPeer(ctx, name, c.Node.NS, settings(c, true), os.Stderr)
 	if err != nil {
@@ -118,7 +118,7 @@ func firstDifference(before, after string) error {
 	return nil
 }
 
-// node is the namespace of a node, with objects of others.
+// node is the namespace of a node, with objects of other programs.
 type node struct {
 	ns   *netnstest.NS
 	ipvs bool
@@ -127,7 +127,7 @@ type node struct {
 //go:embed testdata/others.rules
 var othersRules string
 
-// othersTable is a table of another program, with names that kube-proxy uses, too.
+// othersTable is a table of another program, with names that kube-proxy also uses.
 const othersTable = `table inet kube-proxy {
 	chain services {
 		type filter hook input priority 10
@@ -135,7 +135,7 @@ const othersTable = `table inet kube-proxy {
 }
 `
 
-// makeOthers makes the objects of other programs.
+// makeOthers creates the objects of other programs.
 func (n *node) makeOthers(ctx context.Context) error {
 	for _, c := range []struct{ command, stdin string }{
 		{"iptables-nft-restore --noflush", othersRules},
@@ -151,7 +151,7 @@ func (n *node) makeOthers(ctx context.Context) error {
 	return n.serveOthers(ctx)
 }
 
-// serveOthers makes a virtual server of another program at an address of the node, unless it
+// serveOthers creates a virtual server of another program at an address of the node, unless it
 // exists.
 func (n *node) serveOthers(ctx context.Context) error {
 	if !n.ipvs {
@@ -169,7 +169,7 @@ func (n *node) serveOthers(ctx context.Context) error {
 // packetCounts are numbers that packets change.
 var packetCounts = regexp.MustCompile(`packets \d+ bytes \d+|\[\d+:\d+\]`)
 
-// objects returns the tools' listings of everything that kube-proxy could have made.
+// objects returns the tools' listings of all kinds of objects that kube-proxy creates.
 func (n *node) objects(ctx context.Context) (string, error) {
 	commands := []string{"nft list ruleset", "iptables-nft-save", "ip6tables-nft-save",
 		"ipset save", "ip -o link", "ip -o addr"}

@@ -28,7 +28,8 @@ func newKubeNFTables(ctx context.Context, s *serve.Settings) (serve.Syncer, erro
 		})
 }
 
-// newKubeIPTables makes the iptables proxier run the programs of that variant: "nft" or "legacy".
+// newKubeIPTables returns a maker of the iptables proxier that runs the programs of a variant:
+// "nft" or "legacy".
 func newKubeIPTables(variant string) func(context.Context, *serve.Settings) (serve.Syncer, error) {
 	return func(ctx context.Context, s *serve.Settings) (serve.Syncer, error) {
 		if err := useIPTables(variant); err != nil {
@@ -83,7 +84,7 @@ func useIPTables(variant string) error {
 		}
 	}
 
-	// Legacy programs of all namespaces would wait for one another otherwise.
+	// Otherwise legacy programs of all namespaces would wait for each other.
 	if err := os.Setenv("XTABLES_LOCKFILE", filepath.Join(dir, "lock")); err != nil {
 		return err
 	}

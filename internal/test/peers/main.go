@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// commands are the commands of the program. serve is for the processes that it starts itself.
+// commands are the commands of the program. serve is for the processes that the program starts.
 var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
 	"compare": compareCommand, "handover": handoverCommand, "vm": vmCommand, "serve": serveCommand,
 	"measure": measureCommand, "plot": plotCommand,

@@ -17,7 +17,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/peers/serve"
 )
 
-// figures of measure, as it writes them.
+// figureFile has the figures of measure, as written to a file.
 type figureFile struct {
 	Kernel string `json:"kernel"`
 	CPUs   int    `json:"cpus"`
@@ -29,8 +29,8 @@ type figureFile struct {
 	Established []established `json:"established,omitempty"`
 }
 
-// cost is what syncs of a mix of services cost a peer. CPU is the processor time of the peer and of
-// the programs that it runs.
+// cost is the cost of a peer's syncs of a mix of services. CPU is the processor time of the peer
+// and of the programs that it runs.
 type cost struct {
 	Peer          string  `json:"peer"`
 	Services      int     `json:"services"`
@@ -129,7 +129,7 @@ func numbers(s string) (l []int, err error) {
 	return l, nil
 }
 
-// load returns n services: of the mix, or of the same number of endpoints.
+// load returns n services: the mix, or services with the same number of endpoints.
 func (m *measurement) load(n int) *mix {
 	if m.endpoints > 0 {
 		return newUniform(n, m.endpoints)

@@ -24,9 +24,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The metrics of kube-proxy that docs/metrics.md says are served exist in the kube-proxy that this
-// module builds, with the same types, labels and help, and the histograms with the same buckets.
-// All others of it are in the document's table of those that are not served.
+// The served metrics of kube-proxy in docs/metrics.md exist in the kube-proxy that this module
+// builds, with the same types, labels and help, and histograms with the same buckets. All other
+// metrics of kube-proxy are in the document's table of metrics that are not served.
 func TestMetricsAreThoseOfKubeProxy(t *testing.T) {
 	t.Parallel()
 	served, missing := rows(t, "kubeproxy"), rows(t, "not served")
@@ -56,7 +56,7 @@ func TestMetricsAreThoseOfKubeProxy(t *testing.T) {
 	}
 }
 
-// rows are those of a table of docs/metrics.md, by the name of the metric.
+// rows returns the rows of a table of docs/metrics.md, by the name of the metric.
 func rows(t *testing.T, table string) map[string][]string {
 	t.Helper()
 	text := must.OK(os.ReadFile("../../../docs/metrics.md"))(t)
@@ -75,8 +75,8 @@ func rows(t *testing.T, table string) map[string][]string {
 	return all
 }
 
-// described is a metric as the document has it: type, labels, and help, before which component-base
-// puts how stable it is.
+// described returns a metric as in the document: type, labels, and help without the stability level
+// that component-base prepends.
 func described(f *dto.MetricFamily) []string {
 	var labels []string
 	for _, l := range f.Metric[0].Label {
@@ -93,7 +93,7 @@ func buckets(f *dto.MetricFamily) (l []float64) {
 	return l
 }
 
-// sourceNames are the names of all metrics in the source of kube-proxy's package of them.
+// sourceNames returns the names of all metrics in the source of kube-proxy's package metrics.
 func sourceNames(t *testing.T) (names []string) {
 	t.Helper()
 	dir := must.OK(exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}",
@@ -108,7 +108,7 @@ func sourceNames(t *testing.T) (names []string) {
 	return names
 }
 
-// proxyFamilies are the metrics of kube-proxy that have a collector, each with a value.
+// proxyFamilies returns the metrics of kube-proxy that have a collector, each with a value.
 func proxyFamilies(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	r := k8smetrics.NewKubeRegistry()
@@ -154,7 +154,7 @@ type cleaned struct{ conntrack.CleanResult }
 func (c *cleaned) Totals() conntrack.CleanResult { return c.CleanResult }
 func (c *cleaned) Draining() int                 { return 0 }
 
-// ownFamilies are the metrics of an engine that has done what histograms tell of.
+// ownFamilies returns the metrics of an engine that has observations for all histograms.
 func ownFamilies(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	engine, keeper := dataplane.New(memory.New(nil), nil), &cleaned{}

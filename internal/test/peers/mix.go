@@ -23,12 +23,12 @@ type mix struct {
 	affinity int // each service of that number has session affinity; 0: none
 }
 
-// newUniform makes n services with the same number of endpoints.
+// newUniform returns n services with the same number of endpoints.
 func newUniform(n, endpoints int) *mix {
 	return &mix{sizes: slices.Repeat([]int{endpoints}, n+1), services: n}
 }
 
-// newMix draws services as clusters have them, always the same ones.
+// newMix draws services with the sizes of real clusters. It always draws the same services.
 func newMix(n int) *mix {
 	r := rand.New(rand.NewPCG(1, 2))
 	m := &mix{services: n, affinity: 10}
@@ -49,7 +49,8 @@ func newMix(n int) *mix {
 	return m
 }
 
-// newSizes makes two services of each size from 1 to n; for 1, two hundred with two endpoints.
+// newSizes returns two services of each size from 1 to n; for n = 1, two hundred services with two
+// endpoints.
 func newSizes(n int) *mix {
 	if n == 1 {
 		return &mix{sizes: slices.Repeat([]int{2}, 200), services: 200}
@@ -61,8 +62,8 @@ func newSizes(n int) *mix {
 	return m
 }
 
-// endpoints is the number of endpoints of the services before service i, and so the number of its
-// first one.
+// endpoints returns the number of endpoints of the services before service i, which is the number
+// of its first endpoint.
 func (m *mix) endpoints(i int) (n int) {
 	for _, size := range m.sizes[:i] {
 		n += size
@@ -98,7 +99,7 @@ func (m *mix) put(c *serve.Change, i int) {
 	m.putSlice(c, i, 0)
 }
 
-// putSlice adds the endpoints of service i. A shift replaces the first one.
+// putSlice adds the endpoints of service i. A shift replaces the first endpoint.
 func (m *mix) putSlice(c *serve.Change, i, shift int) {
 	var eps []endpoint
 	first := m.endpoints(i) + 1
@@ -136,7 +137,7 @@ func (m *mix) oneService(round int) *serve.Change {
 	return c
 }
 
-// probed is a service of that many UDP endpoints in both families, which packets are sent to.
+// probed adds a service of size UDP endpoints in both families, to which packets are sent.
 func (m *mix) probed(c *serve.Change, size int) {
 	name, p := fmt.Sprintf("probed-%d", size), ports(corev1.ProtocolUDP)
 	c.Services = append(c.Services, newService(name, probedAddrs(size), p))

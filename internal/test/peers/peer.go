@@ -31,13 +31,13 @@ var makers = []serve.Maker{
 	{Name: "kernlb-ipvs", Make: newKernlb(ipvs.Name)},
 }
 
-// kubeNFTables137 is the peer in a program of its own, which lies beside this one.
+// kubeNFTables137 is the peer in a separate program, in the directory of this one.
 const (
 	kubeNFTables137 = "kube-proxy-1.37-nftables"
 	program137      = "peers-1.37"
 )
 
-// programOf returns the program that has a peer.
+// programOf returns the program that runs a peer.
 func programOf(peer string) (string, error) {
 	self, err := os.Executable()
 	if err == nil && peer == kubeNFTables137 {
@@ -55,7 +55,7 @@ func peerNames() []string {
 	return l
 }
 
-// choosePeers returns the peers named, or those that the machine can run.
+// choosePeers returns the named peers, or all peers that the machine can run.
 func choosePeers(args []string) ([]string, error) {
 	if len(args) == 0 {
 		return slices.DeleteFunc(peerNames(), func(n string) bool {
@@ -134,7 +134,7 @@ func startPeer(ctx context.Context, name string, ns *netnstest.NS, s serve.Setti
 	return p, nil
 }
 
-// sync gives a change to the peer, and returns what it cost.
+// sync gives a change to the peer, and returns the cost.
 func (p *peer) sync(c *serve.Change) (serve.Answer, error) {
 	if err := p.in.Encode(c); err != nil {
 		return serve.Answer{}, fmt.Errorf("%s: %w", p.name, err)

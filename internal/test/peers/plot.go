@@ -149,7 +149,7 @@ func (f *figureFile) firstTable(out io.Writer, load string) {
 	}
 }
 
-// short is a time of so many milliseconds for people.
+// short returns a time in a short form for people.
 func short(ms float64) string {
 	switch {
 	case ms >= 1000:
@@ -197,7 +197,7 @@ const (
 	top, bottom             = 50, 340
 )
 
-// palette has colours that are seen on white and on black.
+// palette has colours that are visible on white and on black.
 var palette = []string{"#2f81f7", "#db6d28", "#3fb950", "#8b949e", "#a371f7", "#d29922"}
 
 // axis maps values to places.
@@ -206,7 +206,8 @@ type axis struct {
 	from, to float64   // where the first and the last mark are
 }
 
-// newAxis has the powers of ten, and if these are few, 2 and 5 times them.
+// newAxis returns an axis with marks at the powers of ten, and, if these are few, at 2 and 5 times
+// these powers.
 func newAxis(low, high, from, to float64) axis {
 	a := axis{from: from, to: to}
 	steps := []float64{1}

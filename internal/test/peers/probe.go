@@ -46,7 +46,7 @@ const (
 	pastIt    = "past services"
 )
 
-// probedSizes are the sizes of the services that first packets go to.
+// probedSizes are the sizes of the services to which first packets are sent.
 var probedSizes = []int{1, 2, 10, 100, 200, 400}
 
 // rules of the namespaces without a peer. A rule about connections turns conntrack on.
@@ -73,7 +73,7 @@ table ip6 t {
 }`,
 }
 
-// stand is a namespace with or without a peer, whose packets to elsewhere vanish in a device.
+// stand is a namespace with or without a peer. Packets that leave it vanish in a device.
 type stand struct {
 	name string
 	ns   *netnstest.NS
@@ -92,7 +92,7 @@ func startStand(ctx context.Context, name string, load *serve.Change) (n *stand,
 		return nil, err
 	}
 
-	// Either device drops what is sent. Few kernels lack both.
+	// Either device drops all packets. Few kernels lack both devices.
 	_, err = runIn(ctx, n.ns, `ip link add name sink0 type dummy || ip link add name sink0 type ifb
 		ip link set lo up
 		ip addr add 192.168.77.1/24 dev sink0
@@ -144,8 +144,8 @@ func closeAll(l []*stand) (err error) {
 	return err
 }
 
-// first measures first packets beside numbers of sizes and beside the mix, or beside numbers of
-// services.
+// first measures first packets with different numbers of sizes and with the mix, or with different
+// numbers of services.
 func (m *measurement) first(ctx context.Context) error {
 	m.figures.First = nil
 	mixes, loads := map[string]*mix{"mix of 1,000": newMix(1000)}, []string{"mix of 1,000"}
@@ -312,8 +312,8 @@ func (m *measurement) established(ctx context.Context) (err error) {
 	return nil
 }
 
-// exchange sends datagrams to a server on the node and receives each, and returns how long that
-// took. The server has answered the first one.
+// exchange sends datagrams to a server on the node, receives each, and returns the time that it
+// took. The server has already answered the first datagram.
 func (n *stand) exchange(to netip.AddrPort, count int) (took time.Duration, err error) {
 	err = n.ns.Do(func() error {
 		var fds [2]int

@@ -6,14 +6,14 @@ import "strings"
 type difference struct {
 	peer string // the beginning of the peer's name
 	// kind is a part of the kind of difference. scenarios are parts of the names of the scenarios
-	// where it occurs; none means all
+	// with this difference; an empty list means all
 	kind      string
 	scenarios []string
 	why       string
 }
 
 // differences are the differences that kernlb documents (dataplane/dataplanetest/behaviour.md), and
-// differences between kube-proxy's own modes. The first that fits counts.
+// differences between kube-proxy's own modes. The first match counts.
 var differences = []difference{
 	{peer: "kube-proxy-iptables", kind: "an unused address of the service range",
 		why: "only the nftables mode knows the service ranges, and kernlb"},
@@ -52,8 +52,8 @@ var differences = []difference{
 // noEndpoints are the layouts without usable endpoints.
 var noEndpoints = []string{"no endpoints", "endpoints not ready"}
 
-// reason says why a peer differs; "" if that is not known. lines are all packets of one kind of
-// difference.
+// reason returns the reason of a peer's difference, or "" if it is unknown. lines are all packets
+// of one kind of difference.
 func reason(peer, kind string, lines []string) string {
 	for _, d := range differences {
 		if strings.HasPrefix(peer, d.peer) && strings.Contains(kind, d.kind) && d.covers(lines) {

@@ -114,7 +114,7 @@ var policies = []policy{
 	}},
 }
 
-// scenarios are all combinations of policies, layouts and ways to tell pods.
+// scenarios returns all combinations of policies and layouts, with and without ranges of pods.
 func scenarios(c *netnstest.Cluster) []scenario {
 	var l []scenario
 	for _, told := range []bool{false, true} {
@@ -176,7 +176,7 @@ func newScenario(c *netnstest.Cluster, told bool, p policy, where layout) scenar
 	return sc
 }
 
-// checks are all ways to the service: pod2 is an endpoint itself in some layouts.
+// checks returns all ways to the service: pod2 is itself an endpoint in some layouts.
 func checks() []check {
 	var l []check
 	for f := range clusterIPs {

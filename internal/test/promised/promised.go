@@ -1,5 +1,5 @@
-// Package promised compares what a program serves at /metrics with what docs/metrics.md promises:
-// all that the alerts and the dashboard ask for, except for the rows of a table.
+// Package promised compares the metrics that a program serves with the promise of docs/metrics.md:
+// all metrics in the queries of the alerts and the dashboard, except for the rows of a table.
 package promised
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/must"
 )
 
-// The names of metrics in queries and in what a program serves.
+// The names of metrics in queries and in the output of a program.
 var (
 	asked  = regexp.MustCompile(`\b(?:kernlb|kubeproxy|process)_\w+`)
 	family = regexp.MustCompile(`(?m)^# TYPE (\w+) `)
@@ -23,9 +23,9 @@ var (
 	row    = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([^|]*) \\|")
 )
 
-// Check requires that a program serves the metrics that the document promises for it, and lacks
-// the metrics that the document says it lacks. The root is the directory of the repository, and
-// text the answer of /metrics.
+// Check requires that a program serves all metrics that the document promises for it, and no metric
+// that the document says it lacks. root is the directory of the repository, and text is the answer
+// of /metrics.
 func Check(t testing.TB, root, program, text string) {
 	t.Helper()
 	read := func(name string) string {

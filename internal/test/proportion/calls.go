@@ -7,8 +7,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Many returns a state in which one service has n endpoints, and edit has changed that service. As
-// many other services have one endpoint each.
+// Many returns a state in which one service has n endpoints, and edit has changed that service. n
+// other services have one endpoint each.
 func Many(n int, edit func(*servicemodel.Service)) servicemodel.State {
 	base := small(servicemodel.PolicyCluster)
 	svc := *base.Service(web)
@@ -27,8 +27,8 @@ func Many(n int, edit func(*servicemodel.Service)) servicemodel.State {
 func Replace(s servicemodel.State) servicemodel.State { return changes[0].make(s) }
 
 // Calls requires that a call costs the same at a hundred and at three thousand objects, except for
-// a cost for each, which is an error if it is not needed. prepare returns the call, which is made
-// several times. The cheapest counts, but not the first.
+// a cost for each object. An unneeded cost for each object is an error. prepare returns the call,
+// which is made several times. The cheapest call counts, and the first call is ignored.
 func Calls(t *testing.T, each Cost, prepare func(n int) (call func())) {
 	t.Helper()
 	if testing.Short() {

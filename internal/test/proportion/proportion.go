@@ -1,7 +1,7 @@
 // Package proportion tests the law that the work for a change is proportional to the change, and
-// not to the endpoints of its service or to the other services. It makes its cases: for each field
-// of the model, and each change, it compares what the work costs at several sizes. It counts, and
-// never measures time.
+// not to the endpoints of its service or to the other services. It generates its cases: for each
+// field of the model, and each change, it compares the cost of the work at several sizes. It
+// counts, and never measures time.
 package proportion
 
 import (
@@ -16,25 +16,24 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Cost is what some work costs.
+// Cost is the cost of some work.
 type Cost struct {
 	Elements, Messages, Sent int // of the plan; Sent is in bytes
 	Objects, Bytes           int // that were allocated
 }
 
 // Subject holds a state. It prepares a change to another state, and returns the work for the
-// change, which returns what a plan would send. Before each change the subject returns to the first
-// state. It returns nil if it cannot express the state.
+// change. The work returns the cost of the plan. Before each change the subject returns to the
+// first state. It returns nil if it cannot express the state.
 type Subject func(to servicemodel.State) (work func() backends.Stats)
 
-// Law is what a kind of subjects promises.
+// Law is the promise of a kind of subjects.
 type Law struct {
 	// Hold returns a subject that holds a state, or nil if it cannot express the state.
 	Hold func(tb testing.TB, s servicemodel.State) Subject
 	// Limits hold in all cases. The test that sets them gives the reason.
 	Limits
-	// Others are the numbers of other services in the states that are compared. Nil means 30 and
-	// 240.
+	// Others are the numbers of other services in the compared states. Nil means 30 and 240.
 	Others []int
 	// Exceptions are cases with other limits.
 	Exceptions []Exception
@@ -52,8 +51,8 @@ type Exception struct {
 	Limits
 }
 
-// Limits are what the work may cost for each endpoint of the changed service, for each endpoint at
-// each of its frontends, and for each other service.
+// Limits are the maximum costs of the work for each endpoint of the changed service, for each
+// endpoint at each of its frontends, and for each other service.
 type Limits struct{ Endpoint, Pair, Other Cost }
 
 // most returns a limit of the growth between two sizes.
@@ -69,11 +68,12 @@ func (e *Exception) concerns(field, change string) bool {
 		slices.ContainsFunc(e.Fields, func(f string) bool { return strings.HasPrefix(field, f) }))
 }
 
-// slack is what a larger state may cost more in any case: maps of the model are deeper trees, maps
-// of Go and lists grow in steps, and buffers are filled up.
+// slack is the additional cost that a larger state may always have: maps of the model are deeper
+// trees, Go maps and lists grow in steps, and buffers are filled up.
 var slack = Cost{Elements: 4, Messages: 4, Sent: 2 << 10, Objects: 200, Bytes: 16 << 10}
 
-// deeper is what ten times as many services may cost more: a tree of chains has one level more.
+// deeper is the additional cost of ten times as many services: a tree of chains has an additional
+// level.
 var deeper = Cost{Elements: 64, Messages: 80, Sent: 24 << 10, Objects: 1000, Bytes: 64 << 10}
 
 // Holds tests a law.
@@ -100,7 +100,8 @@ func (l *Law) holds(t *testing.T, only string) {
 			t.Run(fmt.Sprintf("%s/policy%s", field, external), func(t *testing.T) {
 				ran++
 
-				// others do not have fields of endpoints, and the rest is there with one policy
+				// other services do not have fields of endpoints, and the rest is tested with one
+				// policy
 				wide := strings.HasPrefix(field, asItIs) ||
 					external == servicemodel.PolicyCluster && !strings.HasPrefix(field, "endpoint.")
 				if run.compare(t, field, wide, grow) {
@@ -171,7 +172,7 @@ type run struct {
 	needed []bool // which exceptions were needed
 }
 
-// compare compares the costs of a field at all sizes, with wide also at those with many other
+// compare compares the costs of a field at all sizes; with wide, also at sizes with many other
 // services. It returns false if no state can be expressed.
 func (r *run) compare(t *testing.T, field string, wide bool, grow grower) bool {
 	type point struct {
@@ -215,9 +216,9 @@ func (r *run) compare(t *testing.T, field string, wide bool, grow grower) bool {
 	return len(points) > 0
 }
 
-// grows returns in what way the cost of a change grows too fast between two sizes, if it does.
-// Sizes that differ in two ways are not compared, nor is a single frontend with several: that has
-// other kinds of addresses.
+// grows describes how the cost of a change grows too fast between two sizes, or returns "". It does
+// not compare sizes that differ in two ways, nor a single frontend with several frontends, because
+// these have other kinds of addresses.
 func (r *run) grows(field, change string, small, large size, before, after Cost) (why string) {
 	e, f, o := large.endpoints-small.endpoints, large.frontends, large.others-small.others
 	more := f > small.frontends
@@ -248,8 +249,8 @@ func (r *run) grows(field, change string, small, large size, before, after Cost)
 	return strings.TrimSuffix(why, "; ")
 }
 
-// limit returns the limit of a part of the cost at a size, from the cost at a smaller size. Ten
-// percent do not count, because maps and lists grow in steps.
+// limit returns the limit of a part of the cost at a size, from the cost at a smaller size. It
+// allows ten percent more, because maps and lists grow in steps.
 func (r *run) limit(of func(Cost) int, small, large size, before Cost, also []*Exception) float64 {
 	most := float64(of(before))*1.1 + float64(of(slack))
 	if large.others >= 10*small.others {
@@ -300,7 +301,7 @@ func measure(s Subject, warm, to servicemodel.State) (c Cost, ok bool) {
 	return c, true
 }
 
-// Of returns what a function allocates.
+// Of returns the allocations of a function.
 func Of(work func()) (c Cost) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -16,7 +16,7 @@ import (
 // web is the service that changes.
 var web = servicemodel.Name{Namespace: "default", Name: "web"}
 
-// addr returns the i-th address from a first one on.
+// addr returns the i-th address after a first address.
 func addr(first string, i int) netip.Addr {
 	a := netip.MustParseAddr(first).As4()
 	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])+uint32(i))
@@ -44,9 +44,9 @@ func small(external servicemodel.TrafficPolicy) servicemodel.State {
 		[]servicemodel.Endpoint{endpoint(0), endpoint(1)})
 }
 
-// endpoint returns the i-th endpoint. Each fourth is on the node, and half of all in its zone. A
-// part of those is not ready, so that a preference for near endpoints does not give them all
-// traffic.
+// endpoint returns the i-th endpoint. Every fourth endpoint is on the node, and half of all
+// endpoints are in its zone. Some of these are not ready, so that a preference for near endpoints
+// does not give them all traffic.
 func endpoint(i int) servicemodel.Endpoint {
 	e := servicemodel.Endpoint{Addr: addr("10.16.0.1", i),
 		Node: "node", Zone: "zone", Ports: []servicemodel.EndpointPort{{Name: "http",
@@ -63,11 +63,11 @@ func endpoint(i int) servicemodel.Endpoint {
 	return e
 }
 
-// grower makes a state of a size.
+// grower returns a state of a size.
 type grower func(size) servicemodel.State
 
-// variants yields the fields, and for each a function that makes states of any size in which the
-// field has another value.
+// variants yields the fields, and for each field a function that returns states of any size in
+// which the field has another value.
 func variants(external servicemodel.TrafficPolicy) iter.Seq2[string, grower] {
 	return func(yield func(string, grower) bool) {
 		base, had := small(external), map[string]int{}
@@ -121,7 +121,7 @@ func grown(base, v servicemodel.State, s size) servicemodel.State {
 	return v.WithService(&svc).WithEndpoints(svc.Name, eps)
 }
 
-// differ gives an endpoint the fields in which two others differ, except the address.
+// differ copies to an endpoint the fields in which was and is differ, except the address.
 func differ(e *servicemodel.Endpoint, was, is servicemodel.Endpoint) {
 	a, b, to := reflect.ValueOf(was), reflect.ValueOf(is), reflect.ValueOf(e).Elem()
 	for i := range a.NumField() {
@@ -132,7 +132,7 @@ func differ(e *servicemodel.Endpoint, was, is servicemodel.Endpoint) {
 	}
 }
 
-// others adds n services like a service, with one endpoint each.
+// others adds n services like svc, with one endpoint each.
 func others(s servicemodel.State, svc servicemodel.Service, n int) servicemodel.State {
 	for i := range n {
 		other := another(svc, i)

@@ -75,7 +75,7 @@ var values = map[reflect.Type][]any{
 		servicemodel.SilentStay},
 }
 
-// words are valid values of text fields that take only some.
+// words are the valid values of text fields that accept only certain words.
 var words = map[string][]string{"service.Prefer": {"node", "zone"},
 	"node.NoEndpoints": {"reject", "reset", "drop"}, "node.Forbidden": {"reject", "reset", "drop"}}
 

@@ -1,5 +1,5 @@
-// Package randstate makes random service states, for tests that compare kernlb with a model. All
-// choices come from the given source of randomness, so a seed reproduces a run.
+// Package randstate generates random service states, for tests that compare kernlb with a model.
+// All choices come from the given source of randomness, so a seed reproduces a run.
 package randstate
 
 import (
@@ -21,9 +21,9 @@ type Place struct {
 
 // Config limits the random states.
 type Config struct {
-	// Services is how many services there can be.
+	// Services is the maximum number of services.
 	Services int
-	// Places are where endpoints can be.
+	// Places are the possible places of endpoints.
 	Places []Place
 	// EndpointPorts are the ports of endpoints, at every place and for every protocol.
 	EndpointPorts []uint16
@@ -31,11 +31,11 @@ type Config struct {
 	Node servicemodel.Node
 	// Nodes, if not empty, are nodes that can replace Node in a change.
 	Nodes []servicemodel.Node
-	// Weights makes endpoints of different weights.
+	// Weights gives endpoints different weights.
 	Weights bool
-	// Edit, if set, takes from a service what the tested backend refuses.
+	// Edit, if set, removes features of a service that the tested backend refuses.
 	Edit func(*servicemodel.Service)
-	// NoAffinity makes no session affinity.
+	// NoAffinity leaves out session affinity.
 	NoAffinity bool
 	// Every varies every field of services, endpoints and nodes. Some backends refuse some of them.
 	Every bool
@@ -48,7 +48,7 @@ type Config struct {
 	Schedulers []servicemodel.Scheduler
 }
 
-// Source makes random states.
+// Source generates random states.
 type Source struct {
 	c   Config
 	rng *rand.Rand
@@ -111,7 +111,8 @@ func (g *Source) Change(s servicemodel.State) servicemodel.State {
 // isRange reports whether the k-th port of a service is a range.
 func (g *Source) isRange(k int) bool { return g.c.Ranges && k == 2 }
 
-// ForRanges takes from a service with a range of ports what nftables lacks at ranges.
+// ForRanges removes from a service with a range of ports the features that nftables lacks at
+// ranges.
 func ForRanges(svc *servicemodel.Service) {
 	for _, p := range svc.Ports {
 		if p.EndPort == 0 {
@@ -254,7 +255,7 @@ func (g *Source) masqueradeIPs(svc *servicemodel.Service) {
 	}
 }
 
-// clients returns rules for all addresses, for one, or for both.
+// clients returns a rule for all addresses, a rule for one address, or both.
 func (g *Source) clients(svc *servicemodel.Service) (l []servicemodel.ClientRule) {
 	if g.chance(0.6) {
 		l = append(l, servicemodel.ClientRule{Deny: g.ranges()})

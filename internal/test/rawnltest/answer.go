@@ -16,7 +16,7 @@ const (
 	ackOther  uint16 = 77 // an attribute that no kernel has
 )
 
-// Reply makes a message of the kernel. The body comes after the nlmsghdr.
+// Reply returns a message of the kernel. The body comes after the nlmsghdr.
 func Reply(typ, flags uint16, seq uint32, body []byte) []byte {
 	p := make([]byte, headerLen, headerLen+len(body))
 	native.PutUint32(p, uint32(headerLen+len(body)))
@@ -26,8 +26,8 @@ func Reply(typ, flags uint16, seq uint32, body []byte) []byte {
 	return append(p, body...)
 }
 
-// Error makes the NLMSG_ERROR about the request m, as the kernel does with NETLINK_CAP_ACK; errno 0
-// makes it an acknowledgement. With a text or an offset, it has an extended acknowledgement.
+// Error returns the NLMSG_ERROR about the request m, as the kernel does with NETLINK_CAP_ACK. With
+// errno 0 it is an acknowledgement. With a text or an offset, it has an extended acknowledgement.
 func Error(m Message, errno syscall.Errno, text string, offset uint32) []byte {
 	body := native.AppendUint32(nil, uint32(-int32(errno)))
 	quoted := Reply(m.Type, m.Flags, m.Seq, nil)
@@ -44,7 +44,7 @@ func Error(m Message, errno syscall.Errno, text string, offset uint32) []byte {
 	return Reply(typeError, flags, m.Seq, body)
 }
 
-// Done makes the NLMSG_DONE that ends a dump.
+// Done returns the NLMSG_DONE that ends a dump.
 func Done(seq uint32, flags uint16, errno syscall.Errno) []byte {
 	return Reply(typeDone, flagMulti|flags, seq, native.AppendUint32(nil, uint32(-int32(errno))))
 }

@@ -9,7 +9,8 @@ import (
 
 // FailEach calls do again and again. The first context fails the first request to the kernel, the
 // second context fails only the second request, and so on, until no request is left to fail. Each
-// time, do must return the error. So do swallows no error. what names the operation in messages.
+// time, do must return the error, which shows that do ignores no error. what names the operation in
+// messages.
 func FailEach(t testing.TB, what string, do func(context.Context) error) {
 	t.Helper()
 	for n := 1; ; n++ {
@@ -34,8 +35,8 @@ func FailEach(t testing.TB, what string, do func(context.Context) error) {
 	}
 }
 
-// failing is a context that has ended only when it is asked for the n-th time. Done with the Err
-// that may follow it is one question, and so is Err alone.
+// failing is a context that has ended only when it is asked for the n-th time. Done and a following
+// Err are one question together, and Err alone is also one question.
 type failing struct {
 	context.Context
 	mu       sync.Mutex

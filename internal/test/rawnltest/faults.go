@@ -12,20 +12,20 @@ type Fault struct {
 	Name string
 	// Errno is the error that the kernel or the socket returns; 0 for faults that damage an answer.
 	Errno syscall.Errno
-	// Dump limits the fault to the answers of dumps. An interrupted dump may be as good as another
-	// one: see Conn.DumpOwn of package rawnl.
+	// Dump limits the fault to the answers of dumps. An interrupted dump may still be valid: see
+	// Conn.DumpOwn of package rawnl.
 	Dump bool
 
 	send func(w *wrapped, p []byte) error // instead of a send
 	// fails makes a receive fail with Errno. The queue keeps its content.
 	fails bool
-	// damage damages what was received. Then the receive fails with Errno, unless that is 0.
+	// damage damages the received answer. Then the receive fails with Errno, unless Errno is 0.
 	damage func(p []byte, sizes []int)
 	call   func(do func() error) error // instead of a whole request
 }
 
 // Explains reports whether an error names the fault: it is the fault's errno, or one of the others,
-// which stand for it.
+// which mean the same.
 func (f Fault) Explains(err error, others ...error) bool {
 	return f.Errno != 0 && errors.Is(err, f.Errno) ||
 		slices.ContainsFunc(others, func(o error) bool { return errors.Is(err, o) })
@@ -35,7 +35,7 @@ func (f Fault) Explains(err error, others ...error) bool {
 // answer.
 var Stall = Fault{Name: "the queue is empty too early", Errno: syscall.EAGAIN, fails: true}
 
-// Torn is a dump that was interrupted, and lacks most of its objects.
+// Torn is an interrupted dump that lacks most of its objects.
 var Torn = Fault{Name: "a dump is torn", damage: tear, Dump: true}
 
 // named is an errno with its name.
@@ -52,7 +52,7 @@ var pressure = []named{{"ENOBUFS", syscall.ENOBUFS}, {"EINTR", syscall.EINTR},
 // Calls returns the faults of requests that do not use the sockets of package rawnl. Such a request
 // must pass [Faults.Call]. interrupted is the error of an interrupted dump.
 func Calls(interrupted error) (all []Fault) {
-	// instead makes a request, and returns another result than the request's.
+	// instead makes a request, and returns err instead of the request's result.
 	instead := func(err error) func(func() error) error {
 		return func(do func() error) error {
 			_ = do()
@@ -76,7 +76,7 @@ func Calls(interrupted error) (all []Fault) {
 		Fault{Name: "a dump is interrupted", Dump: true, call: instead(interrupted)})
 }
 
-// Before returns a fault that calls happen before a request.
+// Before returns a fault that runs a function before each request goes out.
 func Before(name string, happen func()) Fault {
 	return Fault{Name: name, call: func(do func() error) error {
 		happen()
@@ -104,7 +104,7 @@ func All() (all []Fault) {
 		Fault{Name: "a request is refused, and the answer lost",
 			send: func(*wrapped, []byte) error { return nil }},
 		Fault{Name: "an answer is lost", Errno: syscall.ENOBUFS, damage: func([]byte, []int) {}},
-		// inside a message, because an answer that is cut between two would look complete
+		// inside a message, because an answer that is cut between two messages would look complete
 		Fault{Name: "half of an answer is read",
 			damage: func(_ []byte, sizes []int) { sizes[0] = max(sizes[0]/2-5, 1) }},
 		Fault{Name: "less than a header is read",
@@ -114,8 +114,8 @@ func All() (all []Fault) {
 		Fault{Name: "a dump is interrupted", damage: interrupt, Dump: true})
 }
 
-// Faults makes one call of the sockets that it wraps go wrong, and counts what passes them. It may
-// be used by many goroutines.
+// Faults makes one call of the wrapped sockets go wrong, and counts their traffic. It may be used
+// by many goroutines.
 type Faults struct {
 	mu    sync.Mutex
 	fault Fault
@@ -131,7 +131,7 @@ type Count struct {
 	Sent, Received  int // bytes
 }
 
-// NewFaults returns a Faults that hurts nothing until Arm.
+// NewFaults returns a Faults that has no effect until Arm.
 func NewFaults() *Faults { return &Faults{n: -1} }
 
 // Arm makes one call go wrong: the n-th from now on that the fault can hit, counted from 1. If n is
@@ -142,7 +142,7 @@ func (f *Faults) Arm(fault Fault, n int) {
 	f.fault, f.n, f.calls, f.hits = fault, n, 0, 0
 }
 
-// Disarm ends the fault. It returns how many calls went wrong since Arm.
+// Disarm ends the fault. It returns the number of calls that went wrong since Arm.
 func (f *Faults) Disarm() (hits int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -191,10 +191,10 @@ func (f *Faults) Call(dump bool, do func() error) error {
 	return fault.call(do)
 }
 
-// Wrap returns a socket that goes wrong when the Faults says so.
+// Wrap returns a socket whose calls can go wrong.
 func (f *Faults) Wrap(s Socket) Socket { return &wrapped{Socket: s, faults: f} }
 
-// wrapped is a socket that goes wrong.
+// wrapped is a socket whose calls can go wrong.
 type wrapped struct {
 	Socket
 	faults  *Faults

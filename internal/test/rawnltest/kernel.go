@@ -1,6 +1,6 @@
-// Package rawnltest plays the kernel at the other end of a netlink connection, for tests. A
-// [Kernel] is a socket whose answers a function makes. The package also makes a real kernel fail:
-// [FailEach] fails each request in turn, [GarbleEach] garbles each object of the answers, and
+// Package rawnltest simulates the kernel at the other end of a netlink connection, for tests. A
+// [Kernel] is a socket whose answers come from a function. The package also makes a real kernel
+// fail: [FailEach] fails each request in turn, [GarbleEach] garbles each object of the answers, and
 // [FailEachOpen] limits the file descriptors. A [Tap] shows the messages, so a test can act between
 // two requests.
 package rawnltest
@@ -47,13 +47,13 @@ func Split(datagram []byte) (request []Message, err error) {
 	return request, nil
 }
 
-// Kernel is an rawnl.Socket whose kernel is a function from a request to the answers. It is for one
-// goroutine.
+// Kernel is an rawnl.Socket whose kernel is a function from a request to the answers. Only one
+// goroutine may use it.
 type Kernel struct {
 	// Answer returns the content of the receive queue: datagrams ([]byte), and errors, which the
 	// socket returns instead of a datagram.
 	Answer func(request []Message) []any
-	// Size and Queue are the limits of the socket. Zero means a MiB.
+	// Size and Queue are the limits of the socket. Zero means one MiB.
 	Size, Queue int
 
 	Pending []any    // what is in the receive queue

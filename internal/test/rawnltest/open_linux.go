@@ -13,10 +13,11 @@ import (
 // aloneEnv is set in the process in which a test runs alone.
 const aloneEnv = "KERNLB_TEST_ALONE"
 
-// FailEachOpen calls open with a limit of no more file descriptors, then of one more, and so on,
-// until open gets all that it needs. With too few, open must return an error and leave no
-// descriptor open. With enough, Close must leave none. The limit holds for a whole process, so the
-// calling test runs again in a process of its own. FailEachOpen must be the last call of that test.
+// FailEachOpen calls open with a limit of no additional file descriptors, then of one, and so on,
+// until open has enough. With too few descriptors, open must return an error and leave no
+// descriptor open. With enough, Close must leave no descriptor open. The limit holds for a whole
+// process, so the calling test runs again in a separate process. FailEachOpen must be the last call
+// of that test.
 func FailEachOpen(t *testing.T, open func() (io.Closer, error)) {
 	t.Helper()
 	if os.Getenv(aloneEnv) == "" {
@@ -50,7 +51,7 @@ func FailEachOpen(t *testing.T, open func() (io.Closer, error)) {
 	}
 }
 
-// counted is how many descriptors were open after open, and how many after Close.
+// counted has the numbers of open descriptors after open and after Close.
 type counted struct{ open, left int }
 
 // descriptorsOf calls open with a limit of descriptors, and closes the result.

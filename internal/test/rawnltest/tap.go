@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Socket is a socket of rawnl, a fake one or the kernel's.
+// Socket is a socket of rawnl: a fake, or the kernel's.
 type Socket interface {
 	Send(p []byte) error
 	Receive(p []byte, sizes []int) (int, error)
@@ -14,8 +14,8 @@ type Socket interface {
 	Close() error
 }
 
-// Tap is a socket that shows the messages between a connection and another socket. It is for one
-// goroutine.
+// Tap is a socket that shows the messages between a connection and another socket. Only one
+// goroutine may use it.
 type Tap struct {
 	Socket
 	// Request is called with each request before the other socket gets it. Answer is called with
@@ -57,8 +57,8 @@ func (t *Tap) Receive(p []byte, sizes []int) (int, error) {
 
 // GarbleEach calls do again and again. The first time, it garbles the first object in the kernel's
 // answers, the second time only the second object, and so on, until no object is left. Each time,
-// do must return an error, so do accepts no message that it cannot read. GarbleEach leaves answers
-// to requests of the types in but as they are. what names the operation.
+// do must return an error, which shows that do accepts no message that it cannot read. GarbleEach
+// does not change answers to requests of the types in but. what names the operation.
 func GarbleEach(t testing.TB, what string, tap *Tap, do func() error, but ...uint16) {
 	t.Helper()
 	defer func() { tap.Request, tap.Answer = nil, nil }()

@@ -25,9 +25,9 @@ const (
 // published are the directories of the modules that have tags.
 var published = []string{"", "dataplane/metrics", "servicemodel/kube/kubeapi"}
 
-// TestModulesAreFetchedWithoutAClone gets the published modules in an empty directory, at the
+// TestModulesAreFetchedWithoutAClone fetches the published modules into an empty directory, at the
 // version that the nested modules require, and builds the program of the README there. The modules
-// of this tree come from a module proxy of files, and other modules from the module cache.
+// of this tree come from a file-based module proxy, and other modules from the module cache.
 func TestModulesAreFetchedWithoutAClone(t *testing.T) {
 	t.Parallel()
 	if testing.Short() || os.Getenv("KERNLB_TEST_FETCH") == "none" {
@@ -114,7 +114,7 @@ func serve(t *testing.T, proxy, dir, version string) {
 	require.NoError(t, file.Close())
 }
 
-// contents returns the names of a module's files. Those of modules below it are not among them.
+// contents returns the names of a module's files, without the files of modules below it.
 func contents(t *testing.T, dir string) []string {
 	t.Helper()
 	names := strings.Fields(run(t, filepath.Join(root, dir), nil,
@@ -153,7 +153,7 @@ func write(t *testing.T, name, text string) {
 	require.NoError(t, os.WriteFile(name, []byte(text), 0o644))
 }
 
-// run runs a command in a directory, with variables beside those of the test.
+// run runs a command in a directory, with additional environment variables.
 func run(t *testing.T, dir string, env []string, command string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), command, args...)

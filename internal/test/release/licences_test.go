@@ -15,8 +15,8 @@ import (
 	"github.com/kernlb/kernlb/internal/test/must"
 )
 
-// licences are words of the texts of licences, by SPDX identifier. Apache-2.0 allows a program to
-// use code under each of them.
+// licences has words from the texts of licences, by SPDX identifier. A program under Apache-2.0 may
+// use code under each of these licences.
 var licences = []struct {
 	id    string
 	words *regexp.Regexp
@@ -29,9 +29,9 @@ var licences = []struct {
 	{"MIT", regexp.MustCompile(`Permission is hereby granted, free of charge, to any person`)},
 }
 
-// TestLicencesAreListed compares docs/licences.md with the licences of all modules that a program
-// builds if it imports every package of the published modules. The flag -update writes the document
-// from the texts of the licences.
+// TestLicencesAreListed compares docs/licences.md with the licences of all modules in the build of
+// a program that imports every package of the published modules. The flag -update writes the
+// document from the texts of the licences.
 func TestLicencesAreListed(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

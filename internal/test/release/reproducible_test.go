@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBuildsAreReproducible builds a program from two copies of the tree at different places, the
-// second time without a build cache.
+// TestBuildsAreReproducible builds a program from two copies of the tree in different directories,
+// the second time without a build cache.
 func TestBuildsAreReproducible(t *testing.T) {
 	t.Parallel()
 	if testing.Short() || os.Getenv("KERNLB_TEST_FETCH") == "none" {

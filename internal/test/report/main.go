@@ -1,13 +1,13 @@
 // Command report runs tests in one of the ways of the Makefile (runs.go). It shows failures, counts
 // skipped tests by their reason, and fails if a part of the suite that must run (parts.go) did not.
-// On the way it shows the progress: a line for each finished package, and one after half a minute
-// without a line.
+// During the run it shows the progress: a line for each finished package, and a line after half a
+// minute without output.
 //
 //	report RUN [ARGUMENT OF GO TEST...]
 //
-// It also compares the skipped tests with the list of those that may be skipped. A test that is
-// skipped without an entry, and an entry without a test, make it fail if the variable
-// KERNLB_TEST_SKIPS is "listed", as on the machine of the continuous integration.
+// It also compares the skipped tests with the list of tests that may be skipped. If the variable
+// KERNLB_TEST_SKIPS is "listed", as in continuous integration, a skipped test without an entry
+// makes it fail, and so does an entry without a test.
 package main
 
 import (
@@ -39,7 +39,7 @@ type event struct {
 // skip is a test that was skipped.
 type skip struct{ test, reason string }
 
-// report sums up the events.
+// report summarizes the events.
 type report struct {
 	passed, failed int
 	output         map[string][]string // of tests not finished yet, by package and test
@@ -74,7 +74,7 @@ func main() {
 	}
 }
 
-// execute makes a run, and reports whether everything is as it must be.
+// execute executes a run, and reports whether the tests and the lists are as required.
 func execute(name string, args []string) (good bool, err error) {
 	r, run := newReport(), runs[name]
 
@@ -98,8 +98,8 @@ func execute(name string, args []string) (good bool, err error) {
 	return r.failed == 0 && len(missing) == 0 && r.passed > 0 && listed, nil
 }
 
-// test runs go test, and reads what it prints. That it fails is no error if it says which test
-// failed.
+// test runs go test, and reads its output. A failure of go test is no error if the output names the
+// failed test.
 func (r *report) test(c *exec.Cmd) error {
 	out, err := c.StdoutPipe()
 	if err != nil {
@@ -196,7 +196,7 @@ func (r *report) packageDone(out io.Writer, e event, lines []string) {
 			r.failed++ // it did not build, or died outside of a test
 		}
 
-		// Tests that did not end show why, if the process died or took too long.
+		// The output of unfinished tests shows the reason if the process died or took too long.
 		for _, key := range slices.Sorted(maps.Keys(r.output)) {
 			if test, found := strings.CutPrefix(key, e.Package+" "); found {
 				fmt.Fprintf(out, "UNFINISHED %s %s\n%s", e.Package, test,
@@ -209,7 +209,7 @@ func (r *report) packageDone(out io.Writer, e event, lines []string) {
 	}
 }
 
-// tell writes a line with the time since the start, and how many packages are done.
+// tell writes a line with the time since the start, and the number of finished packages.
 func (r *report) tell(out io.Writer, text string) {
 	r.told = time.Now()
 	clock := r.told.Sub(r.start).Round(time.Second)
@@ -217,8 +217,8 @@ func (r *report) tell(out io.Writer, text string) {
 		r.packages, text)
 }
 
-// reason is the reason of a skipped test: the last line of its output that is not the test
-// runner's.
+// reason returns the reason of a skipped test: the last line of its output that is not from the
+// test runner.
 func reason(lines []string) string {
 	for _, l := range slices.Backward(lines) {
 		l = strings.TrimSpace(l)
@@ -255,8 +255,8 @@ func (r *report) missing(names []string) (l []string) {
 	return l
 }
 
-// unlisted lists the skipped tests of a run that no entry of a list allows, and the entries that
-// are out of date.
+// unlisted returns the skipped tests of a run that no entry of the list allows, and the outdated
+// entries.
 func (r *report) unlisted(run string, list []allowed) (l []string) {
 	ran := append(slices.Collect(maps.Keys(r.passes)), r.fails...)
 	found := make([]bool, len(r.skips))

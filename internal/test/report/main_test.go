@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// printed is what go test -json prints of a run with good, bad and skipped tests, of a package
-// that does not build, and of one that takes too long.
+// printed is the output of go test -json for a run with good, bad and skipped tests, a package that
+// does not build, and a package that takes too long.
 var printed = strings.ReplaceAll(`{"Action":"run","Package":"MODULE/a","Test":"TestGood"}
 {"Action":"pass","Package":"MODULE/a","Test":"TestGood","Elapsed":0.1}
 {"Action":"output","Package":"MODULE/a","Test":"TestVM","Output":"=== RUN   TestVM\n"}
@@ -55,7 +55,7 @@ NOT LISTED y
 `, out.String())
 }
 
-// While tests run and no package ends, a line says which run.
+// While tests run and no package ends, a line names the running tests.
 func TestItTellsHowFarTheTestsAre(t *testing.T) {
 	t.Parallel()
 	r := newReport()
@@ -112,7 +112,7 @@ func TestWhatMayBeSkipped(t *testing.T) {
 	}
 }
 
-// Each part is in a run, each run of an entry exists, and each entry says what runs its tests.
+// Each part is in a run, each run of an entry exists, and each entry names the run of its tests.
 func TestTheListsAreWhole(t *testing.T) {
 	t.Parallel()
 	var used []string

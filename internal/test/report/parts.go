@@ -1,7 +1,7 @@
 package main
 
-// parts are the tests that must run, as PACKAGE.TEST. A part ran if each of its tests passed, and
-// nothing below them was skipped.
+// parts are the tests that must run, as PACKAGE.TEST. A part ran if each of its tests passed
+// without a skipped subtest.
 var parts = map[string][]string{
 	"netns": {
 		"nftables.TestConformance", "iptables.TestConformance",
@@ -23,7 +23,7 @@ var parts = map[string][]string{
 	"record": {"internal/test/winkernel.TestSameLoadBalancers"},
 }
 
-// allowed says which tests may be skipped, in which runs, and with which reason.
+// allowed is an entry for tests that may be skipped, with the runs and the reason.
 type allowed struct {
 	runs    string // separated by spaces
 	tests   string // a regular expression for the whole of PACKAGE.TEST
@@ -38,8 +38,8 @@ const (
 	inKernels  = "make test-kernels, in a virtual machine made for tests"
 )
 
-// skips are all tests that may be skipped on the machine of the continuous integration: a Debian
-// machine with root, where .ci/setup has installed what it installs.
+// skips has all tests that may be skipped in continuous integration, on a Debian machine with root
+// after .ci/setup.
 var skips = []allowed{
 	{"test race", `ipvs\.Test.*`, `IPVS|ip_vs`, ipvsKernel, inVM},
 	{"test race", `internal/ipvsnl\.TestKernel.*`, `IPVS`, ipvsKernel, inVM},

@@ -21,13 +21,14 @@ type run struct {
 // tests are arguments of go test, in the directory of a module. Packages come last.
 type tests struct{ dir, flags, list string }
 
-// work are the tests of all modules in go.work. Many tests wait for packets, so twice as many
-// packages run as there are processors. The packages that take longest begin first.
+// work are the tests of all modules in go.work. Many tests wait for packets, so the number of
+// packages that run at the same time is twice the number of processors. The packages that take
+// longest begin first.
 var work = tests{".", fmt.Sprintf("-timeout 30m -p %d", 2*runtime.NumCPU()),
 	"./nftables ./iptables ./ipvs work"}
 
-// lazy makes compilers and tests collect garbage more rarely. They then take a fifth less of the
-// processors.
+// lazy makes compilers and tests collect garbage less often, which saves a fifth of the processor
+// time.
 const lazy = "GOGC=400"
 
 var runs = map[string]run{
@@ -47,8 +48,8 @@ var runs = map[string]run{
 		env: []string{"GOWORK=off"}},
 }
 
-// alone are tests that have one goroutine or many processes. They take the race detector minutes,
-// and show it nothing.
+// alone are tests with one goroutine or many processes. The race detector takes minutes for them
+// and finds nothing.
 var alone = []string{"RandomPackets", "KernelHoldsWhatWasApplied", "EachCallGoesWrong",
 	"PartsAreWhatTheModelSays", "SlotsAreDrawnFairly", "ReadingsAgree",
 	"PlansLeaveWhatTheyWouldWriteFromNothing", "EveryElementHasItsPlaceOrIsDrift", "EveryField",

@@ -1,4 +1,4 @@
-// Package road takes a backend along the two roads whose length the census counts.
+// Package road takes a backend along the two roads that the census measures.
 package road
 
 import (
@@ -17,8 +17,8 @@ import (
 // Variable is the environment variable that names the last step of [Walk].
 const Variable = "KERNLB_TEST_ROAD"
 
-// The steps of [Walk]. The functions that run in a step are those that run in a walk up to the step
-// and not in a walk up to the one before, or that run there more often.
+// The steps of [Walk]. A function belongs to a step if it runs more often in a walk up to the step
+// than in a walk up to the previous step.
 const (
 	Prepared = "prepared" // five services of three endpoints are applied
 	Endpoint = "endpoint" // one endpoint of one service is replaced
@@ -26,8 +26,8 @@ const (
 	Started  = "started"  // its engine applies the same state, and finds no difference
 )
 
-// Walk takes the steps up to the one that Variable names, or all. Open opens the same instance each
-// time.
+// Walk takes the steps up to the step that Variable names, or all steps. open opens the same
+// instance each time.
 func Walk(t *testing.T, open func() backends.Backend) {
 	t.Helper()
 	last := os.Getenv(Variable)

@@ -31,7 +31,7 @@ type Listener struct {
 	done  chan struct{}
 }
 
-// Listen returns a listener. Make it in the bubble.
+// Listen returns a listener. Call it in the bubble.
 func Listen() *Listener {
 	return &Listener{conns: make(chan net.Conn), done: make(chan struct{})}
 }
@@ -62,7 +62,7 @@ func (l *Listener) Dial() net.Conn {
 	return client
 }
 
-// clients are hostile: each does something, and then nothing more.
+// clients are hostile: each sends something, and then does nothing more.
 var clients = map[string]func(net.Conn, string){
 	"says nothing": func(net.Conn, string) {},
 	"sends a header slowly": func(c net.Conn, path string) {
@@ -100,9 +100,9 @@ func send(c net.Conn, text string, at int) {
 	}
 }
 
-// Hostile requires that a server ends each hostile client within [Patience], that it serves another
-// client meanwhile, and that stop leaves no goroutine. limit is the greatest number of open
-// connections; 0 means no limit. start begins to serve in the background.
+// Hostile requires that a server ends each hostile client within [Patience], that it serves a
+// friendly client during that time, and that stop leaves no goroutine. limit is the greatest number
+// of open connections; 0 means no limit. start begins to serve in the background.
 func Hostile(t *testing.T, path string, limit int, start func(net.Listener) (stop func())) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -2,10 +2,10 @@
 //
 // Usage: typecheck OS/ARCH[,OS/ARCH...] DIR...
 //
-// It checks the types of all packages, tests included, of the modules of the workspace that a
-// directory is in, or with GOWORK=off, of its module alone. Of other modules it needs only the
-// declarations, and compiles nothing. So it takes seconds where go vet would first compile all of
-// Kubernetes' client for each system.
+// It checks the types of all packages, including tests, of the modules in a directory's workspace,
+// or, with GOWORK=off, only of its module. From other modules it needs only the declarations, and
+// it compiles nothing. So it takes seconds, while go vet would first compile all of Kubernetes'
+// client for each system.
 package main
 
 import (
@@ -53,7 +53,7 @@ type listed struct {
 	Module                *struct{ Main bool }
 }
 
-// check returns what is wrong on a target with the packages of the modules that dir is in.
+// check returns the errors on a target in the packages of the modules of dir.
 func check(target, dir string) []error {
 	system, arch, _ := strings.Cut(target, "/")
 	cmd := exec.Command("go", "list", "-deps", "-test", "-json=ImportPath,Dir,Name,GoFiles,"+

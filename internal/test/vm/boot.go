@@ -13,7 +13,7 @@ import (
 // reboot.
 const haltTimeout = 30 * time.Second
 
-// errBootTimeout is the [ErrTimeout] of a machine that did not get to init.
+// errBootTimeout is the [ErrTimeout] of a machine that did not reach init.
 var errBootTimeout = fmt.Errorf("%w: init did not start", ErrTimeout)
 
 // bootAgain is boot, with a second try if the first is inconclusive.
@@ -44,11 +44,11 @@ func inconclusive(r *Result, err error) bool {
 	return false
 }
 
-// boot runs the VM and judges how it went.
+// boot runs the VM and judges the outcome.
 func (o Options) boot(ctx context.Context, p prepared, initrd string) (Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 
-	// Each phase of the VM's life has a limit, which replaces the limit of the one before.
+	// Each phase of the VM's life has a limit, which replaces the limit of the previous phase.
 	var running atomic.Pointer[time.Timer]
 	phase := func(limit time.Duration, err error) {
 		if last := running.Swap(time.AfterFunc(limit, func() { cancel(err) })); last != nil {

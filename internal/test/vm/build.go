@@ -17,10 +17,10 @@ import (
 // guestSource is where the module's tree is in the guest.
 const guestSource = "/src"
 
-// targetEnv makes binaries that run in the guest without any library.
+// targetEnv is for building binaries that run in the guest without any library.
 var targetEnv = []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64"}
 
-// BuildOptions say which test binaries [Build] makes.
+// BuildOptions select the test binaries for [Build].
 type BuildOptions struct {
 	// Dir is a directory inside the module; "" is the current one.
 	Dir string
@@ -99,7 +99,8 @@ func (p goPackage) program(file string) (Program, error) {
 	dir := path.Join(guestSource, filepath.ToSlash(rel))
 	program := Program{Name: p.ImportPath, Path: file, Dir: dir, Files: map[string]string{}}
 
-	// A test may read the files beside it, such as documentation that it compares with the code.
+	// A test may read the files in its directory, such as documentation that it compares with the
+	// code.
 	for _, f := range p.GoFiles {
 		program.Files[path.Join(dir, f)] = filepath.Join(p.Dir, f)
 	}

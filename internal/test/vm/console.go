@@ -6,14 +6,14 @@ import (
 	"sync"
 )
 
-// maxKernelLog is how much of the kernel's messages is kept: the last 256 KiB.
+// maxKernelLog is the number of bytes of kernel messages to keep: the last 256 KiB.
 const maxKernelLog = 256 << 10
 
 // panicText begins the last message of a kernel that gives up: kernel/panic.c.
 const panicText = "Kernel panic - not syncing"
 
-// console keeps what the kernel writes to its serial port. It is an io.Writer
-// that is safe for concurrent use.
+// console keeps the kernel's output on its serial port. It is an io.Writer that is safe for
+// concurrent use.
 type console struct {
 	onPanic func() // called once, at the first panic
 

@@ -24,10 +24,10 @@
 //
 // QEMU's emulation of several processors has an error that tests must avoid. The kernel sometimes
 // rewrites its own code, for example for a static key such as nft_trace_enabled when the first rule
-// with nftrace comes or the last goes. For a moment a breakpoint stands in the code. Another
-// processor may go on executing that breakpoint, and the machine hangs. This was seen with QEMU 7.2
-// and Linux 6.1 after some ten rewrites. So a test binary that traces packets keeps tracing on from
-// its beginning.
+// with nftrace is added or the last is removed. For a moment a breakpoint is in the code. Another
+// processor may keep executing that breakpoint, and the machine hangs. This was seen with QEMU 7.2
+// and Linux 6.1 after some ten rewrites. So a test binary that traces packets enables tracing at
+// its start and keeps it enabled.
 //
 // Process 1 is our own, see guestinit. It sends output and exit codes as messages over the second
 // serial port, while the kernel writes to the first one. So no output of a test can be mistaken for

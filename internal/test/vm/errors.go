@@ -9,14 +9,14 @@ var (
 	ErrMissing = errors.New("missing")
 	// ErrUnknownKernel: [Options].Kernel names none of [Releases].
 	ErrUnknownKernel = errors.New("unknown kernel")
-	// ErrTestsFailed: everything ran, and at least one program ended with another
-	// exit code than 0. The [Result] is complete.
+	// ErrTestsFailed: everything ran, and at least one program ended with an exit code other
+	// than 0. The [Result] is complete.
 	ErrTestsFailed = errors.New("tests failed in the VM")
 	// ErrPanic: the guest's kernel panicked; an oops counts as one.
 	ErrPanic = errors.New("the guest's kernel panicked")
 	// ErrTimeout: the guest did not start, or not finish, in its time.
 	ErrTimeout = errors.New("the VM took too long")
-	// ErrNoVerdict: the VM ended, or broke its protocol, before it had said how
-	// all programs ended.
+	// ErrNoVerdict: the VM ended, or broke its protocol, before it had reported the end of all
+	// programs.
 	ErrNoVerdict = errors.New("the VM ended without a verdict")
 )

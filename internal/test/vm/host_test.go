@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/vm/guest"
 )
 
-// play gives messages to a session, as if a guest had sent them.
+// play passes messages to a session, as if a guest had sent them.
 func play(t *testing.T, s *session, messages ...guest.Message) error {
 	t.Helper()
 	var stream bytes.Buffer

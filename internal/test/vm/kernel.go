@@ -18,7 +18,7 @@ type Kernel struct {
 	Name string
 	// Suite of Debian that it comes from.
 	Suite string
-	// Release is what uname -r says in the guest.
+	// Release is the output of uname -r in the guest.
 	Release string
 }
 
@@ -78,7 +78,7 @@ func runScript(
 	return string(out), err
 }
 
-// progress logs lines that are written to it, and keeps the last one.
+// progress logs lines that are written to it, and keeps the last line.
 type progress struct {
 	log  *slog.Logger
 	last string

@@ -30,8 +30,8 @@ type machine struct {
 
 // kernelArgs is the kernel's command line. A panic must end QEMU at once: panic=-1 reboots without
 // waiting, and -no-reboot makes QEMU exit then. An oops is a panic, so that no test passes on a
-// broken kernel. The last line turns off work that a test VM does not need, and that takes a fifth
-// of the boot under emulation.
+// broken kernel. The last line turns off work that a test VM does not need, which takes a fifth of
+// the boot time under emulation.
 var kernelArgs = []string{
 	"console=ttyS0", "quiet", "rdinit=/init", "panic=-1", "oops=panic",
 	"mitigations=off", "nokaslr", "cryptomgr.notests", "no_timer_check",
@@ -103,8 +103,8 @@ func (m machine) start(ctx context.Context, log io.Writer, follow func(io.Reader
 	return nil
 }
 
-// runToEnd starts a command, closes our ends of the files it was given, and waits.
-// It keeps one thread for that: see endWithParent.
+// runToEnd starts a command, closes our ends of the given files, and waits. It keeps one thread for
+// that: see endWithParent.
 func runToEnd(cmd *exec.Cmd, given ...*os.File) error {
 	result := make(chan error, 1)
 	go func() {

@@ -18,7 +18,7 @@ type Release struct {
 	Modules []string
 }
 
-// Releases are the kernels kernlb is tested on, oldest first.
+// Releases returns the kernels on which kernlb is tested, oldest first.
 func Releases() []Release {
 	return []Release{
 		{Name: "5.10", Suite: "bullseye", Modules: []string{"ip_vs"}},

@@ -25,7 +25,7 @@ type session struct {
 	done     bool
 }
 
-// follow handles messages up to the end of the stream.
+// follow handles messages until the stream ends.
 func (s *session) follow(r io.Reader) error {
 	for in := gob.NewDecoder(r); ; {
 		var m guest.Message

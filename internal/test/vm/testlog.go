@@ -9,7 +9,7 @@ import (
 // -test.v, in the order of output. Without that flag, it has only failures.
 type TestCount struct{ Passed, Failed, Skipped []string }
 
-// maxTestLine is how much of a line testLog keeps. Names of tests are shorter.
+// maxTestLine is the number of bytes of a line that testLog keeps. Names of tests are shorter.
 const maxTestLine = 4096
 
 // testLog is an io.Writer that counts the tests in the written output.

@@ -31,7 +31,7 @@ var guestTools = map[string]string{
 	"ip":                   "ip -V",
 }
 
-// needVM skips a test where no VM can be had.
+// needVM skips a test if the machine cannot run a VM.
 func needVM(t *testing.T) {
 	t.Helper()
 	if testing.Short() || os.Getenv("KERNLB_TEST_VM") == "none" {
@@ -43,7 +43,7 @@ func needVM(t *testing.T) {
 	}
 }
 
-// run is Run, except that a machine without what it needs skips the test.
+// run is Run, but skips the test if the machine lacks something that Run needs.
 func run(t *testing.T, o Options) (Result, error) {
 	t.Helper()
 	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))

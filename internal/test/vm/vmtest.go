@@ -32,7 +32,7 @@ const (
 // memory twice, and programs need the rest.
 const initrdShare = 3
 
-// Options say what to run, and on what.
+// Options are the programs to run, and the machine for them.
 type Options struct {
 	// Kernel is a series or suite name of [Releases].
 	Kernel string
@@ -49,10 +49,10 @@ type Options struct {
 	Memory int
 	// KernelArgs are added to the kernel's command line, such as "ipv6.disable=1".
 	KernelArgs []string
-	// BootTimeout is for the way from power-on to init; 0 means
-	// [DefaultBootTimeout]. A boot that takes longer is tried once more.
+	// BootTimeout limits the time from power-on to init; 0 means [DefaultBootTimeout]. A boot that
+	// takes longer is tried once more.
 	BootTimeout time.Duration
-	// Timeout is for the programs together, from init on; 0 means [DefaultTimeout].
+	// Timeout limits the time of all programs together, from init on; 0 means [DefaultTimeout].
 	Timeout time.Duration
 	// Output gets the programs' output as they print it; nil drops it.
 	Output io.Writer
@@ -92,7 +92,7 @@ type Result struct {
 	KernelLog string
 }
 
-// ProgramResult is how one program ended.
+// ProgramResult is the end of a program.
 type ProgramResult struct {
 	// Name is the name of the [Program].
 	Name string
@@ -104,9 +104,10 @@ type ProgramResult struct {
 	Tests TestCount
 }
 
-// Run boots a kernel and runs programs on it. The error is nil only if each of them ran and ended
-// with 0. It wraps [ErrTestsFailed] if one did not. Without a verdict, it wraps another of this
-// package's sentinels, or ctx's cause. The Result holds everything that is known in either case.
+// Run boots a kernel and runs programs on it. The error is nil only if all programs ended with exit
+// code 0. It wraps [ErrTestsFailed] if a program ended with a different code. Without a verdict, it
+// wraps another of this package's sentinels, or ctx's cause. The Result has all known facts in any
+// case.
 func Run(ctx context.Context, o Options) (Result, error) {
 	r, err := FindRelease(o.Kernel)
 	if err != nil {
@@ -151,7 +152,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// findInit returns the path of the init program: the one given, or the one beside this program.
+// findInit returns the path of the init program: the given path, or the file in the directory of
+// this program.
 func findInit(path string) (string, error) {
 	if path == "" {
 		self, err := os.Executable()
@@ -212,7 +214,7 @@ func (o Options) writeInitrd(ctx context.Context, p prepared, modules []string,
 }
 
 // archive writes the base image $1, the device that the kernel gives init as its output, and the
-// tree $2. It makes the record of the device by itself, because only root can make the device.
+// tree $2. It writes the record of the device itself, because only root can create the device.
 const archive = `cat "$1"
 printf '070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08xdev/console\0\0\0' \
 	1 $((020600)) 0 0 1 0 0 0 0 5 1 12 0
@@ -257,8 +259,8 @@ func (o Options) addPrograms(tree string) (guest.Plan, error) {
 	return plan, nil
 }
 
-// inTree returns where a file of the guest is in the tree. As on Debian, /bin, /sbin, /lib and
-// /lib64 are links into /usr.
+// inTree returns the path of a guest's file in the tree. As on Debian, /bin, /sbin, /lib and /lib64
+// are links into /usr.
 func inTree(tree, name string) string {
 	name = path.Clean("/" + name)
 	if top, _, _ := strings.Cut(name[1:], "/"); slices.Contains(mergedDirs, top) {
@@ -280,7 +282,7 @@ func copyFile(tree, name, from string, perm fs.FileMode) error {
 	return write(tree, name, src, perm)
 }
 
-// write writes a file of the tree, and makes the directories above it.
+// write writes a file of the tree, and creates the directories above it.
 func write(tree, name string, from io.Reader, perm fs.FileMode) error {
 	name = inTree(tree, name)
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/examples/kernelspace"
 )
 
-// as makes a value of another type that has the same JSON.
+// as converts a value to another type that has the same JSON.
 func as[T any](v any, err error) (*T, error) {
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (s service) ListEndpointsOfNetwork(id string) ([]hcn.HostComputeEndpoint, e
 	return list[hcn.HostComputeEndpoint](l, err)
 }
 
-// find looks among the endpoints of the only network.
+// find searches the endpoints of the only network.
 func (s service) find(match func(*kernelspace.Endpoint) bool) (*hcn.HostComputeEndpoint, error) {
 	l, err := s.Endpoints(networkID)
 	if err != nil {

@@ -84,7 +84,7 @@ func run(s *scenario) ([]outcome, error) {
 	return out, nil
 }
 
-// tell tells a proxier what differs between two steps.
+// tell reports the difference between two steps to a proxier.
 func tell(p *winkernel.Proxier, before, after objects) {
 	tellOf(before.Services, after.Services, p.OnServiceAdd, p.OnServiceUpdate,
 		p.OnServiceDelete)
@@ -92,7 +92,7 @@ func tell(p *winkernel.Proxier, before, after objects) {
 		p.OnEndpointSliceDelete)
 }
 
-// tellOf tells what differs between two lists of objects.
+// tellOf reports the difference between two lists of objects.
 func tellOf[T any, O interface {
 	*T
 	metav1.Object
@@ -119,7 +119,7 @@ func tellOf[T any, O interface {
 	}
 }
 
-// service is the fake as winkernel asks for it.
+// service adapts the fake to winkernel's interface.
 type service struct{ *hnsfake.Service }
 
 var _ winkernel.HcnService = service{}

@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/examples/kernelspace/hnsfake"
 )
 
-// machine makes HNS as a scenario has it in the beginning.
+// machine returns HNS as at the beginning of a scenario.
 func machine(s *scenario) (*hnsfake.Service, error) {
 	h := hnsfake.New(s.Features, s.Network)
 	for _, e := range s.Endpoints {
@@ -23,7 +23,7 @@ func machine(s *scenario) (*hnsfake.Service, error) {
 	return h, nil
 }
 
-// fail makes calls fail that a step says.
+// fail makes the calls fail that a step names.
 func fail(h *hnsfake.Service, step *objects) {
 	h.Fail(func(call string) hnsfake.Fault {
 		if step.Fails != "" && strings.HasPrefix(call, step.Fails) {
@@ -33,7 +33,7 @@ func fail(h *hnsfake.Service, step *objects) {
 	})
 }
 
-// observe returns what HNS has. Then no call fails any more.
+// observe returns the contents of HNS. After it, no call fails any more.
 func observe(h *hnsfake.Service, s *scenario) (o outcome, err error) {
 	h.Fail(nil)
 	o = outcome{LoadBalancers: map[string]string{}, Endpoints: map[string]string{}}

@@ -10,8 +10,8 @@ import (
 )
 
 // build builds the program for Windows with the files of kube-proxy's proxier in package winkernel,
-// and returns its name. Wine 8 lacks bcryptprimitives.dll, which programs of Go ask for random
-// numbers: the overlay makes them ask advapi32.dll, which Wine has.
+// and returns its name. Wine 8 lacks bcryptprimitives.dll, from which Go programs get random
+// numbers. With the overlay they use advapi32.dll, which Wine has.
 func build(dir string) (string, error) {
 	theirs, err := output("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
 	if err != nil {

@@ -1,6 +1,6 @@
 // Winkernel runs kube-proxy's winkernel proxier on the fake Host Networking Service of package
-// hnsfake. It needs Windows, or Wine. TestSameLoadBalancers gives it scenarios and compares what it
-// leaves in HNS with what package kernelspace leaves there.
+// hnsfake. It needs Windows, or Wine. TestSameLoadBalancers gives it scenarios, and compares the
+// objects that it leaves in HNS with the objects that package kernelspace leaves.
 //
 // winkernel exports no constructor that takes another HNS. The test builds this program with an
 // overlay (go build -overlay), which adds overlay.go.txt to the package.
@@ -13,13 +13,13 @@ import (
 	"github.com/kernlb/kernlb/examples/kernelspace"
 )
 
-// scenario is what a proxy is given.
+// scenario is the input of a proxy.
 type scenario struct {
 	Name     string               `json:"name"`
 	Case     string               `json:"case"` // of winkernel's tests
 	Features kernelspace.Features `json:"features"`
 	Network  kernelspace.Network  `json:"network"`
-	// Endpoints are those of the container runtime.
+	// Endpoints are the endpoints of the container runtime.
 	Endpoints []kernelspace.Endpoint `json:"endpoints,omitempty"`
 	Config    config                 `json:"config"`
 	Steps     []objects              `json:"steps"`
@@ -51,8 +51,8 @@ type objects struct {
 	Slices   []discovery.EndpointSlice `json:"slices,omitempty"`
 }
 
-// outcome is what HNS has after a step, and the calls of the step. Identities are replaced by
-// addresses.
+// outcome has the contents of HNS after a step, and the calls of the step. Identities are replaced
+// by addresses.
 type outcome struct {
 	LoadBalancers map[string]string `json:"loadBalancers"`
 	Endpoints     map[string]string `json:"endpoints"`

@@ -14,8 +14,8 @@ import (
 	"github.com/kernlb/kernlb/examples/kernelspace/hnsfake"
 )
 
-// scenarios are the cases of kube-proxy's own tests, pkg/proxy/winkernel/proxier_test.go of
-// Kubernetes 1.36.3: the objects, in objects of ours. Case names the test and its line.
+// scenarios returns the cases of kube-proxy's own tests, pkg/proxy/winkernel/proxier_test.go of
+// Kubernetes 1.36.3, with the same objects in our types. Case names the test and its line.
 func scenarios() []scenario {
 	older := hnsfake.AllFeatures
 	older.ModifyLoadBalancer = false
@@ -100,7 +100,7 @@ func named(l []scenario) []scenario {
 	return l
 }
 
-// further are cases that no test of winkernel has.
+// further returns cases that no test of winkernel has.
 func further(dsr config, cluster, local corev1.Service) []scenario {
 	ab := "192.168.4.4@ 192.168.2.3"
 	overUDP := func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP }
@@ -123,7 +123,8 @@ func further(dsr config, cluster, local corev1.Service) []scenario {
 	}
 }
 
-// failing are cases in which calls to HNS fail for one step. The next step has the same objects.
+// failing returns cases in which calls to HNS fail for one step. The next step has the same
+// objects.
 func failing(dsr config, cluster, nodePort, local corev1.Service) (l []scenario) {
 	one, two := step("192.168.2.3", cluster), step("192.168.2.3 192.168.2.4", cluster)
 	ports, more := step("192.168.2.3", nodePort), step("192.168.2.3 192.168.2.4", nodePort)
@@ -156,8 +157,8 @@ func failing(dsr config, cluster, nodePort, local corev1.Service) (l []scenario)
 	return l
 }
 
-// withAffinity returns scenarios with session affinity in all services. It leaves out those that
-// have it already.
+// withAffinity returns scenarios with session affinity in all services. It leaves out scenarios
+// that already have affinity.
 func withAffinity(l []scenario) (sticky []scenario) {
 next:
 	for _, s := range l {
@@ -192,7 +193,7 @@ func byClient(s *corev1.Service) {
 		ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}}
 }
 
-// on makes a scenario on a network of a type.
+// on returns a scenario on a network of a type.
 func on(network, of string, c config, steps ...objects) scenario {
 	c.SourceVIP = "192.168.4.2"
 	policy := func(pods, node string) kernelspace.Policy {
@@ -274,8 +275,8 @@ func dual(change ...func(*corev1.Service)) corev1.Service {
 	return s
 }
 
-// step has services, each with slices of the endpoints. An endpoint is an address, after it
-// optionally a port, "@" for this node and "-" for one that terminates and still serves.
+// step returns services, each with slices of the endpoints. An endpoint is an address, followed by
+// an optional port, "@" for this node, and "-" if it terminates and still serves.
 func step(endpoints string, services ...corev1.Service) (o objects) {
 	o.Services = services
 	for i := range services {

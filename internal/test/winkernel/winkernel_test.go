@@ -31,11 +31,11 @@ const (
 	differences = "testdata/differences.txt"
 )
 
-// TestSameLoadBalancers compares, after each step of each scenario, what winkernel left in HNS with
-// what package kernelspace leaves there. After the last step, kernelspace must leave what a new
-// instance would, also if calls failed before. winkernel's outcomes are recorded, so the comparison
-// needs no Windows; TestTheRecordIsWinkernels makes the record. The differences are all in a file,
-// which docs/decisions/kernelspace.md explains.
+// TestSameLoadBalancers compares, after each step of each scenario, the objects of winkernel in HNS
+// with the objects of package kernelspace. After the last step, kernelspace must leave the same
+// objects as a new instance, even if calls failed before. winkernel's outcomes are recorded, so the
+// comparison needs no Windows; TestTheRecordIsWinkernels checks the record. All differences are in
+// a file, which docs/decisions/kernelspace.md explains.
 func TestSameLoadBalancers(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(recorded)
@@ -92,7 +92,7 @@ func compare(object string, theirs, ours map[string]string) string {
 	return out.String()
 }
 
-// compareCalls returns the calls that only one of the two made.
+// compareCalls returns the calls that only one of the two programs made.
 func compareCalls(theirs, ours []string) string {
 	a, b := slices.Clone(theirs), []string(nil)
 	for _, c := range ours {

@@ -20,8 +20,8 @@ import (
 	proxyutil "k8s.io/kubernetes/pkg/proxy/util"
 )
 
-// KubeProxy is one of kube-proxy's proxiers. Nothing runs its loop. It syncs when it is told that
-// its informers have synced: at once, and in the caller's goroutine.
+// KubeProxy is one of kube-proxy's proxiers. Nothing runs its loop. When it is told that its
+// informers have synced, it syncs at once, in the caller's goroutine.
 type KubeProxy struct {
 	provider proxy.Provider
 	services map[types.NamespacedName]*corev1.Service
@@ -29,19 +29,20 @@ type KubeProxy struct {
 	failures Failures
 }
 
-// kube-proxy's defaults. No periodic sync comes into a comparison, because it is an hour apart.
+// kube-proxy's defaults. Periodic syncs do not disturb a comparison, because they are an hour
+// apart.
 const (
 	SyncPeriod    = time.Hour
 	MinSyncPeriod = time.Second
 	MasqueradeBit = 14
 )
 
-// Detector tells packets of pods from others.
+// Detector recognizes packets of pods.
 type Detector = proxyutil.LocalTrafficDetector
 
-// NewKubeProxy returns proxiers of both families, or of IPv4 alone, as a peer. one makes that of a
-// family, on a node with a primary address. f counts the failed syncs. The proxiers' log goes to
-// standard error, errors only.
+// NewKubeProxy returns proxiers of both families, or only of IPv4, as a peer. one returns the
+// proxier of a family, on a node with a primary address. f counts the failed syncs. The proxiers'
+// log goes to standard error, errors only.
 func NewKubeProxy(s *Settings, f Failures, one func(family corev1.IPFamily, pods Detector,
 	ip net.IP) (proxy.Provider, error)) (Syncer, error) {
 	log := flag.NewFlagSet("klog", flag.ContinueOnError)
@@ -76,7 +77,7 @@ func NewKubeProxy(s *Settings, f Failures, one func(family corev1.IPFamily, pods
 		slices:   map[types.NamespacedName]*discoveryv1.EndpointSlice{}}, nil
 }
 
-// proxier makes the proxier of a family.
+// proxier returns the proxier of a family.
 func (s *Settings) proxier(f corev1.IPFamily, one func(corev1.IPFamily, Detector, net.IP) (
 	proxy.Provider, error)) (proxy.Provider, error) {
 	pods, ip := Detector(proxyutil.NewNoOpLocalDetector()), net.IP(nil)
@@ -121,7 +122,7 @@ func (k *KubeProxy) Sync(_ context.Context, c *Change) error {
 	return nil
 }
 
-// put tells of an object, and notes it among those that are known.
+// put reports an object to the proxier, and adds it to the known objects.
 func put[T metav1.Object](known map[types.NamespacedName]T, o T, add func(T),
 	update func(old, o T)) {
 	n := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}

@@ -1,5 +1,5 @@
 // Package serve is the process of one peer. It syncs the changes that it reads from standard input.
-// Each version of kube-proxy needs a program of its own, because a program has one version of a
+// Each version of kube-proxy needs a separate program, because a program has only one version of a
 // module.
 package serve
 
@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Change is what happens to the objects that a peer knows.
+// Change is a change of the objects that a peer knows.
 type Change struct {
 	Services     []*corev1.Service            `json:"services,omitempty"`
 	Slices       []*discoveryv1.EndpointSlice `json:"slices,omitempty"`
@@ -28,7 +28,7 @@ type Change struct {
 	GoneSlices   []types.NamespacedName       `json:"goneSlices,omitempty"`
 }
 
-// Settings is the configuration of a peer. All peers have the same one.
+// Settings is the configuration of a peer. All peers have the same configuration.
 type Settings struct {
 	// NodeAddrs are the node's addresses, the primary ones first.
 	NodeAddrs []netip.Addr
@@ -54,18 +54,18 @@ type Maker struct {
 	Make func(ctx context.Context, s *Settings) (Syncer, error)
 }
 
-// Answer is what a peer's process says to a change.
+// Answer is the answer of a peer's process to a change.
 type Answer struct {
-	// Took is how long the sync took, and CPU the processor time that the peer and the programs
+	// Took is the duration of the sync, and CPU the processor time that the peer and the programs
 	// that it ran spent on it.
 	Took  time.Duration `json:"took"`
 	CPU   time.Duration `json:"cpu"`
 	Error string        `json:"error,omitempty"`
 }
 
-// Command is a peer's process: it answers changes from standard input until that ends. Its
-// arguments are the name of one of the makers and the settings as JSON. The descriptor on which
-// answers go is 3.
+// Command is a peer's process: it answers changes from standard input until standard input ends.
+// Its arguments are the name of one of the makers and the settings as JSON. It writes answers to
+// file descriptor 3.
 func Command(ctx context.Context, args []string, makers []Maker) error {
 	if len(args) != 2 {
 		return errors.New("serve is for the processes that peers starts itself")

@@ -1,4 +1,5 @@
-// Peers-1.37 is the process of kube-proxy 1.37.2 for the program peers, which has 1.36.3 itself.
+// Peers-1.37 is the process of kube-proxy 1.37.2 for the program peers, which itself contains
+// 1.36.3.
 package main
 
 import (

@@ -23,7 +23,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// objects is how many random objects are judged by both.
+// objects is the number of random objects that both judge.
 const objects = 20000
 
 //go:embed testdata/changes.txt
@@ -75,7 +75,7 @@ func changed[T any](t *testing.T, r *rand.Rand, kind string, valid T) *T {
 	return out
 }
 
-// with returns an object of JSON with another value at a path of names and indices.
+// with returns a JSON object with a new value at a path of names and indices.
 func with(object any, path []string, v any) any {
 	if len(path) == 0 {
 		return v
@@ -111,7 +111,7 @@ var validSlice = discoveryv1.EndpointSlice{
 	Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}}},
 }
 
-// apiService is what an API server says of a Service that is created with its status.
+// apiService returns an API server's errors for a Service that is created with its status.
 func apiService(t *testing.T, s *corev1.Service) (errs field.ErrorList) {
 	s = s.DeepCopy()
 	apicore.SetObjectDefaults_Service(s)
@@ -135,7 +135,7 @@ func apiService(t *testing.T, s *corev1.Service) (errs field.ErrorList) {
 		field.NewPath("status", "loadBalancer"), &out.Spec)...)
 }
 
-// apiSlice is what an API server says of an EndpointSlice.
+// apiSlice returns an API server's errors for an EndpointSlice.
 func apiSlice(t *testing.T, s *discoveryv1.EndpointSlice) field.ErrorList {
 	s = s.DeepCopy()
 	apidiscovery.SetObjectDefaults_EndpointSlice(s)
@@ -145,7 +145,7 @@ func apiSlice(t *testing.T, s *discoveryv1.EndpointSlice) field.ErrorList {
 	return discoveryvalidation.ValidateEndpointSliceCreate(&out)
 }
 
-// Strict trackers refuse what an API server refuses, and nothing else.
+// Strict trackers refuse exactly the objects that an API server refuses.
 func TestStrictTrackersAreAPIServers(t *testing.T) {
 	t.Parallel()
 	refused := 0
@@ -185,8 +185,8 @@ func TestStrictTrackersAreAPIServers(t *testing.T) {
 	require.Less(t, refused, objects*7/4)
 }
 
-// completed derives the list of cluster IPs from the single one, as a reader of manifests does; it
-// also gives ports without a name the empty one.
+// completed derives the list of cluster IPs from the single cluster IP, as a reader of manifests
+// does. It also gives ports without a name the empty name.
 func completed(s *corev1.Service) *corev1.Service {
 	s = s.DeepCopy()
 	if s.Spec.ClusterIP != "" && len(s.Spec.ClusterIPs) == 0 {

@@ -15,22 +15,22 @@ import "time"
 type Message struct {
 	// Ready says that init runs. It is the kernel's release, as in uname -r.
 	Ready string
-	// Output is a piece of what the running program printed, cut anywhere.
+	// Output is a piece of the running program's output, cut anywhere.
 	Output []byte
 	// Exit says that the program ended.
 	Exit *Exit
 	// Done says that all programs have run, and that the guest powers off.
 	Done bool
-	// Fatal says why init cannot go on.
+	// Fatal is the reason why init cannot continue.
 	Fatal string
 }
 
-// Exit is how one program ended.
+// Exit is the end of a program.
 type Exit struct {
 	// Code is the exit code, or 128 plus the number of the signal that ended the program, as a
 	// shell reports it.
 	Code int
-	// Duration is how long the program ran, by the guest's clock.
+	// Duration is the time that the program ran, by the guest's clock.
 	Duration time.Duration
 }
 
@@ -38,8 +38,7 @@ type Exit struct {
 const (
 	// PlanPath is the file that holds the [Plan], as JSON.
 	PlanPath = "/vmtest/plan.json"
-	// Port is the serial port that carries the messages; the kernel's console is
-	// the one before it.
+	// Port is the serial port that carries the messages; the kernel's console is the previous port.
 	Port = "/dev/ttyS1"
 )
 

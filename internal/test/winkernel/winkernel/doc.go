@@ -1,4 +1,4 @@
-// Package winkernel is a place for the files of kube-proxy's package winkernel, which
-// TestSameLoadBalancers puts here with an overlay (go build -overlay), beside overlay.go.txt. They
-// are read from the module cache, and no copy of them is kept.
+// Package winkernel is a place for the files of kube-proxy's package winkernel.
+// TestSameLoadBalancers puts the files and overlay.go.txt here with an overlay (go build -overlay).
+// It reads the files from the module cache, and keeps no copy.
 package winkernel

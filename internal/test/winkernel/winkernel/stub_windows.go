@@ -9,7 +9,7 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/winkernel"
 )
 
-// These stand in for those of the overlay, so that programs build without it.
+// These stubs replace the declarations of the overlay, so that programs build without it.
 type (
 	HcnService      = winkernel.HcnService
 	HostMacProvider = winkernel.HostMacProvider

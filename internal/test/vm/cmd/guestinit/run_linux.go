@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/vm/guest"
 )
 
-// baseEnv is what every program gets before its own environment.
+// baseEnv is the environment of every program, before its own variables.
 var baseEnv = []string{
 	"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	"HOME=/root", "TMPDIR=/tmp", "USER=root",

@@ -6,7 +6,7 @@
 //	kerneltest -kernel all -run TestConformance ./ipvs ./nftables
 //	kerneltest ./ipvs -- -test.bench=. -test.benchtime=10x
 //
-// It is built with the guest's init program, which it looks for beside itself:
+// It is built together with the guest's init program, which it expects in its own directory:
 //
 //	go build -C internal/test/vm -o "$PWD/bin/" ./cmd/...
 //	bin/kerneltest -kernel 6.12 ./ipvs
@@ -14,8 +14,8 @@
 // Kernels come from Debian's mirrors as the machine's own apt sources name them;
 // package vmtest says how, and what the machine needs.
 //
-// The tests' output goes to standard output as it comes, or, with -quiet, only if
-// something went wrong. A line for each kernel and package follows. The exit code is
+// The tests' output goes to standard output immediately, or, with -quiet, only if something went
+// wrong. A line for each kernel and package follows. The exit code is
 //
 //	0  all tests passed on all kernels
 //	1  tests failed, or did not run that -need asks for

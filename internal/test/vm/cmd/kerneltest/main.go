@@ -158,7 +158,7 @@ func summarize(kernel string, r vmtest.Result, c *config, err error) ([]string, 
 	return lines, code
 }
 
-// notRun says which needed tests of a package did not run, or "".
+// notRun names the needed tests of a package that did not run, or returns "".
 func (c *config) notRun(t *vmtest.TestCount) string {
 	if c.needed == nil {
 		return ""
@@ -186,8 +186,8 @@ var codes = []struct {
 	{vmtest.ErrNoVerdict, codeVM}, {context.Canceled, codeVM},
 }
 
-// exitCode returns the exit code of an error, and a few words for it: it was already printed in
-// full.
+// exitCode returns the exit code of an error, and a short description, because the error was
+// already printed in full.
 func exitCode(err error) (code int, reason string) {
 	if err == nil {
 		return codePassed, ""

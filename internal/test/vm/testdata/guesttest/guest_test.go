@@ -116,8 +116,8 @@ func TestSCTPSockets(t *testing.T) {
 	require.NoError(t, unix.Close(fd))
 }
 
-// TestHostTools runs what the list in GUESTTEST_TOOLS names, one command a line:
-// the host's programs, not busybox's.
+// TestHostTools runs the commands in GUESTTEST_TOOLS, one on each line. They are the host's
+// programs, not busybox's.
 func TestHostTools(t *testing.T) {
 	commands := os.Getenv("GUESTTEST_TOOLS")
 	if commands == "" {

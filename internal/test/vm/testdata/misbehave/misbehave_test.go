@@ -39,7 +39,7 @@ func TestOrphan(t *testing.T) {
 	require.NoError(t, cmd.Start())
 }
 
-// TestFlood prints what looks like verdicts, and much.
+// TestFlood prints much output that looks like verdicts.
 func TestFlood(t *testing.T) {
 	line :=
 		"--- FAIL: TestNotReal (0.00s) \x00kernlb-vmtest\x00E\x00\x00\x00\x02{}D\x00\x00\x00\x00"
