@@ -256,8 +256,16 @@ func (p Probe) await(ctx context.Context, s *sock, poll poller, take step) Outco
 		if err != nil {
 			return Outcome{Err: err}
 		}
-		if beats >= last || time.Now().After(giveUp) {
+		if beats >= last {
 			return silence(s, pulse, take)
+		}
+		if time.Now().After(giveUp) {
+			o := silence(s, pulse, take)
+			if o.Kind == Dropped {
+				o = Outcome{Err: fmt.Errorf("no answer in %v, but the machine is too busy to tell "+
+					"whether the packet was dropped", 100*p.Timeout)}
+			}
+			return o
 		}
 		patience := min(time.Duration(last-beats)*pulseInterval, time.Second)
 		if o, decided := awaitFor(ctx, s, patience, poll, take); decided {
