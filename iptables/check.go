@@ -10,12 +10,17 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Check returns the parts of a change set that iptables cannot express on any kernel: schedulers
-// other than random, round robin and source hash; forwarding other than NAT; masqueraded
-// neighbours; and, in tables that servicemodel.Resolve did not build, source ranges of node ports
-// and addresses of a service port that remember clients for different times. The errors, which
-// [dataplane.Problems] lists, are *[backends.UnsupportedError] values. Check needs neither a kernel
-// nor Linux. The change set of a whole table is servicemodel.Diff(nil, table).
+// Check returns the parts of a change set that iptables cannot express on any kernel. These are:
+//
+//   - schedulers other than random, round robin and source hash;
+//   - forwarding other than NAT;
+//   - masqueraded neighbours;
+//   - in tables that servicemodel.Resolve did not build: source ranges of node ports, and addresses
+//     of a service port that remember clients for different times.
+//
+// The errors, which [dataplane.Problems] lists, are *[backends.UnsupportedError] values. Check
+// needs neither a kernel nor Linux. The change set of a whole table is
+// servicemodel.Diff(nil, table).
 func Check(c *servicemodel.ChangeSet) error { return check(c, &lacking{}) }
 
 // check is Check for a kernel that lacks some features.

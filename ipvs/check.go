@@ -115,15 +115,20 @@ func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
 	return nil
 }
 
-// Check returns the parts of a change set that IPVS cannot express on any kernel: schedulers that
-// IPVS does not have, such as random; direct routing and tunnels of node ports, of ranges of ports
-// and to different ports; ports at loopback addresses ([servicemodel.Node.LocalhostNodePorts]) and
-// masqueraded neighbours; more endpoints than the table of mh has entries, under sh and mh;
-// affinity for a whole service, and of prefixes where pods have separate endpoints; and, in tables
-// that servicemodel.Resolve did not build, source ranges of node ports and some combinations of
-// origins whose packets are masqueraded. The errors, which [dataplane.Problems] lists, are
-// *[backends.UnsupportedError] values. Check needs neither a kernel nor Linux. The change set of a
-// whole table is servicemodel.Diff(nil, table).
+// Check returns the parts of a change set that IPVS cannot express on any kernel. These are:
+//
+//   - schedulers that IPVS does not have, such as random;
+//   - direct routing and tunnels of node ports, of ranges of ports and to different ports;
+//   - ports at loopback addresses ([servicemodel.Node.LocalhostNodePorts]);
+//   - masqueraded neighbours;
+//   - under sh and mh, more endpoints than the table of mh has entries;
+//   - affinity for a whole service, and of prefixes where pods have separate endpoints;
+//   - in tables that servicemodel.Resolve did not build: source ranges of node ports, and some
+//     combinations of origins whose packets are masqueraded.
+//
+// The errors, which [dataplane.Problems] lists, are *[backends.UnsupportedError] values. Check
+// needs neither a kernel nor Linux. The change set of a whole table is
+// servicemodel.Diff(nil, table).
 func Check(c *servicemodel.ChangeSet) error { return check(c, "", nil) }
 
 // check is Check with a scheduler for pools that name none, and for a kernel that lacks some
