@@ -60,22 +60,22 @@ func (m *ownMetrics) makeWork(r *maker) {
 	m.applies = r.counters("kernlb_applies_total", "Applies that changed something in the kernel, "+
 		"found nothing to change, or failed.", "result")
 	m.apply = r.histograms("kernlb_apply_duration_seconds",
-		"How long applies took, also those that failed.", durationBuckets).WithLabelValues()
+		"The duration of applies, including failed applies.", durationBuckets).WithLabelValues()
 	m.phase = r.histograms("kernlb_phase_duration_seconds",
-		"How long each phase of the engine's work took, where it took any time.", durationBuckets,
-		"phase")
-	m.changes = r.counters("kernlb_changes_total", "Frontends and endpoints that were added, "+
-		"changed and removed because something else was wanted.", "type")
-	m.readings = r.counter("kernlb_readings_total",
-		"Applies that read what the kernel holds.")
-	m.messages = r.counters("kernlb_kernel_messages_total", "Netlink messages sent to write.",
-		"backend")
-	m.bytes = r.counters("kernlb_kernel_sent_bytes_total", "Bytes sent to write.", "backend")
+		"The duration of each phase of the engine's work, if it took any time.",
+		durationBuckets, "phase")
+	m.changes = r.counters("kernlb_changes_total",
+		"Frontends and endpoints that were added, changed and removed because the wanted state "+
+			"changed.", "type")
+	m.readings = r.counter("kernlb_readings_total", "Applies that read the kernel's contents.")
+	m.messages = r.counters("kernlb_kernel_messages_total",
+		"Netlink messages sent by commits.", "backend")
+	m.bytes = r.counters("kernlb_kernel_sent_bytes_total", "Bytes sent by commits.", "backend")
 	m.elements = r.counters("kernlb_kernel_elements_total",
-		"Set elements, rules or destinations that were written one by one.", "backend")
-	m.switches = r.counters("kernlb_switches_total", "Changes to another backend.", "backend")
+		"Set elements, rules or destinations that were written individually.", "backend")
+	m.switches = r.counters("kernlb_switches_total", "Changes to a different backend.", "backend")
 	m.flowsDeleted = r.counter("kernlb_flows_deleted_total",
-		"Stale flows that were deleted from the table of connections.")
+		"Stale flows that were deleted from the conntrack table.")
 	m.flowsReset = r.counter("kernlb_flows_reset_total",
 		"TCP connections among the deleted flows whose ends were reset.")
 }
@@ -83,86 +83,85 @@ func (m *ownMetrics) makeWork(r *maker) {
 // makeTrouble creates the metrics of failures.
 func (m *ownMetrics) makeTrouble(r *maker) {
 	m.failures = r.counters("kernlb_failures_total",
-		"What failed, and in which phase. It is tried again.", "doing", "phase")
+		"Failures by operation and phase. Failed work is retried.", "doing", "phase")
 	m.conflicts = r.counters("kernlb_write_conflicts_total",
-		"Tries that another writer of the kernel came between, and that were begun again.", "doing")
+		"Tries that another writer of the kernel interrupted, and that were repeated.", "doing")
 	m.refusals = r.counter("kernlb_refusals_total",
-		"Services and families that began to be refused, or were for another reason.")
+		"Services and families that were newly refused, or refused for a new reason.")
 	m.repairs = r.counter("kernlb_repairs_total",
-		"Applies that put right what others had done to the kernel.")
-	m.repaired = r.counters("kernlb_repaired_total", "What it took to undo what others had done: "+
-		"frontends and endpoints that were added, changed and removed, and foreign objects.",
-		"type")
+		"Applies that repaired changes by other programs.")
+	m.repaired = r.counters("kernlb_repaired_total",
+		"Repaired objects: frontends and endpoints that were added, changed and removed to undo "+
+			"changes by other programs, and foreign objects.", "type")
 	m.delays = r.counter("kernlb_repair_delays_total",
 		"Times that repairs began to wait, because another program keeps undoing them.")
 	m.watchFailures = r.counter("kernlb_watch_failures_total",
 		"Failures to follow the addresses of the node.")
 	m.scrapeErrors = r.counters("kernlb_scrape_errors_total",
-		"Figures that the kernel did not give to a scrape.", "figure")
+		"Figures that a scrape could not read from the kernel.", "figure")
 }
 
 // makeState creates the metrics of the present state.
 func (m *ownMetrics) makeState(r *maker) {
 	m.info = r.gauge("kernlb_info", "1, with the name of the backend in use.", "backend")
 	m.running = r.gauge("kernlb_running",
-		"1 while the engine keeps the kernel as it should be (Engine.Run).")
+		"1 while Engine.Run keeps the kernel at the wanted state.")
 	m.succeeded = r.gauge("kernlb_last_success_timestamp_seconds",
-		"When an apply last succeeded.")
-	m.failed = r.gauge("kernlb_last_failure_timestamp_seconds",
-		"When something last failed.")
-	m.settle = r.gauge("kernlb_settle_timestamp_seconds", "When the work is due that was left to "+
-		"a later time, such as draining; absent if there is none.")
+		"The time of the last successful apply.")
+	m.failed = r.gauge("kernlb_last_failure_timestamp_seconds", "The time of the last failure.")
+	m.settle = r.gauge("kernlb_settle_timestamp_seconds",
+		"The time at which later work, such as draining, is due; absent without such work.")
 	m.pending = r.gauge("kernlb_pending_seconds",
-		"How long something that is wanted has not been in the kernel; 0 if all is.")
+		"The time that the wanted state has been waiting for the kernel; 0 if the kernel holds it.")
 	m.refused = r.gauge("kernlb_refused_services",
 		"Services that are refused: left out of the kernel, or left as they were. "+
 			"A family that the kernel lacks counts as one.")
-	m.wrong = r.gauge("kernlb_input_problems", "What is wrong with what the program was asked for "+
-		"and no service is refused for, such as a broken manifest.")
+	m.wrong = r.gauge("kernlb_input_problems",
+		"Problems of the program's input that no refusal reports, such as a broken manifest.")
 	m.silent = r.gauge("kernlb_silent_endpoints", "Endpoints that take no new connections because "+
 		"they do not answer clients.")
 	m.claims = r.gauge("kernlb_claim_conflicts",
-		"Addresses and ports that a service claims and another one has.")
+		"Addresses and ports that a service claims and another service has.")
 	m.warnings = r.gauge("kernlb_warnings",
 		"Warnings about services, such as an endpoint without the wanted port.")
-	m.services = r.gauge("kernlb_services", "Wanted services by what their clients meet at this "+
-		"node: serve, local (the endpoints are on other nodes), reject (an address has no "+
-		"endpoints), nowhere (no address), refused. Absent while the engine does not know what "+
-		"the kernel holds.", "outcome")
-	m.nodeFindings = r.gauge("kernlb_node_checks", "What each check of the node found that loses "+
-		"connections of clients: now (error) or perhaps (warning). 0 if all is well.", "check",
-		"severity")
-	m.wantedServices = r.gauge("kernlb_wanted_services", "Services that are wanted.")
+	m.services = r.gauge("kernlb_services",
+		"Wanted services by the outcome for their clients at this node: serve, local (the "+
+			"endpoints are on other nodes), reject (an address has no endpoints), nowhere (no "+
+			"address), refused. Absent while the kernel's contents are unknown.", "outcome")
+	m.nodeFindings = r.gauge("kernlb_node_checks",
+		"Findings of each check of the node: faults that lose connections of clients now "+
+			"(error) or perhaps (warning).", "check", "severity")
+	m.wantedServices = r.gauge("kernlb_wanted_services", "Services in the wanted state.")
 	m.wantedEndpoints = r.gauge("kernlb_wanted_endpoints",
-		"Endpoints that are wanted, ready or not, on any node.")
-	m.heldServices = r.gauge("kernlb_held_services", "Services that the kernel holds.")
+		"Endpoints in the wanted state, ready or not, on any node.")
+	m.heldServices = r.gauge("kernlb_held_services", "Services in the kernel.")
 	m.heldFrontends = r.gauge("kernlb_held_frontends",
-		"Addresses and ports at which the kernel holds services.")
-	m.heldEndpoints = r.gauge("kernlb_held_endpoints", "Endpoints that the kernel holds; one that "+
-		"serves two ports counts twice.")
+		"Addresses and ports of services in the kernel.")
+	m.heldEndpoints = r.gauge("kernlb_held_endpoints",
+		"Endpoints in the kernel; an endpoint of two ports counts twice.")
 	m.adopted = r.gauge("kernlb_adopted_frontends",
 		"Frontends that the first apply found in the kernel.")
 	m.draining = r.gauge("kernlb_draining_endpoints",
-		"Endpoints that are given nothing new and keep the flows they have.")
+		"Endpoints that get no new flows but keep their existing flows.")
 }
 
 // makeConntrack creates the metrics of the conntrack table.
 func (m *ownMetrics) makeConntrack(r *maker) {
 	m.conntrackCount = r.gauge("kernlb_conntrack_entries",
-		"Flows in the table of connections of this network namespace.")
+		"Flows in the conntrack table of this network namespace.")
 	m.conntrackMax = r.gauge("kernlb_conntrack_entries_limit",
-		"How many flows fit; 0 means no limit.")
+		"The maximum number of flows; 0 means no limit.")
 	m.conntrackEvents = r.values(prometheus.CounterValue, "kernlb_conntrack_events_total",
-		"What the kernel counted since the network namespace was made.", "event")
+		"The kernel's conntrack statistics since the creation of the network namespace.", "event")
 	m.connections = r.gauge("kernlb_service_connections",
-		"Flows in the table of connections that began at the service.", "namespace", "service")
+		"Flows in the conntrack table that were sent to the service.", "namespace", "service")
 	m.serviceConnections = r.values(prometheus.CounterValue, "kernlb_service_connections_total",
-		"Connections that were made to the service since the first scrape.", "namespace", "service")
+		"Connections to the service since the first scrape.", "namespace", "service")
 	m.servicePackets = r.values(prometheus.CounterValue, "kernlb_service_packets_total",
 		"Packets from clients of the service to endpoints (in), and back (out).", "namespace",
 		"service", "direction")
 	m.serviceBytes = r.values(prometheus.CounterValue, "kernlb_service_bytes_total",
-		"Bytes of these packets, with the headers of IP.", "namespace", "service", "direction")
+		"Bytes of these packets, including IP headers.", "namespace", "service", "direction")
 }
 
 // begin creates counters with the value 0, so that a rate includes the first event.
