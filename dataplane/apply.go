@@ -224,8 +224,8 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, now bool) (*
 	return r, nil
 }
 
-// resolve completes the node of a state and makes the state's table, without the family that the
-// kernel is known to lack and without invalid services.
+// resolve completes the node of a state and resolves the state into a table, without invalid
+// services and without a family that the kernel is known to lack.
 func (e *Engine) resolve(ctx context.Context, s servicemodel.State) (*reducedState, error) {
 	e.enter(PhaseResolve)
 	if e.cfg.Node != nil {

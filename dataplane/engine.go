@@ -37,12 +37,12 @@ type Config struct {
 	// set if a new state waits. Until then, other programs' changes of services are not repaired.
 	// Each error is an event [Failed].
 	Approve func(context.Context, *Preview) error
-	// Span is for tracing. It is called when a call of the engine begins, with the name "apply",
-	// "apply changes", "plan", "observe", "settle", "switch" or "cleanup". The context that Span
-	// returns is passed to observers, Approve, Flows and the backend, so an observer of [Applied]
-	// can add the outcome to the span. Within the call, Span is called with that context for each
-	// [Phase], with the phase's name. The engine calls the returned function at the end, with the
-	// error, if any. Nil means no spans.
+	// Span is a hook for tracing. It is called when a call of the engine begins, with the name
+	// "apply", "apply changes", "plan", "observe", "settle", "switch" or "cleanup". The context
+	// that Span returns is passed to observers, Approve, Flows and the backend, so an observer of
+	// [Applied] can add the outcome to the span. Within the call, Span is called with that context
+	// for each [Phase], with the phase's name. The engine calls the returned function at the end,
+	// with the error, if any. Nil means no spans.
 	Span func(ctx context.Context, name string) (context.Context, func(error))
 	// KeepRefused serves a refused service by its last accepted definition, and by its present
 	// endpoints if they are valid. If the backend refuses these endpoints, too, for example because

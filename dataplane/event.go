@@ -115,8 +115,8 @@ type Failed struct {
 // WatchFailed says that a [backends.Watcher] failed. Run watches again after [RunOptions.RetryMax].
 type WatchFailed struct{ Err error }
 
-// Switched says that [Engine.Switch] changed the backend, with the result of the new one. It comes
-// instead of [Applied]. Changes is nil if no state is wanted.
+// Switched says that [Engine.Switch] changed the backend, with the result of the new backend. It is
+// emitted instead of [Applied]. Changes is nil if no state is wanted.
 type Switched struct {
 	From, To string // names of backends
 	*Result
@@ -125,7 +125,7 @@ type Switched struct {
 // CleanedUp is a successful [Engine.Cleanup].
 type CleanedUp struct {
 	Backend string         // the backend's name
-	Phases  Phases         // how long each phase took
+	Phases  Phases         // the time of each phase
 	Stats   backends.Stats // what was sent to the kernel
 }
 
@@ -273,8 +273,8 @@ func logTo(log *slog.Logger) Observer {
 	}
 }
 
-// logApplied logs the changes, at debug level if they are only steps of slow starts. A repair has a
-// line of its own.
+// logApplied logs the changes, at debug level if they are only steps of slow starts. A repair has
+// its own line.
 func logApplied(ctx context.Context, log *slog.Logger, r *Result) {
 	level := slog.LevelDebug
 	if r.Stats.Messages > 0 && !r.Step && (r.Counts != servicemodel.Counts{} || !r.IsRepair()) {

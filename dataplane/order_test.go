@@ -237,7 +237,8 @@ func (o *ordered) check() {
 	}
 }
 
-// end lets everything work, and requires that Run makes the kernel hold exactly the wanted state.
+// end makes everything succeed, and requires that Run makes the kernel hold exactly the wanted
+// state.
 func (o *ordered) end() {
 	o.flows.failing.Store(false)
 	for _, c := range []memory.Call{memory.CallCheck, memory.CallObserve, memory.CallIntegrity,

@@ -42,7 +42,7 @@ type PartsConfig struct {
 // one state and so removes parts. Backends with different tables, chains or marks are separate
 // instances.
 //
-// If a version of kernlb with another layout made the instance, Apply fails with
+// If a version of kernlb with a different layout created the instance, Apply fails with
 // [backends.ErrOtherLayout] while another owner holds anything, because that owner would lose its
 // services. Remove and Keep can still remove parts, and with the last part the instance, unless the
 // backend cannot tell which frontends belong to which owner. [Engine.Apply] replaces such an
@@ -102,7 +102,7 @@ func (p *Parts) Apply(ctx context.Context, owner string, s servicemodel.State) (
 	}})
 }
 
-// Plan returns what Apply would do, and changes nothing. It fails as Apply would.
+// Plan returns the changes that Apply would make, and changes nothing. It fails as Apply would.
 func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*Preview, error) {
 	t := task{doing: "plan the part", owners: []string{owner}}
 	return read(ctx, p, t, func() (*Preview, error) {

@@ -35,7 +35,7 @@ func (t task) String() string {
 // error returns err with the name of the task.
 func (t task) error(err error) error { return fmt.Errorf("%s: %w", t, err) }
 
-// change makes a change to the kernel, retries after conflicts, and reports the outcome.
+// change changes the kernel, retries after conflicts, and reports the outcome.
 func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 	e := &p.engine
 	ctx, err := e.begin(ctx, t.String(), PhaseLock)

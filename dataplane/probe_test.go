@@ -74,7 +74,7 @@ func TestProbeAsksEachInTheirOrder(t *testing.T) {
 var choices = []struct {
 	name   string
 	list   []*fakeCandidate
-	want   string // the backend chosen, "" for none
+	want   string // the chosen backend, or ""
 	errors []error
 	cfg    dataplane.Config
 }{

@@ -426,7 +426,7 @@ func TestProblemsOfAnyError(t *testing.T) {
 	}, dataplane.Problems(errors.Join(field, cannot, collision, taken)))
 }
 
-// withBadEndpoint gives service i an invalid endpoint between two valid ones.
+// withBadEndpoint gives service i an invalid endpoint between two valid endpoints.
 func withBadEndpoint(s servicemodel.State, i int) servicemodel.State {
 	eps := endpoints(1, 2, 3)
 	eps[1].Addr = netip.MustParseAddr("127.0.0.1")

@@ -57,10 +57,11 @@ func (o *RunOptions) withDefaults() RunOptions {
 }
 
 // Run makes the kernel hold the newest state that [Engine.Set] and [Engine.Apply] ask for, until
-// the context is done. It retries after failures with the newest state, repairs changes by others,
-// and does later work when it is due. Work that waits for packets (see [Engine.Settle]) delays no
-// commit, and is done after the [Applied] of its commit. If the backend is a [backends.Watcher],
-// Run applies the state again when the watched objects change. The same holds for [Config.Node].
+// the context is done. It retries after failures with the newest state, repairs changes by other
+// programs, and does later work when it is due. Work that waits for packets (see [Engine.Settle])
+// delays no commit, and is done after the [Applied] of its commit. If the backend is a
+// [backends.Watcher], Run applies the state again when the watched objects change. The same holds
+// for [Config.Node].
 //
 // Run works in the caller's goroutine. It starts goroutines that watch, which end before it
 // returns. It returns the context's error, or [ErrRunning] if another Run of the engine is running.

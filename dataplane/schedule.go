@@ -43,8 +43,8 @@ func next(now time.Time, all ...due) (rest time.Duration, do action) {
 	return rest, do
 }
 
-// applySchedule says when Run applies the newest state. While the kernel holds that state, the next
-// action is doResync.
+// applySchedule is the schedule of applies of the newest state. While the kernel holds that state,
+// the next action is doResync.
 type applySchedule struct {
 	due
 	opts RunOptions
@@ -126,7 +126,7 @@ func (s *applySchedule) tried(now time.Time, do action, r *Result, err error) {
 	s.due = due{now.Add(max(wait, s.opts.MinInterval)), do}
 }
 
-// settleSchedule says when Run does later work.
+// settleSchedule is the schedule of later work.
 type settleSchedule struct {
 	due
 	calls int // number of Settle calls that are taken into account
@@ -147,8 +147,8 @@ func (s *settleSchedule) settled(now time.Time, calls int, at time.Time, failed 
 	}
 }
 
-// checkSchedule says when Run checks the kernel, and when it repairs. The ration limits the time of
-// repairs. Without it, a program that flushes the ruleset in a loop would keep a CPU and the
+// checkSchedule is the schedule of checks of the kernel and of repairs. The ration limits the time
+// of repairs. Without it, a program that flushes the ruleset in a loop would keep a CPU and the
 // kernel's nf_tables lock busy.
 type checkSchedule struct {
 	due
@@ -171,7 +171,7 @@ func (s *checkSchedule) checked(now time.Time) {
 	}
 }
 
-// damaged returns what to do about a difference that a check found. 0 means nothing.
+// damaged returns the action after a check that found a difference. 0 means no action.
 func (s *checkSchedule) damaged(now time.Time) action {
 	waited := s.delayed
 	if s.delayed = !s.ration.Allow(now); !s.delayed {

@@ -36,9 +36,9 @@ type Status struct {
 	Refused   []Refusal               `json:"refused,omitempty"`
 	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
 	Warnings  servicemodel.Warnings   `json:"warnings,omitzero"`
-	// Accepted has the definitions and endpoints that [Config.KeepRefused] serves when it refuses
-	// newer ones. A program that stores them gives them to the next process as [Config.Accepted].
-	// Without KeepRefused it is empty.
+	// Accepted has the definitions and endpoints that [Config.KeepRefused] serves when newer
+	// definitions are refused. A program can store it, and pass it to the next process as
+	// [Config.Accepted]. Without KeepRefused it is empty.
 	Accepted servicemodel.State `json:"-"`
 	// Succeeded is the time of the last successful apply. Zero means that no apply succeeded.
 	Succeeded time.Time `json:"succeeded,omitzero"`
@@ -61,7 +61,7 @@ func (s Status) Pending() bool { return s.Wanted != s.Applied }
 
 // Totals counts the work of an engine since it was made.
 type Totals struct {
-	// Applies counts successful applies, including those that found nothing to do.
+	// Applies counts successful applies, including applies that found nothing to do.
 	Applies int `json:"applies"`
 	// Failures counts failed applies.
 	Failures int `json:"failures"`
@@ -153,7 +153,7 @@ func (e *Engine) update(f func(*Status)) {
 }
 
 // Revision numbers the requests to an engine in their order, from 1: each [Engine.Set],
-// [Engine.Apply] and [Engine.Cleanup]. A later request replaces all earlier ones.
+// [Engine.Apply] and [Engine.Cleanup]. A later request replaces all earlier requests.
 type Revision uint64
 
 // progress records the requests to an engine and their outcome. Its mutex is held only briefly and
@@ -223,11 +223,11 @@ func (p *progress) todo(again bool) (s servicemodel.State, r Revision, todo bool
 // the newest. [Engine.Wait] waits for that, and [Engine.Status] reports the progress.
 func (e *Engine) Set(s servicemodel.State) Revision { return e.progress.ask(s, true) }
 
-// Wait waits until the kernel holds revision r or a newer one, and then returns nil. Meanwhile,
-// [Engine.Run] retries after failures. Wait returns an error at once if there is no such revision
-// yet, as before the first Set, and if the state was refused as a whole ([ErrRefused]) or not
-// approved ([ErrNotApproved]): a retry rarely helps then, though Run goes on. It also returns an
-// error when ctx is done: the context's error, joined with the last try's if that failed. A nil
+// Wait waits until the kernel holds revision r or a newer revision, and then returns nil.
+// Meanwhile, [Engine.Run] retries after failures. Wait returns an error at once if there is no such
+// revision yet, as before the first Set, and if the state was refused as a whole ([ErrRefused]) or
+// not approved ([ErrNotApproved]): a retry rarely helps then, though Run goes on. It also returns
+// an error when ctx is done: the context's error, joined with the last try's if that failed. A nil
 // error does not say that each service is served: [Status] names those that were refused, and the
 // addresses that a service lost to another service (Conflicts).
 func (e *Engine) Wait(ctx context.Context, r Revision) error {

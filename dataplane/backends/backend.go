@@ -12,7 +12,7 @@ import (
 // Backend keeps the services of one instance in one kernel mechanism of one network namespace. A
 // backend translates: the table already contains all decisions that need no kernel.
 //
-// An engine calls the methods of a Backend one at a time, except those of [Watcher] and
+// An engine calls the methods of a Backend one at a time, except the methods of [Watcher] and
 // [Blamer].
 //
 // A Backend may implement further interfaces, and an engine uses the interfaces that it finds.

@@ -12,7 +12,7 @@ var (
 	// ErrUnsupported says that a backend cannot express the request. Every [UnsupportedError]
 	// matches it.
 	ErrUnsupported = errors.New("not supported by the backend")
-	// ErrCollision says that a foreign object is where an object of a service must be. Every
+	// ErrCollision says that a foreign object is in the place of an object of a service. Every
 	// [CollisionError] matches it.
 	ErrCollision = errors.New("something foreign is in the way")
 	// ErrOtherLayout says that a version of kernlb with another layout created the instance, and

@@ -31,7 +31,7 @@ type Settler interface {
 // such as the addresses of the node. A [Backend] may be a Watcher. An engine watches as long as it
 // runs.
 type Watcher interface {
-	// Watch calls changed whenever another apply of the same state may have another result. It
+	// Watch calls changed whenever another apply of the same state may have a different result. It
 	// returns when ctx is done, which is not an error. It may call changed more often than
 	// necessary; changed returns at once. Watch runs while other methods of the backend are called.
 	Watch(ctx context.Context, changed func()) error

@@ -67,7 +67,7 @@ func (m *Monitor) Ask(ctx context.Context, t Target) error {
 	return err
 }
 
-// dial makes a connection in the network namespace of the monitor.
+// dial opens a connection in the network namespace of the monitor.
 func (m *Monitor) dial(ctx context.Context, network string, t Target) (conn net.Conn, err error) {
 	dialer := &net.Dialer{KeepAlive: -1}
 	if s := netip.AddrPortFrom(t.check.Source, 0); s.Addr().IsValid() {

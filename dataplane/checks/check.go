@@ -46,7 +46,7 @@ type Check struct {
 	// Source is the source address of the check. Invalid leaves the choice to the kernel.
 	Source netip.Addr
 
-	// Interval is the longest time from the start of a check to the start of the next one. Zero
+	// Interval is the maximum time from the start of a check to the start of the next check. Zero
 	// means 2 s.
 	Interval time.Duration
 	// Timeout bounds one check. Zero means 1 s.

@@ -82,7 +82,7 @@ func (f *Follower) Set(s servicemodel.State, checks map[servicemodel.Name][]Chec
 			}
 
 			for _, t := range svc.targets[i] {
-				if before[t] != Up { // up for one service is up
+				if before[t] != Up { // up if any service says so
 					before[t] = state
 				}
 				if !slices.Contains(users[t], name) {

@@ -9,8 +9,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// pools are the pools of a frontend, for internal clients and, if they differ, for external ones. A
-// missing pool is nil.
+// pools are the pools of a frontend, for internal clients and, if they differ, for external
+// clients. A missing pool is nil.
 type pools [2]*servicemodel.Pool
 
 func poolsOf(t *servicemodel.Table, f *servicemodel.Frontend) (p pools) {

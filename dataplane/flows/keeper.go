@@ -32,8 +32,8 @@ var _ Table = (*conntrack.Table)(nil)
 
 // Config tunes a [Keeper]. A nil *Config is the zero Config.
 type Config struct {
-	// Connections is the policy for services without a policy of their own. The zero value leaves
-	// connections alone.
+	// Connections is the policy for services that set no policy. The zero value leaves connections
+	// alone.
 	Connections servicemodel.ConnectionPolicy
 	// Zone is the conntrack zone in which services are translated; 0 is the default zone, which all
 	// backends use.
@@ -42,8 +42,9 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Keeper keeps the flows of one conntrack table in step with services. It is the [dataplane.Flows]
-// of an engine that works in the same network namespace. It holds no kernel resources of its own.
+// Keeper keeps the flows of one conntrack table in step with services. It implements
+// [dataplane.Flows], for an engine that works in the same network namespace. It holds no kernel
+// resources of its own.
 //
 // [dataplane.Flows]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane#Flows
 type Keeper struct {
@@ -77,7 +78,7 @@ type Keeper struct {
 	formerLocalhost bool
 }
 
-// search says which flows of a frontend the next pass looks for.
+// search describes the flows of a frontend that the next pass looks for.
 type search struct {
 	// all: search for flows to any endpoint that the frontend does not have; otherwise, only for
 	// flows to the endpoints in gone.

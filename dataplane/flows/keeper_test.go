@@ -29,7 +29,7 @@ var lookAlikes = []string{
 	"udp [fd00:10:96::99]:53 > [fd00:244::1]:53", // IPv6
 }
 
-// change is one change of services, and what it does to flows.
+// change is one change of services, and its effect on flows.
 type change struct {
 	name          string
 	before, after sm.State

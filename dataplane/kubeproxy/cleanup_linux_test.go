@@ -410,7 +410,8 @@ func handOver(t *testing.T, c *netnstest.Cluster, b backends.Backend) {
 	require.NotZero(t, after.Servers()["pod2"], "kube-proxy's rules do not know it")
 }
 
-// probeUntil opens connections one after the other until ctx ends, and returns those that failed.
+// probeUntil opens connections one after the other until ctx ends, and returns the outcomes of
+// failed connections.
 func probeUntil(ctx context.Context, c *netnstest.Cluster) (failed []netnstest.Outcome) {
 	for ctx.Err() == nil {
 		o := netnstest.Probe{From: c.Pods[2], Proto: sm.TCP, To: webAddr,

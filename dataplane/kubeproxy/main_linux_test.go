@@ -91,7 +91,7 @@ func saved(t *testing.T, ns *netnstest.NS) string {
 	return all
 }
 
-// others loads objects that are not kube-proxy's, and returns all rules after that.
+// others loads objects that are not kube-proxy's, and returns all rules afterwards.
 func others(t *testing.T, ns *netnstest.NS) string {
 	t.Helper()
 	restore(t, ns, recorded(t, "others.rules"))

@@ -1,5 +1,5 @@
-// Package metrics exports metrics about an engine for Prometheus. It is a module of its own, so
-// that programs without it do not depend on Prometheus' client.
+// Package metrics exports metrics about an engine for Prometheus. It is a separate module, so that
+// programs without it do not depend on Prometheus' client.
 //
 // [New] returns a collector for an engine, which any registry accepts:
 //

@@ -133,7 +133,7 @@ func (b *builder) addUnderlay() {
 	}
 }
 
-// addPods adds the node's own pods, on a bridge if the options name one.
+// addPods adds the node's own pods, on a bridge if the options name a bridge.
 func (b *builder) addPods() {
 	bridge, via := iface{b.node, b.opts.Bridge}, podGateway
 	if bridge.name != "" {

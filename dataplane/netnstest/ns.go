@@ -49,10 +49,10 @@ func (ns *NS) NetNS() netns.Namespace { return netns.FD(ns.Fd()) }
 // Fd returns the file descriptor of the namespace, for other libraries. It is valid until Close.
 func (ns *NS) Fd() int { return int(ns.file.Fd()) }
 
-// Do runs f inside the namespace, on an operating system thread of its own. The thread is reused
-// only if it could return to its former namespace. Sockets that f opens stay in the namespace,
-// wherever they are used. Goroutines that f starts do not run in the namespace. Do may be nested. f
-// must not call [testing.T.FailNow] and its like, which end the calling goroutine.
+// Do runs f inside the namespace, on a separate operating system thread. The thread is reused only
+// if it could return to its former namespace. Sockets that f opens stay in the namespace, wherever
+// they are used. Goroutines that f starts do not run in the namespace. Do may be nested. f must not
+// call [testing.T.FailNow] and its like, which end the calling goroutine.
 func (ns *NS) Do(f func() error) error {
 	return inNetNS(ns, f)
 }

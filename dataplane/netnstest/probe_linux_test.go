@@ -155,8 +155,8 @@ func requireService(t *testing.T, c *Cluster, from *Host, proto servicemodel.Pro
 	for port, server := range map[uint16]*Host{80: c.Pods[0], 81: c.RemotePods[0], 82: c.Pods[0],
 		83: c.RemotePods[0]} {
 		if from == server && port < 82 {
-			// a host accepts no packet with its own source from a link; for this reason hairpin
-			// traffic is masqueraded
+			// a host accepts no packet with its own source from a link, so hairpin traffic is
+			// masqueraded
 			continue
 		}
 

@@ -76,7 +76,7 @@ func (d *document) attribute(t *testing.T, n *html.Node, a html.Attribute) {
 	}
 }
 
-// Every link of every page leads to a page or to JSON, wherever the page is mounted.
+// Every link of every page refers to a page or to JSON, wherever the page is mounted.
 func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	t.Parallel()
 	s := holding(t, broken(), &page.Config{Conntrack: fakeConntrack{}, Hooks: chains,

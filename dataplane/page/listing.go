@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// condition is the health of a service in one word.
+// condition is a word for the health of a service.
 type condition string
 
 const (

@@ -35,7 +35,7 @@ type serviceRow struct {
 	Condition condition                  `json:"condition"`
 	Cause     string                     `json:"cause,omitempty"`
 	Frontends []servicemodel.FrontendKey `json:"frontends"`
-	Endpoints int                        `json:"endpoints"` // used ones, each counted once
+	Endpoints int                        `json:"endpoints"` // used endpoints, each counted once
 }
 
 // Bad reports whether the service needs attention.

@@ -28,8 +28,8 @@ import (
 	"github.com/kernlb/kernlb/internal/logkey"
 )
 
-// Values are values of one network namespace. Their names are paths below /proc/sys, such as
-// "net/ipv4/ip_forward". A backend may add others.
+// Values reads and writes values of one network namespace. Their names are paths below /proc/sys,
+// such as "net/ipv4/ip_forward". A backend may add others.
 type Values interface {
 	// Read returns the present value. If the value does not exist, the error matches
 	// fs.ErrNotExist.
@@ -67,7 +67,7 @@ type State struct {
 	Records map[string]string
 	// lost are the last records, if they have vanished, for example after a flush of the ruleset.
 	lost map[string]string
-	// others are earlier values according to other programs.
+	// others are the earlier values that other programs report.
 	others map[string]string
 }
 
