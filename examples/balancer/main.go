@@ -1,6 +1,7 @@
 // Balancer is a load balancer for one host, in 220 lines. Virtual addresses come from a file. The
-// program connects to the backends, and the kernel balances among those that answer. A wrong file
-// changes nothing at SIGHUP. When the program ends, the kernel goes on, and the next one adopts it.
+// program connects to the backends, and the kernel balances among the backends that answer. At
+// SIGHUP, a wrong file changes nothing. When the program ends, the kernel continues, and the next
+// process adopts its contents.
 //
 //	balancer -config balancer.json [-interval 1s] [-check] [-trace 192.0.2.9]
 package main
@@ -94,7 +95,7 @@ func start(ctx context.Context, path string, d time.Duration, check bool, from n
 	return b.run(ctx, path, hangup)
 }
 
-// load reads a file. The error says what is wrong with it.
+// load reads a file. The error names the fault in the file.
 func load(path string) (*config, error) {
 	c := &config{}
 	text, err := os.ReadFile(path)
@@ -125,7 +126,7 @@ func load(path string) (*config, error) {
 	return c, nil
 }
 
-// state returns the state that the kernel is to hold while all backends answer.
+// state returns the desired state while all backends answer.
 func (c *config) state() servicemodel.State {
 	state, tcp := servicemodel.State{}, servicemodel.TCP
 	for _, s := range c.Services {
@@ -206,7 +207,7 @@ func (b *balancer) run(ctx context.Context, path string, hangup <-chan os.Signal
 	return nil
 }
 
-// take reads the file, and balances as it says, unless the kernel cannot hold that.
+// take reads the file, and balances as it says, unless the backend cannot express the file.
 func (b *balancer) take(ctx context.Context, path string, held *servicemodel.Table) error {
 	c, err := load(path)
 	if err != nil {

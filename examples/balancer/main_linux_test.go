@@ -15,7 +15,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// asProgram makes the test binary the program, with this as its configuration.
+// asProgram is an environment variable. If it is set, the test binary is the program, and the value
+// is its configuration.
 const asProgram = "BALANCER_CONFIG"
 
 func TestMain(m *testing.M) {
@@ -96,7 +97,7 @@ func TestBackendsThatFailAreLeftOut(t *testing.T) {
 	second = serve(c.Pods[1])
 	answer("answered pod1", "answered pod2")
 
-	// Without the program the kernel goes on, and a new process adopts its contents.
+	// Without the program the kernel continues, and a new process adopts its contents.
 	require.NoError(t, program.Process.Kill())
 	_ = program.Wait()
 	require.Equal(t, map[string]bool{"answered pod1": true, "answered pod2": true}, servers(t, c))

@@ -64,7 +64,7 @@ func (w *world) start() (stop func()) {
 	}
 }
 
-// answers says whether a backend answers its checks.
+// answers sets whether a backend answers its checks.
 func (w *world) answers(a string, does bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,14 +77,14 @@ func (w *world) write(text string) {
 	require.NoError(w, os.WriteFile(w.path, []byte(text), 0o600))
 }
 
-// decides returns what the kernel does with a connection of a client.
+// decides returns the kernel's decision about a connection of a client.
 func (w *world) decides(client string) string {
 	return w.kernel.Table().Decide(servicemodel.Packet{Protocol: servicemodel.TCP,
 		Src: netip.MustParseAddrPort(client + ":40000"),
 		Dst: netip.MustParseAddrPort("203.0.113.10:80")}, nil).String()
 }
 
-// soon waits until the kernel decides so about a client that may connect.
+// soon waits until this is the kernel's decision about a client that may connect.
 func (w *world) soon(want string) {
 	w.Helper()
 	require.EventuallyWithT(w, func(c *assert.CollectT) {
@@ -93,8 +93,8 @@ func (w *world) soon(want string) {
 	}, 20*time.Second, time.Millisecond)
 }
 
-// ordered returns a decision with its endpoints in order. In the kernel, those whose checks passed
-// first come first.
+// ordered returns a decision with its endpoints in order. In the kernel, the endpoints are in the
+// order in which their checks passed.
 func ordered(decision string) string {
 	list, rest, _ := strings.Cut(strings.TrimPrefix(decision, "balanced over "), ": ")
 	endpoints := strings.Split(list, ", ")
@@ -133,7 +133,7 @@ func TestBackendsThatFailWithoutAKernel(t *testing.T) {
 	w.hangup <- os.Interrupt
 	w.soon(both)
 
-	// Without the program the kernel goes on, and a new one adopts its contents.
+	// Without the program the kernel continues, and a new process adopts its contents.
 	stop()
 	w.soon(both)
 	w.answers("10.244.1.1:8080", false)
@@ -178,7 +178,7 @@ func Example() {
 	//   outcome      dropped: 1.2.3.4 may not connect, only 198.51.100.0/24
 }
 
-// A file without a fault is right whichever backends are up.
+// A correct file is accepted whichever backends are up.
 func TestRightMeansRightInEveryState(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "balancer.json")

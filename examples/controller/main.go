@@ -1,5 +1,5 @@
-// Controller balances services that other programs declare over HTTP. It shows what a program that
-// runs for years needs: it waits for the kernel, says what was refused and warned about, keeps its
+// Controller balances services that other programs declare over HTTP. It shows the needs of a
+// program that runs for years: it waits for the kernel, reports refusals and warnings, keeps its
 // state in a file, guards against large removals, drains, and serves health and metrics.
 //
 //	controller [-listen 127.0.0.1:8080] [-file controller.json] [-removes 100]
@@ -77,7 +77,7 @@ func start(ctx context.Context, listen, file string, removes int) error {
 // saved is the file. Accepted has the last good definitions of services that are refused now.
 type saved struct{ Wanted, Accepted servicemodel.State }
 
-// controller is the state that others declare, and the engine that makes the kernel hold it.
+// controller is the state that other programs declare, and the engine that programs the kernel.
 type controller struct {
 	engine *dataplane.Engine
 	file   string
@@ -85,7 +85,7 @@ type controller struct {
 	state  servicemodel.State
 }
 
-// open reads the file, and makes an engine. The kernel stays as it is until Run.
+// open reads the file, and creates an engine. The kernel stays as it is until Run.
 func open(file string, removes int, b backends.Backend, f dataplane.Flows) (*controller, error) {
 	var s saved
 	data, err := os.ReadFile(file)
@@ -108,7 +108,7 @@ func open(file string, removes int, b backends.Backend, f dataplane.Flows) (*con
 	return c, nil
 }
 
-// run serves until the context ends, and then ends what is under way. The kernel stays as it is.
+// run serves until the context ends, and then completes pending work. The kernel stays as it is.
 func (c *controller) run(ctx context.Context, listen string) error {
 	checks := node.NewChecker(nil)
 	proxy := health.NewProxy(c.engine, &health.ProxyConfig{RequireState: true, Node: checks.Report})
@@ -158,7 +158,7 @@ func (c *controller) routes() *http.ServeMux {
 }
 
 // change waits until the kernel holds a service, or nothing of it. The answer names services that
-// are refused or lose an address to another one. A state that is not approved is taken back.
+// are refused or lose an address to another service. A state that is not approved is withdrawn.
 func (c *controller) change(r *http.Request) (any, error) {
 	var o struct {
 		Service   *servicemodel.Service

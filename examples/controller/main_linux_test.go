@@ -19,7 +19,8 @@ import (
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// The program runs on a node. Clients reach what is declared, also after the program has ended.
+// The program runs on a node. Clients reach the declared services, even after the program has
+// ended.
 func TestClientsReachWhatIsDeclared(t *testing.T) {
 	t.Parallel()
 	cluster := netnstest.Start(t, netnstest.Options{})

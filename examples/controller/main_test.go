@@ -100,7 +100,7 @@ func TestServicesAreDeclared(t *testing.T) {
 	}
 	require.Equal(t, 1, k.Table().Len())
 
-	// the next process serves the same, also if its kernel was flushed
+	// the next process serves the same, even if its kernel was flushed
 	want := c.state
 	c.stop()
 	k = &memory.Kernel{}
@@ -114,7 +114,7 @@ func TestServicesAreDeclared(t *testing.T) {
 	require.Zero(t, k.Table().Len())
 }
 
-// A new definition that is refused leaves the last good one in the kernel, also after a restart.
+// After a refused definition, the last good definition stays in the kernel, even after a restart.
 func TestARefusedDefinitionOutlivesTheProgram(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "state.json")

@@ -26,11 +26,11 @@ type Config struct {
 	HNS HNS
 	// Store keeps the record of the instance. Required.
 	Store Store
-	// Instance tells instances on one node apart. It begins the names of remote endpoints. Empty
+	// Instance distinguishes instances on one node. It begins the names of remote endpoints. Empty
 	// means "kernlb".
 	Instance string
-	// Network is the name of the HNS network, which the CNI plugin makes. Empty means the value of
-	// the environment variable KUBE_NETWORK, as in kube-proxy.
+	// Network is the name of the HNS network, which the CNI plugin creates. Empty means the value
+	// of the environment variable KUBE_NETWORK, as in kube-proxy.
 	Network string
 	// SourceVIP is the source of packets to endpoints, on overlay networks. Required there.
 	SourceVIP netip.Addr
@@ -38,26 +38,26 @@ type Config struct {
 	// address of the first one's interface ([HostMAC]). Both are required on overlay networks.
 	NodeIPs []netip.Addr
 	HostMAC string
-	// EnableDSR lets answers from endpoints of cluster IPs go to clients directly.
+	// EnableDSR lets endpoints of cluster IPs answer clients directly.
 	EnableDSR bool
-	// ForwardHealthCheckVIP brings health checks at the addresses of load balancers to the endpoint
-	// RootEndpoint, at the health check node port of the service or else at HealthzPort.
+	// ForwardHealthCheckVIP forwards health checks at the addresses of load balancers to the
+	// endpoint RootEndpoint, at the health check node port of the service or else at HealthzPort.
 	ForwardHealthCheckVIP bool
 	RootEndpoint          string
 	HealthzPort           uint16
 	// TakeOver lets the backend replace load balancers of other programs at places that it needs,
 	// such as kube-proxy's, or its own after it lost its record. HNS can have only one load
-	// balancer at each place. Without TakeOver, they are collisions.
+	// balancer at each place. Without TakeOver, such load balancers are collisions.
 	TakeOver bool
-	// Logger gets the endpoints that are missing. Nil discards.
+	// Logger gets a record of each missing endpoint. Nil discards the records.
 	Logger *slog.Logger
 }
 
 // Backend keeps the services of one instance in HNS. See [backends.Backend] for its methods.
 //
 // HNS has no transactions: a commit is a call for each object. After an error, or the end of the
-// process, some of the calls have had their effect; the next reading tells which. Only one process
-// at a time may write an instance.
+// process, some of the calls have had their effect; the next reading finds out which. Only one
+// process at a time may write an instance.
 type Backend struct {
 	hns      HNS
 	cfg      Config // with its defaults
@@ -69,7 +69,7 @@ type Backend struct {
 	waits  map[netip.Addr]bool // endpoints of this node that the last commit missed
 }
 
-// held is the knowledge of an observation or a commit.
+// held is the knowledge from an observation or a commit.
 type held struct {
 	raw    []byte // the record
 	table  *servicemodel.Table
@@ -77,7 +77,7 @@ type held struct {
 	placed map[servicemodel.FrontendKey]placed
 	// foreign are the identities of other programs' load balancers.
 	foreign map[servicemodel.FrontendKey]string
-	// seen are the identities, in lower case, of all load balancers that were there or were made.
+	// seen has the identities, in lower case, of all load balancers that existed or were created.
 	seen  map[string]bool
 	extra []string            // identities of load balancers to delete that stand at no place
 	needs map[netip.Addr]bool // the addresses whose endpoints load balancers need
@@ -178,9 +178,9 @@ func (b *Backend) Check(c *servicemodel.ChangeSet) error {
 }
 
 // Integrity asks for the identities of all load balancers and endpoints: two calls. It lists the
-// endpoints of the network only if some came or went. A new load balancer of another program counts
-// as Touched. Integrity does not notice that another program changed a load balancer in place;
-// [Backend.Observe] does.
+// endpoints of the network only if endpoints were added or removed. A new load balancer of another
+// program counts as Touched. Integrity does not notice that another program changed a load balancer
+// in place; [Backend.Observe] does.
 func (b *Backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	if err := b.enter(ctx, "integrity"); err != nil {
 		return backends.Broken, err
@@ -223,7 +223,7 @@ func (b *Backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	return backends.Intact, nil
 }
 
-// moved reports whether an endpoint that we use, or wait for, came, went or was replaced.
+// moved reports whether an endpoint that we use, or wait for, was added, removed or replaced.
 func (b *Backend) moved(ids []string) (bool, error) {
 	h := b.held
 	same := len(ids) == len(h.view.known)

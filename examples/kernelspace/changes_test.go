@@ -108,7 +108,7 @@ func TestForeignLoadBalancersStay(t *testing.T) {
 	must.OK(b.Cleanup(t.Context()))(t)
 	m.is([]string{"10.96.0.99:80/tcp"})
 
-	// A place that is taken is a collision, and the other services are served.
+	// A taken place is a collision, and the other services are served.
 	taken := m.foreign(pod, "10.96.0.10")
 	e, _ = m.process()
 	r := must.OK(e.Apply(t.Context(), state))(t)
@@ -116,7 +116,7 @@ func TestForeignLoadBalancersStay(t *testing.T) {
 	require.ErrorIs(t, r.Refused[0].Err, backends.ErrCollision)
 	require.ErrorContains(t, r.Refused[0].Err, "load balancer 10.96.0.10:80/tcp is not ours")
 
-	// It is changed in place if the program takes over.
+	// If the program takes over, the load balancer is changed in place.
 	m.cfg.TakeOver = true
 	m.hns.Calls()
 	m.apply(state)
@@ -138,7 +138,8 @@ func (m *machine) foreign(pod *kernelspace.Endpoint, vip string) *kernelspace.Lo
 		SchemaVersion: pod.SchemaVersion}))(m)
 }
 
-// A foreign load balancer may come between the reading and the commit, or between its calls.
+// A foreign load balancer may be created between the reading and the commit, or between two calls
+// of the commit.
 func TestAPlaceThatIsTakenMeanwhileIsACollision(t *testing.T) {
 	t.Parallel()
 	for _, late := range []bool{false, true} {
@@ -209,7 +210,7 @@ func TestHealthChecksStayAsLongAsAPortNeedsThem(t *testing.T) {
 }
 
 // Two services at one address share the load balancer for health checks, although only one of them
-// would have it with flags of direct routing.
+// asks for flags of direct routing.
 func TestServicesShareTheHealthChecksOfAnAddress(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, bridge, hnsfake.AllFeatures)
@@ -229,7 +230,7 @@ func TestServicesShareTheHealthChecksOfAnAddress(t *testing.T) {
 	m.nothing(state)
 }
 
-// An object may go between the list of identities and the question about it.
+// An object may be removed between the list of identities and the query about the object.
 func TestAListThatIsInterruptedIsAConflict(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, bridge, hnsfake.AllFeatures)
@@ -246,7 +247,7 @@ func TestAListThatIsInterruptedIsAConflict(t *testing.T) {
 	m.is([]string{"10.96.0.10:80/tcp"})
 }
 
-// A program that loses its record takes its load balancers over, if it may.
+// A program that loses its record takes over its load balancers, if this is allowed.
 func TestALostRecord(t *testing.T) {
 	t.Parallel()
 	for _, record := range []string{"", "not JSON", `{"layout":99}`} {
@@ -308,7 +309,7 @@ func TestEndpointsOfTheNodeComeAndGo(t *testing.T) {
 	m.nothing(state)
 }
 
-// An endpoint that is missing is logged once, and again after it was there.
+// A missing endpoint is logged once, and again after it was present.
 func TestAMissingEndpointIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, bridge, hnsfake.AllFeatures)
@@ -330,7 +331,7 @@ func TestAMissingEndpointIsLoggedOnce(t *testing.T) {
 	logged(2, "10.244.1.1", "10.244.1.77")
 }
 
-// A CNI plugin may make the network again. The endpoints get new identities.
+// A CNI plugin may recreate the network. The endpoints get new identities.
 func TestAnotherNetworkOfTheSameName(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, bridge, hnsfake.AllFeatures)
@@ -350,7 +351,7 @@ func TestAnotherNetworkOfTheSameName(t *testing.T) {
 	m.nothing(state)
 }
 
-// A network may be deleted before its services are. Its endpoints go with it.
+// A network may be deleted before its services. Its endpoints are deleted with it.
 func TestACleanupNeedsNoNetwork(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, bridge, hnsfake.AllFeatures)
@@ -362,7 +363,7 @@ func TestACleanupNeedsNoNetwork(t *testing.T) {
 	require.Empty(t, must.OK(m.cfg.Store.Load())(t))
 }
 
-// Windows Server 2019 and 2022 let a local endpoint have the address of a remote one.
+// Windows Server 2019 and 2022 let a local endpoint have the address of a remote endpoint.
 func TestARemoteEndpointWithTheAddressOfALocalOneGoes(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, bridge, hnsfake.AllFeatures)

@@ -49,7 +49,7 @@ type checker struct {
 	seen     map[backends.UnsupportedError]bool
 }
 
-// refusal is a field that HNS cannot express if is holds.
+// refusal is a field that HNS cannot express if is is true.
 type refusal struct {
 	is                 bool
 	field, value, hint string
@@ -117,7 +117,7 @@ func (k *checker) frontend(f *servicemodel.Frontend) {
 			!k.features.DSR, "externalTrafficPolicy", "Local", "needs HNS 9.3 or 10.2"})
 }
 
-// usual reports whether f is masqueraded as by [servicemodel.MasqueradeDefault].
+// usual reports whether f is masqueraded as with [servicemodel.MasqueradeDefault].
 func usual(f *servicemodel.Frontend) bool {
 	const notPods = servicemodel.FromHost | servicemodel.FromOutside
 	switch {

@@ -101,7 +101,7 @@ func (b *Backend) write(ctx context.Context, h *held, t *servicemodel.Table, p *
 	return nil
 }
 
-// save saves the record with the load balancers that are known now.
+// save saves the record with the known load balancers.
 func (b *Backend) save(h *held, r *record) error {
 	r.Placed = h.placed
 	raw, err := json.Marshal(r)
@@ -120,7 +120,7 @@ func (s *step) take() error {
 	err := s.do()
 	switch {
 	case errors.Is(err, ErrNotFound), errors.Is(err, ErrExists):
-		// Another program made or deleted something since the reading.
+		// Another program created or deleted an object since the reading.
 		return fmt.Errorf("%s %s: %w: %w", s.verb, s.object, err, kernelerr.ErrConflict)
 	case err != nil:
 		return fmt.Errorf("%s %s: %w", s.verb, s.object, err)
@@ -137,7 +137,7 @@ func without(err error) error {
 	return err
 }
 
-// place makes the load balancer of s, or changes or replaces the one with an identity.
+// place creates the load balancer of s, or changes or replaces the load balancer with an identity.
 func (b *Backend) place(h *held, s *spec, id string) error {
 	lb, lacks, _ := b.build(s, h.view) // now with the endpoints that were added
 	if lb == nil || len(lacks) > 0 {

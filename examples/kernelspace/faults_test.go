@@ -20,7 +20,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// faultyStates are two states. Between them load balancers and endpoints come, change and go.
+// faultyStates returns two states. Between them load balancers and endpoints are added, changed and
+// removed.
 func faultyStates() (from, to sm.State) {
 	going, coming := sm.Name{Namespace: "default", Name: "going"},
 		sm.Name{Namespace: "default", Name: "coming"}
@@ -38,8 +39,8 @@ func faultyStates() (from, to sm.State) {
 }
 
 // TestEveryCallFails makes each call fail in turn, in each way, while an engine takes HNS from one
-// state to another, and ends the process there or lets it go on. The next apply must make the
-// wanted state and leave nothing else.
+// state to another. Then it ends the process, or lets it continue. After the next apply, HNS must
+// have the desired state and nothing else.
 func TestEveryCallFails(t *testing.T) {
 	t.Parallel()
 	older := hnsfake.AllFeatures
@@ -123,7 +124,7 @@ func (m *machine) features() kernelspace.Features {
 	return must.OK(m.hns.Features())(m)
 }
 
-// content is what HNS has, with addresses in place of identities.
+// content returns the contents of HNS, with addresses in place of identities.
 func (m *machine) content() map[string]string {
 	m.Helper()
 	eps := must.OK(m.hns.Endpoints(m.network().ID))(m)
@@ -196,8 +197,9 @@ func TestTheStoreFails(t *testing.T) {
 	}
 }
 
-// TestRandomStates applies random states, each by the process that applied the one before or by a
-// new one. What is read must be what was committed, and must equal what a new machine would have.
+// TestRandomStates applies random states, each with the same process or with a new process. The
+// state read back must equal the committed one, and the contents must equal those of a fresh
+// machine with the same state.
 func TestRandomStates(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
@@ -287,7 +289,7 @@ func TestEveryField(t *testing.T) {
 	require.Greater(t, accepted, 40)
 }
 
-// A load balancer that another program deletes or changes comes back.
+// A load balancer that another program deletes or changes is restored.
 func TestRunRepairs(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, bridge, hnsfake.AllFeatures)
@@ -310,7 +312,7 @@ func TestRunRepairs(t *testing.T) {
 	t.Logf("repaired after %v", time.Since(deleted))
 	require.Equal(t, want, m.content())
 
-	// What was changed in place is found by the next full reading.
+	// A change in place is found by the next full reading.
 	changed := lbs[1]
 	changed.ID, changed.PortMappings[0].InternalPort = "", 1
 	must.OK(m.hns.ModifyLoadBalancer(lbs[1].ID, &changed))(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// HNS are the calls to the Host Networking Service that a [Backend] needs. On Windows, [Host] makes
-// them. Each call returns when the service has answered; no call can be interrupted. Identities are
-// GUIDs; the service is free to write them in either case.
+// HNS has the calls to the Host Networking Service that a [Backend] needs. On Windows, [Host]
+// implements it. Each call returns when the service has answered; no call can be interrupted.
+// Identities are GUIDs; the service is free to write them in either case.
 //
 // Errors wrap [ErrNotFound], [ErrExists] or [ErrNotImplemented] in these cases.
 type HNS interface {
@@ -20,8 +20,8 @@ type HNS interface {
 	Features() (Features, error)
 	// Network returns the network of a name.
 	Network(name string) (*Network, error)
-	// IDs lists the identities of all endpoints and load balancers, and no more of them: it is
-	// asked several times a second.
+	// IDs lists only the identities of all endpoints and load balancers, because it is called
+	// several times a second.
 	IDs() (endpoints, loadBalancers []string, err error)
 	// Endpoints lists the endpoints of a network.
 	Endpoints(network string) ([]Endpoint, error)
@@ -38,7 +38,7 @@ type HNS interface {
 
 // Errors of [HNS].
 var (
-	// ErrNotFound says that an object, or one that it refers to, does not exist.
+	// ErrNotFound says that an object, or an object to which it refers, does not exist.
 	ErrNotFound = errors.New("not found in HNS")
 	// ErrExists says that another object has the same address or port (HCN_E_PORT_ALREADY_EXISTS).
 	ErrExists = errors.New("exists in HNS already")
@@ -161,8 +161,8 @@ const DistributeSourceIP uint32 = 2
 // protocols are the numbers of the protocols that HNS balances.
 var protocols = map[servicemodel.Protocol]uint32{servicemodel.TCP: 6, servicemodel.UDP: 17}
 
-// Key returns the place where a load balancer answers, and false if that is none that a frontend
-// can have.
+// Key returns the place where a load balancer answers, and false if no frontend can have this
+// place.
 func (lb *LoadBalancer) Key() (k servicemodel.FrontendKey, ok bool) {
 	if len(lb.PortMappings) != 1 || len(lb.FrontendVIPs) > 1 {
 		return k, false
@@ -208,5 +208,5 @@ func sortedIDs(ids []string) []string {
 	return l
 }
 
-// lower is the form in which identities are compared.
+// lower returns the form in which identities are compared.
 func lower(id string) string { return strings.ToLower(id) }

@@ -16,7 +16,7 @@ func Host() (HNS, error) { return host2{}, nil }
 // host2 makes the calls of API 2 with package hcn. It holds nothing.
 type host2 struct{}
 
-// failed makes an error of package hcn one of this package.
+// failed converts an error of package hcn to an error of this package.
 func failed(err error) error {
 	switch {
 	case err == nil:
@@ -34,7 +34,7 @@ func failed(err error) error {
 	return err
 }
 
-// as makes a value of another type that has the same JSON.
+// as converts a value to another type that has the same JSON.
 func as[T any](v any) (out T, err error) {
 	text, err := json.Marshal(v)
 	if err == nil {
@@ -43,7 +43,7 @@ func as[T any](v any) (out T, err error) {
 	return out, err
 }
 
-// answer makes a value of this package of an answer of package hcn.
+// answer converts an answer of package hcn to a value of this package.
 func answer[T any](v any, err error) (*T, error) {
 	if err != nil {
 		return nil, failed(err)
@@ -116,8 +116,8 @@ func (host2) DeleteLoadBalancer(id string) error {
 	return failed((&hcn.HostComputeLoadBalancer{Id: id}).Delete())
 }
 
-// Package hcn has no call that lists identities alone: its lists open and query each object, three
-// calls for each. HcnEnumerateEndpoints and HcnEnumerateLoadBalancers answer with the identities.
+// Package hcn has no call that lists only identities: its lists open and query each object, with
+// three calls for each. HcnEnumerateEndpoints and HcnEnumerateLoadBalancers return the identities.
 var (
 	computeNetwork         = windows.NewLazySystemDLL("computenetwork.dll")
 	enumerateEndpoints     = computeNetwork.NewProc("HcnEnumerateEndpoints")

@@ -47,7 +47,7 @@ func subnets(l ...string) []kernelspace.Ipam {
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// newMachine has the pods 10.244.1.1 to .4 and fd00:10:244:1::1 to ::4 on the node, and a root
+// newMachine returns a node with the pods 10.244.1.1 to .4 and fd00:10:244:1::1 to ::4, and a root
 // endpoint.
 func newMachine(t *testing.T, n kernelspace.Network, f kernelspace.Features) *machine {
 	t.Helper()
@@ -87,7 +87,7 @@ func (m *machine) process() (*dataplane.Engine, *kernelspace.Backend) {
 	return dataplane.New(b, nil), b
 }
 
-// apply applies a state as a process of its own.
+// apply applies a state with a new process.
 func (m *machine) apply(s sm.State) *dataplane.Result {
 	m.Helper()
 	e, _ := m.process()
@@ -113,7 +113,7 @@ func service(change ...func(*sm.Service)) sm.State {
 	return sm.State{}.WithNode(sm.Node{Name: "this"}).WithService(s)
 }
 
-// with adds endpoints. Those in the node's ranges are on the node.
+// with adds endpoints. Endpoints in the node's ranges are on the node.
 func with(s sm.State, addrs ...string) sm.State {
 	for svc := range s.Services() {
 		var eps []sm.Endpoint
@@ -137,7 +137,7 @@ func with(s sm.State, addrs ...string) sm.State {
 	return s
 }
 
-// everything has each kind of address, in both families.
+// everything gives a service each kind of address, in both families.
 func everything(s *sm.Service) {
 	s.ClusterIPs = append(s.ClusterIPs, addr("fd00:10:96::10"))
 	s.ExternalIPs = []netip.Addr{addr("198.51.100.1"), addr("2001:db8:51::1")}
@@ -162,7 +162,7 @@ func lines(l ...string) string { return strings.Join(l, "\n") + "\n" }
 
 var mixed = []string{"10.244.1.1", "10.244.2.7", "fd00:10:244:1::1", "fd00:10:244:2::7"}
 
-// plans has the plan of each kind of address, traffic policy and network, as text.
+// plans returns the plan for each kind of address, traffic policy and network, as text.
 func plans() []planCase {
 	return []planCase{
 		{"a service without endpoints", bridge, nil, service(), ""},
@@ -267,7 +267,7 @@ func (m *machine) nothing(s sm.State) {
 	require.Empty(m, m.hns.Calls())
 }
 
-// is requires what HNS has: load balancers by place, and the addresses of remote endpoints.
+// is requires the contents of HNS: load balancers by place, and the addresses of remote endpoints.
 func (m *machine) is(lbs []string, remote ...string) {
 	m.Helper()
 	l := must.OK(m.hns.LoadBalancers())(m)
@@ -307,7 +307,7 @@ func prefixes(texts ...string) (l []netip.Prefix) {
 	return l
 }
 
-// changed is the service with two endpoints, and the second one changed.
+// changed returns the service with two endpoints, the second of which is changed.
 func changed(change func(*sm.Endpoint)) sm.State {
 	s := with(service(), "10.244.1.1", "10.244.1.2")
 	eps := s.Endpoints(web)

@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// view is what HNS has on the network: endpoints by address, and where other nodes are.
+// view is the contents of HNS for the network: endpoints by address, and the ranges of other nodes.
 type view struct {
 	network *Network
 	overlay bool
@@ -22,8 +22,8 @@ type view struct {
 	byAddr  map[netip.Addr]*Endpoint
 	gateway *Endpoint       // the root endpoint of the node, nil if there is none
 	known   map[string]bool // lower-case IDs of all endpoints of HNS
-	// doubles are remote endpoints of ours whose address another endpoint has, too. Windows Server
-	// 2019 and 2022 let a local endpoint have the address of a remote one (hns.go,
+	// doubles are our remote endpoints whose address another endpoint also has. Windows Server 2019
+	// and 2022 let a local endpoint have the address of a remote endpoint (hns.go,
 	// getAllEndpointsByNetwork).
 	doubles []string
 }
@@ -37,7 +37,7 @@ type remoteSubnet struct {
 // errNoNetwork says that the network does not exist.
 var errNoNetwork = errors.New("there is no such network")
 
-// look asks for the network and its endpoints. ids are the identities of all endpoints of HNS.
+// look queries the network and its endpoints. ids are the identities of all endpoints of HNS.
 func (b *Backend) look(ids []string) (*view, error) {
 	n, err := b.hns.Network(b.cfg.Network)
 	if errors.Is(err, ErrNotFound) {
@@ -156,7 +156,7 @@ func (b *Backend) nodeIP(f servicemodel.Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// HostMAC returns the link-layer address of the interface of this node that has an address. On
+// HostMAC returns the link-layer address of the interface of this node that has the address a. On
 // overlay networks, the endpoints of cluster IPs and of the source VIP have this address.
 func HostMAC(a netip.Addr) (string, error) {
 	links, err := net.Interfaces()
@@ -178,8 +178,8 @@ func HostMAC(a netip.Addr) (string, error) {
 	return "", fmt.Errorf("no interface of this node has the address %v", a)
 }
 
-// newEndpoint returns the endpoint to make for an address that has none in HNS. It is remote,
-// except for the source VIP. vip says that it is the address of a cluster IP.
+// newEndpoint returns the endpoint to create for an address that has no endpoint in HNS. It is
+// remote, except for the source VIP. vip says that the address is a cluster IP.
 func (b *Backend) newEndpoint(v *view, a netip.Addr, vip bool) *Endpoint {
 	e := &Endpoint{Name: b.prefix() + a.String(), HostComputeNetwork: v.network.ID,
 		MacAddress: conjured(a), IPConfigurations: []IPConfig{{IPAddress: a.String()}},
@@ -204,9 +204,9 @@ func (b *Backend) newEndpoint(v *view, a netip.Addr, vip bool) *Endpoint {
 	return e
 }
 
-// conjured returns a link-layer address for a remote endpoint. Load balancing needs a different one
-// for each endpoint, and no packet carries it. winkernel makes the same one (conjureMac), so that
-// the remote endpoints of both are alike.
+// conjured returns a link-layer address for a remote endpoint. Load balancing needs a different
+// address for each endpoint, and no packet carries it. winkernel computes the same address
+// (conjureMac), so the remote endpoints of both programs are the same.
 func conjured(a netip.Addr) string {
 	b := a.AsSlice()
 	if a.Is4() {
@@ -215,9 +215,10 @@ func conjured(a netip.Addr) string {
 	return fmt.Sprintf("02-11-%02x-%02x-%02x-%02x", b[15], b[14], b[13], b[12])
 }
 
-// build returns the load balancer of s with the identities of its endpoints, nil if HNS is to have
-// none because s is nil or no endpoint can be used. lacks are addresses that need an endpoint
-// first. waits are endpoints of this node that the container runtime has not made yet.
+// build returns the load balancer of s with the identities of its endpoints. It returns nil if HNS
+// must not have the load balancer, because s is nil or no endpoint can be used. lacks are addresses
+// that need an endpoint first. waits are endpoints of this node that the container runtime has not
+// created yet.
 func (b *Backend) build(s *spec, v *view) (lb *LoadBalancer, lacks, waits []netip.Addr) {
 	if s == nil {
 		return nil, nil, nil
@@ -265,13 +266,13 @@ func (b *Backend) build(s *spec, v *view) (lb *LoadBalancer, lacks, waits []neti
 	return lb, append(lacks, own...), waits
 }
 
-// outside reports whether an endpoint elsewhere is no pod: it is a node, or outside the cluster.
+// outside reports whether an endpoint elsewhere is not a pod: it is a node, or outside the cluster.
 func (v *view) outside(a netip.Addr) bool {
 	node, found := v.provider(a)
 	return !found || node == a
 }
 
-// ownAddrs returns the addresses of the node's own that s needs as endpoints on an overlay network.
+// ownAddrs returns the node's addresses that s needs as endpoints on an overlay network.
 func (b *Backend) ownAddrs(s *spec, v *view) []netip.Addr {
 	switch {
 	case !v.overlay:

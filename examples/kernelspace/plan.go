@@ -21,7 +21,7 @@ type plan struct {
 	waits map[netip.Addr]bool // endpoints of this node that the container runtime has not made yet
 }
 
-// step is a call, or the two that replace a load balancer.
+// step is a call, or the two calls that replace a load balancer.
 type step struct {
 	verb, object string // such as "delete endpoint" and its address
 	words        string // what a load balancer is to do
@@ -66,9 +66,9 @@ func (p *plan) Stats() backends.Stats {
 	return stats
 }
 
-// plan compares the load balancers that a table means with those that are there. It looks at all of
-// them, because a call to HNS takes far longer than a comparison. Endpoints that load balancers
-// need come before these, and endpoints that none needs any more go last.
+// plan compares the load balancers of a table with the existing load balancers. It compares all of
+// them, because a call to HNS takes far longer than a comparison. Endpoints are created before the
+// load balancers that need them, and endpoints that are no longer needed are deleted last.
 func (b *Backend) plan(h *held, t *servicemodel.Table) *plan {
 	p := &plan{needs: map[netip.Addr]bool{}, waits: map[netip.Addr]bool{}}
 	want := b.render(t)
@@ -120,7 +120,7 @@ func (b *Backend) plan(h *held, t *servicemodel.Table) *plan {
 	return p
 }
 
-// addEndpoint adds the endpoint of an address. vip says that it is that of a cluster IP.
+// addEndpoint adds the endpoint of an address. vip says that the address is a cluster IP.
 func (b *Backend) addEndpoint(h *held, a netip.Addr, vip bool) step {
 	e := b.newEndpoint(h.view, a, vip)
 	return step{verb: "add endpoint", object: a.String(), calls: 1, bytes: size(e),
@@ -159,8 +159,8 @@ func (b *Backend) drops(h *held, needs map[netip.Addr]bool) (l []step) {
 	return l
 }
 
-// deleteLoadBalancer deletes the load balancer of a key; of the zero key if it stands at no place.
-// s is nil if the table means none there.
+// deleteLoadBalancer deletes the load balancer of a key; the key is zero if it is at no place. s is
+// nil if the table has no load balancer there.
 func (b *Backend) deleteLoadBalancer(h *held, k servicemodel.FrontendKey, id string,
 	s *spec) step {
 	d := step{verb: "delete load balancer", object: id, spec: s, calls: 1,
@@ -177,8 +177,8 @@ func (b *Backend) deleteLoadBalancer(h *held, k servicemodel.FrontendKey, id str
 	return d
 }
 
-// writeLoadBalancer adds, changes or replaces the load balancer of s. lb is how it is now, and
-// lacks is how many of its endpoints are added before.
+// writeLoadBalancer adds, changes or replaces the load balancer of s. lb is the present load
+// balancer, and lacks is the number of its endpoints that are added first.
 func (b *Backend) writeLoadBalancer(h *held, s *spec, lb *LoadBalancer, lacks int) step {
 	id := h.placed[s.key].ID
 	if id == "" && b.cfg.TakeOver {
@@ -203,7 +203,7 @@ func size(v any) int {
 	return len(text)
 }
 
-// words says what a load balancer does.
+// words describes a load balancer.
 func (s *spec) words(lb *LoadBalancer) string {
 	var w strings.Builder
 	for _, t := range s.endpoints {

@@ -13,8 +13,8 @@ import (
 )
 
 // Observe reads the record, the network with its endpoints, and all load balancers. The table has a
-// frontend of the record if its load balancers are right for the endpoints that the network has
-// now. All other objects of ours are drift. The hint is not used.
+// frontend of the record if its load balancers are correct for the present endpoints of the
+// network. All our other objects are drift. The hint is not used.
 func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*backends.Observation,
 	error) {
 	if err := b.enter(ctx, "observe"); err != nil {
@@ -71,9 +71,9 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*backends
 	return o, nil
 }
 
-// read asks for everything, and tells our load balancers from other programs'. It returns the table
-// of the record, too. A record that cannot be understood counts as none. network says that it is an
-// error if the network does not exist.
+// read reads everything, and separates our load balancers from other programs' load balancers. It
+// also returns the table of the record. An unreadable record counts as a missing record. network
+// says that it is an error if the network does not exist.
 func (b *Backend) read(network bool) (*held, *servicemodel.Table, error) {
 	raw, err := b.cfg.Store.Load()
 	if err != nil {
@@ -104,8 +104,8 @@ func (b *Backend) read(network bool) (*held, *servicemodel.Table, error) {
 	return h, r.Table, nil
 }
 
-// interrupted makes a conflict of an object that is gone. HNS lists identities, and asks for each
-// object after that.
+// interrupted turns a missing object into a conflict. A list first gets the identities, and then
+// queries each object.
 func interrupted(err error) error {
 	if errors.Is(err, ErrNotFound) {
 		err = fmt.Errorf("%w: %w", err, kernelerr.ErrConflict)
@@ -113,9 +113,9 @@ func interrupted(err error) error {
 	return err
 }
 
-// divide finds out whose the load balancers are. Ours have an identity of the record, or stand at a
-// place that is pending: no other program had one there when the commit began, and HNS has only one
-// at each place.
+// divide finds the owner of each load balancer. Our load balancers have an identity in the record,
+// or are at a pending place: no other program had a load balancer there when the commit began, and
+// HNS has only one at each place.
 func (h *held) divide(lbs []LoadBalancer, r *record) {
 	ours := map[string]servicemodel.FrontendKey{}
 	for k, p := range r.Placed {

@@ -11,17 +11,18 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Store keeps the record of an instance: the table that the load balancers mean, and which load
-// balancers are ours. HNS has no place for either. A program that loses its record no longer knows
-// its load balancers: see [Config.TakeOver].
+// Store keeps the record of an instance: the table of the load balancers, and the identities of our
+// load balancers. HNS has no place for either. A program that loses its record no longer knows its
+// load balancers: see [Config.TakeOver].
 type Store interface {
 	// Load returns the last saved record, nil if there is none.
 	Load() ([]byte, error)
-	// Save replaces the record. A process that is killed meanwhile leaves the old one or the new.
+	// Save replaces the record. A process that is killed during Save leaves the old or the new
+	// record.
 	Save(record []byte) error
 }
 
-// File is a [Store] in a file of this name. Its folder is made if it is missing.
+// File is a [Store] in a file of this name. A missing folder is created.
 type File string
 
 // Load reads the file.
@@ -78,26 +79,26 @@ func (m *Memory) Save(record []byte) error {
 	return nil
 }
 
-// record is what a [Store] keeps, as JSON. A commit saves it twice. Before the first call to HNS it
-// has the new table, and all places that the commit may change are pending. After the last call it
-// has the load balancers.
+// record is the content of a [Store], as JSON. A commit saves it twice. Before the first call to
+// HNS it has the new table, and all places that the commit may change are pending. After the last
+// call it has the load balancers.
 type record struct {
 	Layout int                 `json:"layout"`
 	Table  *servicemodel.Table `json:"table"`
 	// Placed are our load balancers.
 	Placed map[servicemodel.FrontendKey]placed `json:"loadBalancers,omitempty"`
-	// Pending are the places where an unfinished commit may have made load balancers.
+	// Pending are the places where an unfinished commit may have created load balancers.
 	Pending []servicemodel.FrontendKey `json:"pending,omitempty"`
 }
 
-// layout is the number of this format. A record of another format is discarded: the program then
-// has lost its record.
+// layout is the number of this format. A record in a different format is discarded: the program
+// then has lost its record.
 const layout = 1
 
 // placed is a load balancer in HNS.
 type placed struct {
 	ID string `json:"id"`
-	// Sent is what was sent, and Got what HNS made of it. A reading compares with Got, because HNS
+	// Sent is the request, and Got the answer of HNS. A reading compares HNS with Got, because HNS
 	// may write values differently or fill in defaults.
 	Sent LoadBalancer `json:"sent"`
 	Got  LoadBalancer `json:"got"`

@@ -29,7 +29,7 @@ type target struct {
 	here bool // the model says that it is, or may be, on this node
 }
 
-// render returns the load balancers that a table means, by their places.
+// render returns the load balancers of a table, by their places.
 func (b *Backend) render(t *servicemodel.Table) map[servicemodel.FrontendKey]*spec {
 	here := map[netip.Addr]bool{} // endpoints that are, or may be, on this node
 	for a := range t.Hairpins() {
@@ -51,7 +51,7 @@ func (b *Backend) render(t *servicemodel.Table) map[servicemodel.FrontendKey]*sp
 	}
 
 	for f := range t.Frontends() {
-		// HNS cannot tell clients apart: cluster IPs are for clients inside, all other addresses
+		// HNS cannot distinguish clients: cluster IPs are for clients inside, all other addresses
 		// for clients outside, as in winkernel (proxier.go, syncProxyRules: hnsEndpoints and
 		// hnsLocalEndpoints).
 		verdict := f.External

@@ -22,8 +22,8 @@ import (
 )
 
 // chainPrefix begins the names of chains in the mode iptables. It is not kube-proxy's prefix. So
-// each of the two programs can start while the other's rules are in place, and can be cleaned up
-// without touching the other's.
+// each of the two programs can start while the other's rules are in place, and a cleanup of one
+// does not touch the rules of the other.
 const chainPrefix = "KERNLB"
 
 // open opens the backend of a mode.
@@ -48,8 +48,8 @@ const (
 	// lookAgain is the interval between searches for objects of a kube-proxy that came back. It
 	// doubles, up to lookSeldom, after objects for which no kube-proxy answers.
 	lookAgain, lookSeldom = 5 * time.Second, time.Minute
-	// giveWay is how long this program leaves the address of its metrics to a kube-proxy that came
-	// back. kube-proxy tries to listen there every 5 seconds.
+	// giveWay is the time for which this program leaves the address of its metrics to a kube-proxy
+	// that came back. kube-proxy tries to listen there every 5 seconds.
 	giveWay = 7 * time.Second
 )
 
@@ -62,8 +62,8 @@ func (p *proxy) otherRuns(ctx context.Context) v1alpha1.ProxyMode {
 	return v1alpha1.ProxyMode(mode)
 }
 
-// apply makes the kernel hold the services, even beside a running kube-proxy. Only in mode ipvs it
-// waits for the end of a kube-proxy in that mode, because an address can have only one virtual
+// apply programs the services into the kernel, even while kube-proxy runs. Only in mode ipvs does
+// it wait for the end of a kube-proxy in that mode, because an address can have only one virtual
 // server.
 func (p *proxy) apply(ctx context.Context) error {
 	for said := false; p.mode == modeIPVS && p.otherRuns(ctx) == modeIPVS; said = true {
@@ -93,7 +93,7 @@ func (p *proxy) beside(kind, note string) {
 
 // takeOver deletes the kernel objects of kube-proxy, and of this program in other modes. It waits
 // until the kernel holds all services of this program, and kube-proxy has ended. Whenever a
-// kube-proxy comes back, it waits for its end, too.
+// kube-proxy comes back, it also waits for its end.
 func (p *proxy) takeOver(ctx context.Context) error {
 	if p.mode == modeKernel {
 		return nil // its load balancers were taken over one by one

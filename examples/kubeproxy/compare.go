@@ -22,8 +22,8 @@ import (
 // errDiffers ends the command compare with status 1.
 var errDiffers = errors.New("kube-proxy and this program do not hold the same: see above")
 
-// compare prints what kube-proxy has in the kernel beside what this program would put there, for
-// each address and port. It changes nothing.
+// compare prints, for each address and port, the endpoints that kube-proxy has in the kernel and
+// the endpoints of this program. It changes nothing.
 func (s *settings) compare(ctx context.Context, client kubernetes.Interface, log *slog.Logger,
 	out io.Writer) error {
 	theirs, err := kubeproxy.Frontends(ctx, nil)
@@ -60,7 +60,7 @@ func (s *settings) compare(ctx context.Context, client kubernetes.Interface, log
 	return nil
 }
 
-// planned returns what an apply of the API server's objects would do.
+// planned returns the plan for an apply of the API server's objects.
 func (s *settings) planned(ctx context.Context, client kubernetes.Interface, log *slog.Logger) (
 	*dataplane.Preview, error) {
 	source, err := kubeapi.New(client, &kubeapi.Config{Tracker: s.tracker, Logger: log})
@@ -88,7 +88,7 @@ func (s *settings) planned(ctx context.Context, client kubernetes.Interface, log
 	return dataplane.New(b, nil).Plan(ctx, s.withAddress(*state))
 }
 
-// printComparison prints a line for each frontend, and returns how many differ.
+// printComparison prints a line for each frontend, and returns the number of differences.
 func printComparison(w io.Writer, theirs []kubeproxy.Frontend, ours *servicemodel.Table) int {
 	different := 0
 	line := func(verdict string, key servicemodel.FrontendKey, service, text string) {

@@ -29,8 +29,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// controlPlane is a real API server with etcd and the EndpointSlice controller, in a network
-// namespace of its own (internal/test/controlplane).
+// controlPlane is a real API server with etcd and the EndpointSlice controller, in a separate
+// network namespace (internal/test/controlplane).
 type controlPlane struct {
 	t         *testing.T
 	ns        *netnstest.NS
@@ -100,7 +100,7 @@ func startControlPlane(t *testing.T) *controlPlane {
 }
 
 // writeFiles writes the key of service accounts, the tokens, and a kubeconfig file for each token.
-// Nothing writes them again, because a program that starts meanwhile would read half a file.
+// Nothing writes them again, because a program that starts during a write would read half a file.
 func (p *controlPlane) writeFiles() {
 	key := ok(rsa.GenerateKey(rand.Reader, 2048))(p.t)
 	text := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY",
@@ -156,7 +156,7 @@ func (p *controlPlane) waitReady() {
 	}, 3*patience, 50*time.Millisecond, "the API server is ready")
 }
 
-// clientOf makes a client with a token, for this process.
+// clientOf returns a client with a token, for this process.
 func (p *controlPlane) clientOf(token string) kubernetes.Interface {
 	client := ok(kubernetes.NewForConfig(&rest.Config{Host: "https://" + apiAddress,
 		BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1,
@@ -196,7 +196,7 @@ func (p *controlPlane) reach(from *netnstest.NS) {
 	}()
 }
 
-// relay copies between a connection and one to the API server.
+// relay copies between a connection and a new connection to the API server.
 func (p *controlPlane) relay(near net.Conn) {
 	defer near.Close()
 	var far net.Conn
@@ -248,8 +248,7 @@ func (p *controlPlane) addNode(name string, addresses, podCIDRs []string) {
 	ok(p.client.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{}))(p.t)
 }
 
-// addPod creates a Pod that is ready, as a kubelet would make it, with the addresses of a host
-// and the label app.
+// addPod creates a ready Pod, as a kubelet would, with the addresses of a host and the label app.
 func (p *controlPlane) addPod(name, node string, at *netnstest.Host, app string) {
 	ctx := p.t.Context()
 	pod := ok(p.client.CoreV1().Pods("default").Create(ctx, &corev1.Pod{
@@ -319,7 +318,7 @@ func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
 	p.onlyItsPermissions()
 	p.nodeIsFollowed(c)
 
-	// The API server ends. Services stay, also for a program that starts meanwhile.
+	// The API server ends. Services stay, also for a program that starts during this time.
 	conns := ok(netnstest.OpenConns(t.Context(), c.Pods[1], netip.MustParseAddrPort(here), 20))(t)
 	defer conns.Close()
 	p.killAPIServer()
@@ -329,7 +328,7 @@ func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
 	require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10249/healthz"), "200 OK")
 	answers(t, c.Pods[1], here, "answered pod1")
 
-	// The API server comes back, and has forgotten the versions from which watches would continue.
+	// The API server restarts, and has forgotten the versions from which watches would continue.
 	p.startAPIServer()
 	p.waitReady()
 	p.addPod("new", "node1", c.Pods[2], "new")
@@ -341,8 +340,8 @@ func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
 	second.stop()
 }
 
-// onlyItsPermissions requires the events that only the programs make. It also requires that their
-// token gives no permission that they do not need.
+// onlyItsPermissions requires the events that only the programs create. It also requires that their
+// token gives no unneeded permission.
 func (p *controlPlane) onlyItsPermissions() {
 	p.t.Helper()
 	ctx := p.t.Context()

@@ -22,7 +22,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/must"
 )
 
-// manifest decodes the documents of a file of deploy, or of a directory beside it, strictly, each
+// manifest strictly decodes the documents of a file in deploy, or in a directory next to it, each
 // into one of the objects.
 func manifest(t *testing.T, name string, objects ...any) {
 	t.Helper()
@@ -38,7 +38,7 @@ func manifest(t *testing.T, name string, objects ...any) {
 	require.True(t, errors.Is(in.Decode(new(any)), io.EOF), "%s has more documents", name)
 }
 
-// A node with the label runs the program. Only one that has it alone has no kube-proxy.
+// A node with the label runs the program. Only a node with the value alone has no kube-proxy.
 func TestOneNodeFirst(t *testing.T) {
 	t.Parallel()
 	var base, ours, theirs appsv1.DaemonSet

@@ -1,6 +1,6 @@
 package main
 
-// effect says how the program treats a field or flag.
+// effect is the program's treatment of a field or flag.
 type effect string
 
 const (
@@ -8,7 +8,7 @@ const (
 	noEffect effect = "no effect" // is ignored; if it is not the default, the log says so
 )
 
-// field is one field of the configuration, with its flag, or a flag that has no field.
+// field is a field of the configuration, with its flag, or a flag that has no field.
 type field struct {
 	field  string // as in the file; empty if only a flag exists
 	flag   string // without dashes; empty if there is none
@@ -19,8 +19,8 @@ type field struct {
 }
 
 // fields lists all settings of kube-proxy. The flags, the reading of the configuration and the
-// table of the README come from it. A field that is not here does not exist for the program. A test
-// compares the list with the type and with the flags of kube-proxy.
+// table of the README come from this list. A field that is not in the list does not exist for the
+// program. A test compares the list with the type and with the flags of kube-proxy.
 var fields = []field{
 	{"apiVersion", "", honoured, "must be `" + apiVersion + "`"},
 	{"kind", "", honoured, "must be `" + kind + "`"},

@@ -126,8 +126,8 @@ func other(v reflect.Value) {
 	}
 }
 
-// An honoured field changes what the program does, or is refused. A field without effect causes a
-// warning.
+// An honoured field changes the behaviour of the program, or is refused. A field without effect
+// causes a warning.
 func TestEachFieldDoesWhatTheTableSays(t *testing.T) {
 	t.Parallel()
 	base := func(mode v1alpha1.ProxyMode) *config {

@@ -156,7 +156,7 @@ func parseOptions(args []string) (*options, error) {
 	return o, o.settle()
 }
 
-// wrongFlag says what is wrong with the command line.
+// wrongFlag explains an error of the command line.
 func wrongFlag(fs *pflag.FlagSet, err error) error {
 	unknown, value := (*pflag.NotExistError)(nil), (*pflag.InvalidValueError)(nil)
 	switch {
@@ -246,7 +246,7 @@ func (o *options) ports() error {
 	return nil
 }
 
-// settle makes the settings. Errors name the line of the file, or the flag.
+// settle derives the settings. Errors name the line of the file, or the flag.
 func (o *options) settle() error {
 	s, warnings, wrong := newSettings(o.config)
 	var errs []error

@@ -60,8 +60,8 @@ type watched struct {
 	conns []*netnstest.Conns
 }
 
-// watch starts the connections once both addresses of the service answer: open ones from one host
-// and new ones from another.
+// watch starts the connections once both addresses of the service answer: open connections from one
+// host and new connections from another.
 func watch(t *testing.T, c *netnstest.Cluster, s *corev1.Service, open, anew *netnstest.Host,
 ) *watched {
 	t.Helper()
@@ -112,8 +112,8 @@ func gaps(ns *netnstest.NS, what string) func() time.Duration {
 	}
 }
 
-// actions returns the actions of the programs' events with a reason, by the names of their nodes,
-// and nothing if the API server does not answer.
+// actions returns the actions of the programs' events with a reason, by the names of their nodes.
+// It returns nothing if the API server does not answer.
 func (p *controlPlane) actions(reason string) map[string][]string {
 	p.t.Helper()
 	events, err := p.client.EventsV1().Events("").List(p.t.Context(), metav1.ListOptions{})
@@ -130,7 +130,7 @@ func (p *controlPlane) actions(reason string) map[string][]string {
 	return actions
 }
 
-// hasEvent waits for an event about as many nodes.
+// hasEvent waits for an event about this number of nodes.
 func (p *controlPlane) hasEvent(reason string, nodes int) {
 	p.t.Helper()
 	require.Eventually(p.t, func() bool { return len(p.actions(reason)) >= nodes }, patience,
@@ -153,7 +153,7 @@ var (
 	iptablesRules = rules{"iptables", "KUBE-SERVICES", "KUBE-SVC-", "KERNLB-SERVICES"}
 )
 
-// has waits until the ruleset of each family contains one text, and not the other.
+// has waits until the ruleset of each family contains the text yes, and not the text no.
 func (h *handover) has(yes, no string) {
 	h.t.Helper()
 	require.Eventually(h.t, func() bool {
@@ -168,14 +168,14 @@ func (h *handover) has(yes, no string) {
 	}, patience, 50*time.Millisecond, "%s, without %q", yes, no)
 }
 
-// asked returns the addresses that load balancers ask: healthz, and the health check node port of
+// asked returns the addresses that load balancers query: healthz, and the health check node port of
 // the service.
 func (h *handover) asked(w *watched) []string {
 	return []string{at(netnstest.Net.NodeIPv4, 10256) + "/healthz",
 		at(netnstest.Net.NodeIPv4, w.Spec.HealthCheckNodePort) + "/"}
 }
 
-// forth starts this program beside a kube-proxy, and then ends kube-proxy.
+// forth starts this program while kube-proxy runs, and then ends kube-proxy.
 func (h *handover) forth(w *watched, kubeProxy *process) (ours *process) {
 	h.t.Helper()
 	outside := h.c.Outside[0].NS
@@ -205,7 +205,8 @@ func (h *handover) forth(w *watched, kubeProxy *process) (ours *process) {
 	return ours
 }
 
-// compares requires that kube-proxy and this program hold the same, and returns how it says so.
+// compares requires that kube-proxy and this program hold the same services, and returns the output
+// of the command compare.
 func (h *handover) compares() string {
 	h.t.Helper()
 	args := append([]string{"compare"}, h.proxyArgs("node1", h.to.mode)...)
@@ -222,7 +223,7 @@ func (h *handover) compares() string {
 	return string(text)
 }
 
-// back starts a kube-proxy beside this program, and then ends and cleans up this program.
+// back starts a kube-proxy while this program runs, and then ends and cleans up this program.
 func (h *handover) back(w *watched, ours *process) {
 	h.t.Helper()
 	again := h.start("kube-proxy", h.c, h.from.mode)
@@ -240,8 +241,8 @@ func (h *handover) back(w *watched, ours *process) {
 	again.end()
 }
 
-// This program starts beside a running kube-proxy, which then ends. Later they change back. Open
-// connections and new ones work all the time.
+// This program starts while kube-proxy runs, and kube-proxy then ends. Later they change back. Open
+// connections and new connections work all the time.
 func TestItTakesOverFromKubeProxyAndHandsBack(t *testing.T) {
 	t.Parallel()
 	for _, h := range []handover{
@@ -284,7 +285,8 @@ func (p *controlPlane) churn() (stop func()) {
 	return stop
 }
 
-// The program is killed again and again, during its start and its writes, and no client notices.
+// The program is killed again and again, during its start and its writes, and no client is
+// affected.
 func TestKillingItAtAnyTimeLeavesTrafficFlowing(t *testing.T) {
 	t.Parallel()
 	p := startControlPlane(t)
@@ -321,8 +323,8 @@ func TestKillingItAtAnyTimeLeavesTrafficFlowing(t *testing.T) {
 	}
 }
 
-// traffic makes new connections to some addresses until the test's end. It records the failures,
-// and the times of the others.
+// traffic opens new connections to some addresses until the test's end. It records the failures,
+// and the times of the successful connections.
 type traffic struct {
 	stop func()
 

@@ -32,9 +32,9 @@ func settingsText(o *options) []string {
 	}
 }
 
-// Each *.flags is a command line in the form in which an installer of Kubernetes writes it, one
-// argument a line, and *.yaml beside it is the file that it names. installers.txt has the settings
-// that follow and that are not kube-proxy's defaults, and the warnings.
+// Each *.flags is a command line as written by an installer of Kubernetes, one argument a line. The
+// *.yaml next to it is the file that the command line names. installers.txt has the resulting
+// settings that are not kube-proxy's defaults, and the warnings.
 func TestFilesAndFlagsOfInstallers(t *testing.T) {
 	t.Parallel()
 	defaults := settingsText(ok(parseOptions([]string{"--hostname-override=node1"}))(t))

@@ -25,7 +25,7 @@ func modes() []v1alpha1.ProxyMode {
 	return []v1alpha1.ProxyMode{modeIPTables, modeNFTables, modeIPVS}
 }
 
-// onWindows returns a flag that kube-proxy has on Windows alone (addOSFlags in
+// onWindows returns a flag that kube-proxy has only on Windows (addOSFlags in
 // cmd/kube-proxy/app/init_windows.go).
 func onWindows(flag string) string {
 	if runtime.GOOS == "windows" {
@@ -35,7 +35,7 @@ func onWindows(flag string) string {
 }
 
 // openKernel opens the backend of the mode kernelspace. It takes over the load balancers at the
-// places of services, which are those of a kube-proxy that was here.
+// places of services, which an earlier kube-proxy has left.
 func (s *settings) openKernel(log *slog.Logger) (backends.Backend, error) {
 	c := s.kernel
 	c.Logger, c.TakeOver, c.HealthzPort = log, true, s.healthzAt.Port()
@@ -54,8 +54,8 @@ func (s *settings) openKernel(log *slog.Logger) (backends.Backend, error) {
 	return kernelspace.New(&c)
 }
 
-// nodeIPs returns an address of the node of each family: the configured one, and otherwise the
-// first that is not of the link or of the host alone.
+// nodeIPs returns an address of the node for each family: the configured address, or else the first
+// address that is neither link-local nor a loopback address.
 func nodeIPs(configured netip.Addr) (l []netip.Addr, err error) {
 	if configured.IsValid() {
 		l = append(l, configured)

@@ -208,7 +208,7 @@ func (d *document) decode() (*config, error) {
 	return c, errors.Join(errs...)
 }
 
-// durations finds times that are none, because the decoder does not say which field has them.
+// durations finds invalid durations, because the decoder does not name their fields.
 func (d *document) durations(c *config) error {
 	var errs []error
 	for _, f := range fields {
@@ -239,7 +239,8 @@ var (
 	goField      = regexp.MustCompile(`Go struct field (?:\w+\.)?([\w.]+) of type`)
 )
 
-// undecoded adds to an error where the decoder stopped. It returns nil for a dropped field.
+// undecoded adds the place where the decoder stopped to an error. It returns nil for a dropped
+// field.
 func (d *document) undecoded(err error) error {
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if m := unknownField.FindStringSubmatch(text); m != nil {
@@ -260,7 +261,7 @@ func (d *document) undecoded(err error) error {
 	return d.inLine(errors.New(text))
 }
 
-// expected says how the value of a field is written. A path without a field is a section.
+// expected describes the form of a field's value. A path without a field is a section.
 func expected(path string) string {
 	if !slices.ContainsFunc(fields, func(f field) bool { return f.field == path }) {
 		return "must have fields"
@@ -284,7 +285,7 @@ func expected(path string) string {
 	return "must be a time such as 30s"
 }
 
-// meant suggests the most similar field, or one of the same name elsewhere.
+// meant suggests the most similar field, or a field of the same name elsewhere.
 func meant(path string) string {
 	all := func(yield func(string) bool) {
 		for i := range fields {
@@ -310,7 +311,7 @@ func meant(path string) string {
 	return "; did you mean " + near + "?"
 }
 
-// line returns the line of a field, or of the nearest one around it, or 0.
+// line returns the line of a field, or of the nearest field around it, or 0.
 func (d *document) line(path string) int {
 	line, _ := d.find(path)
 	return line

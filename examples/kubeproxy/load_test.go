@@ -61,7 +61,8 @@ func TestErrorsNameFlags(t *testing.T) {
 	}
 }
 
-// Errors of every field and flag name it, and have no words of Go, whatever its value.
+// Errors of every field and flag name the field or flag, and contain no Go terms, whatever the
+// value.
 func TestErrorsOfEveryFieldAreForUsers(t *testing.T) {
 	t.Parallel()
 	internals := regexp.MustCompile(`Parse[A-Z]|strconv|json:|unmarshal|struct|type v1|int32|` +
@@ -187,8 +188,8 @@ func TestDefaultsAreThoseOfKubeProxy(t *testing.T) {
 	}
 }
 
-// Fields that kube-proxy dropped are warnings. A field that it never had is an error, also beside
-// them.
+// Fields that kube-proxy dropped are warnings. A field that it never had is an error, even in a
+// file with dropped fields.
 func TestFieldsThatKubeProxyDropped(t *testing.T) {
 	t.Parallel()
 	const bosh = "testdata/old-k8sbosh.yaml"

@@ -160,7 +160,7 @@ func (p *controlPlane) rollingUpdate(c *netnstest.Cluster, round string) []time.
 			probe := netnstest.Probe{From: c.Pods[1], Proto: servicemodel.TCP,
 				To: netip.MustParseAddrPort(addrs[i%services])}
 			for err == nil && probe.Send(p.t.Context()).Server != to.Name {
-				// A service's next change comes after two seconds.
+				// The same service changes again two seconds later.
 				if out[i] = time.Since(begin); out[i] > services*interval {
 					return nil
 				}
@@ -181,8 +181,8 @@ func TestLongRollingUpdateBesideKubeProxy(t *testing.T) {
 	besideKubeProxy(t, (*controlPlane).rollingUpdate)
 }
 
-// besideKubeProxy measures sorted times with the program and with kube-proxy, alone and beside many
-// services.
+// besideKubeProxy measures sorted times with the program and with kube-proxy, without other
+// services and with many other services.
 func besideKubeProxy(
 	t *testing.T, measure func(*controlPlane, *netnstest.Cluster, string) []time.Duration,
 ) {

@@ -24,8 +24,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// asProgram makes the test binary the program. With the value "memory" its API server is in memory,
-// and gets its objects over standard input.
+// asProgram is an environment variable that turns the test binary into the program. With the value
+// "memory" its API server is in memory, and gets its objects over standard input.
 const asProgram = "KERNLB_TEST_AS_KUBEPROXY"
 
 // patience is the maximum wait of a test.

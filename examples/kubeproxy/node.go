@@ -25,14 +25,14 @@ type nodeFacts struct {
 	chains    []hooks.Chain
 }
 
-// note says what changes on a node.
+// note describes a change on a node.
 type note struct {
 	// about is the action of the note's event. client-go merges events that differ only in the
 	// text.
 	about, text string
 }
 
-// notes returns what changes on this node when kube-proxy leaves it.
+// notes returns the changes on this node when kube-proxy leaves it.
 func (s *settings) notes(ctx context.Context, client kubernetes.Interface) ([]note, error) {
 	var facts nodeFacts
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{
@@ -75,7 +75,7 @@ func (s *settings) notes(ctx context.Context, client kubernetes.Interface) ([]no
 // there.
 var serviceDevices = []string{"kube-ipvs0", ipvsDevice}
 
-// notes returns a sentence for each thing that changes.
+// notes returns a sentence for each change.
 func (f *nodeFacts) notes(s *settings) (notes []note) {
 	add := func(about, text string) { notes = append(notes, note{about, text}) }
 	if f.node == nil {
@@ -117,8 +117,8 @@ func (f *nodeFacts) notes(s *settings) (notes []note) {
 // kubeadmMark is an annotation that kubeadm gives to nodes.
 const kubeadmMark = "kubeadm.alpha.kubernetes.io/cri-socket"
 
-// nodePorts says at which addresses node ports stop answering. kube-proxy's modes iptables and ipvs
-// have them at all addresses of the node, the mode iptables at 127.0.0.1, too.
+// nodePorts names the addresses at which node ports stop answering. kube-proxy's modes iptables and
+// ipvs have them at all addresses of the node, the mode iptables at 127.0.0.1, too.
 func (f *nodeFacts) nodePorts(s *settings) string {
 	n := &s.tracker.Node
 	var gone []string
@@ -147,7 +147,7 @@ func (f *nodeFacts) nodePorts(s *settings) string {
 }
 
 // forwards reports whether a chain forwards packets only because kube-proxy accepts them there: its
-// policy or one of its rules drops all others.
+// policy or one of its rules drops all other packets.
 func (f *nodeFacts) forwards(c *hooks.Chain) bool {
 	theirs := false
 	for _, own := range f.plan.Chains {
@@ -160,8 +160,8 @@ func (f *nodeFacts) forwards(c *hooks.Chain) bool {
 		}))
 }
 
-// isPod reports whether an address is in the range of the node's pods. The address of their bridge
-// is, too.
+// isPod reports whether an address is in the range of the node's pods, which includes the address
+// of their bridge.
 func (f *nodeFacts) isPod(a netip.Addr) bool {
 	return slices.ContainsFunc(f.node.Spec.PodCIDRs, func(text string) bool {
 		p, err := netip.ParsePrefix(text)
@@ -169,7 +169,7 @@ func (f *nodeFacts) isPod(a netip.Addr) bool {
 	})
 }
 
-// tellNotes writes the notes to the log, and makes events of them.
+// tellNotes writes the notes to the log, and creates events.
 func (p *proxy) tellNotes(ctx context.Context) {
 	notes, err := p.notes(ctx, p.client)
 	if err != nil {

@@ -47,7 +47,8 @@ type proxy struct {
 	ports   *health.NodePorts
 	applied chan struct{} // closed by the first successful apply
 
-	// inItsPlace ends the server at kube-proxy's address of metrics. It is nil if there is none.
+	// inItsPlace ends the server at kube-proxy's address of metrics. It is nil if there is no
+	// server.
 	inItsPlace atomic.Pointer[context.CancelFunc]
 }
 
@@ -106,7 +107,7 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	p.events = newRecorder(ctx, client, p.tracker.Node.Name)
 	defer p.events.close()
 
-	// before observe, which says that all is applied
+	// before observe, which reports that everything is applied
 	defer p.ports.Follow(p.engine, p.portsFailed)()
 	defer p.engine.Subscribe(p.observe)()
 	defer p.engine.Subscribe(kept.Observe)()
@@ -124,8 +125,8 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	return err
 }
 
-// tuned opens the conntrack table and writes the configured settings. untuned names those that
-// could not be written.
+// tuned opens the conntrack table and writes the configured settings. untuned names the settings
+// that could not be written.
 func (s *settings) tuned(ctx context.Context, log *slog.Logger) (table *conntrack.Table,
 	untuned, err error) {
 	table, err = conntrack.Open(&conntrack.Config{Logger: log})
@@ -141,7 +142,7 @@ func (s *settings) tuned(ctx context.Context, log *slog.Logger) (table *conntrac
 	return table, plan.Apply(table), nil
 }
 
-// eject takes silent endpoints out of states, if that is wanted.
+// eject removes silent endpoints from states, if the configuration or a service asks for it.
 func (p *proxy) eject(ctx context.Context) error {
 	if p.silent == nil {
 		return nil
@@ -182,7 +183,7 @@ func (p *proxy) follow(ctx context.Context) error {
 	}
 }
 
-// problems returns what keeps the program from knowing, or using, objects of the API server.
+// problems returns the reasons why the program cannot read, or use, objects of the API server.
 func (p *proxy) problems() (l []string) {
 	source := p.source.Load()
 	if source == nil {
@@ -266,7 +267,7 @@ const reporter = "kernlb-kubeproxy"
 // longestNote is the API's limit for the note of an event.
 const longestNote = 1024
 
-// recorder makes Events in a goroutine of its own. close ends it.
+// recorder creates Events in a separate goroutine. close ends it.
 type recorder struct {
 	broadcaster events.EventBroadcaster
 	events.EventRecorder
@@ -283,13 +284,13 @@ func newRecorder(ctx context.Context, client kubernetes.Interface, node string) 
 
 func (r *recorder) close() { r.broadcaster.Shutdown() }
 
-// node makes an event about the node.
+// node creates an event about the node.
 func (r *recorder) node(kind, reason, action, note string) {
 	r.Eventf(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.nodeName,
 		UID: types.UID(r.nodeName)}, nil, kind, reason, action, "%.*s", longestNote, note)
 }
 
-// service makes a warning about a service.
+// service creates a warning event about a service.
 func (r *recorder) service(n servicemodel.Name, reason, action, note string) {
 	r.Eventf(&corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: n.Namespace,
 		Name: n.Name, UID: types.UID(n.String())}, nil, corev1.EventTypeWarning, reason, action,

@@ -116,7 +116,7 @@ func TestServicesBecomeConnectionsInEachMode(t *testing.T) {
 	}
 }
 
-// A service whose annotation says so is without endpoints that do not answer, until they do.
+// If a service has the annotation, endpoints that do not answer are ejected until they answer.
 func TestSilentEndpointsAreTakenOut(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
@@ -198,7 +198,7 @@ func TestAnotherModeTakesOver(t *testing.T) {
 
 // A kube-proxy that comes back cannot listen where the program listens. The program leaves the
 // address to it, asks it, and leaves its rules alone until it ends. Rules for which no kube-proxy
-// answers go at once.
+// answers are deleted at once.
 func TestAKubeProxyThatComesBackIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	c := node(t)
@@ -239,7 +239,8 @@ func TestAKubeProxyThatComesBackIsLeftAlone(t *testing.T) {
 	p.stop()
 }
 
-// A family that the kernel lacks is a matter of the Node, and not of a Service without a name.
+// If the kernel lacks a family, the event is about the Node, and not about a Service without a
+// name.
 func TestAFamilyThatIsLeftOutIsAnEventOfTheNode(t *testing.T) {
 	t.Parallel()
 	said := events.NewFakeRecorder(2)

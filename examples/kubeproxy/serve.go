@@ -153,7 +153,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 const fileLook = 10 * time.Second
 
 // errFileChanged ends the program, so that its supervisor restarts it with the new configuration,
-// as with kube-proxy. The kernel keeps the services meanwhile.
+// as with kube-proxy. The kernel keeps the services during the restart.
 var errFileChanged = errors.New("the configuration file changed")
 
 // watchFile returns an error when the configuration file has changed.

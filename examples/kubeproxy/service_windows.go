@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/windows/svc"
 )
 
-// serviceName is that of kube-proxy, so that the commands that start and stop it stay the same.
+// serviceName is the name of kube-proxy's service, so that the commands that start and stop it stay
+// the same.
 const serviceName = "kube-proxy"
 
 // inService runs a function, as a service of Windows if asked to. The service manager can then stop

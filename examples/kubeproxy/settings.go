@@ -56,16 +56,16 @@ type valueError struct {
 func (e *valueError) Error() string { return e.field + ": " + e.err.Error() }
 func (e *valueError) Unwrap() error { return e.err }
 
-// reader reads a configuration with defaults into settings, section by section, and notes what is
-// wrong.
+// reader reads a configuration with defaults into settings, section by section, and notes the
+// errors.
 type reader struct {
 	c     *config
 	s     *settings
 	wrong []*valueError
 }
 
-// newSettings makes settings of a configuration with defaults. It returns warnings, and the values
-// that are not possible.
+// newSettings derives settings from a configuration with defaults. It also returns warnings, and
+// errors for invalid values.
 func newSettings(c *config) (*settings, []string, []*valueError) {
 	r := &reader{c: c, s: &settings{tracker: kube.Config{Triggers: true}}}
 	r.program()
@@ -91,7 +91,7 @@ func (r *reader) must(ok bool, field, format string, args ...any) {
 	}
 }
 
-// program reads what is about the process.
+// program reads the settings of the process.
 func (r *reader) program() {
 	c, s := r.c, r.s
 	r.must(c.APIVersion == apiVersion, "apiVersion", "%q: want %s", c.APIVersion, apiVersion)
@@ -128,7 +128,7 @@ func (r *reader) listenAt(field, address string) (at netip.AddrPort) {
 	return at
 }
 
-// kernel reads the mode, and the section of the mode except that of ipvs.
+// kernel reads the mode, and the section of the mode, except the section ipvs.
 func (r *reader) kernel() {
 	c, s := r.c, r.s
 	var want strings.Builder
@@ -217,7 +217,7 @@ func (r *reader) cidrs(field string, texts []string) (l []netip.Prefix) {
 	return l
 }
 
-// pods reads how packets of pods are known, and where node ports answer.
+// pods reads the settings for recognizing packets of pods, and the addresses of node ports.
 func (r *reader) pods() {
 	c, pods := r.c, &r.s.tracker.Node.LocalPods
 	switch c.DetectLocalMode {
@@ -267,7 +267,7 @@ func (r *reader) conntrack() {
 		UDPStream:      r.seconds("conntrack.udpStreamTimeout", t.UDPStreamTimeout)}
 }
 
-// windows reads what is about Windows.
+// windows reads the settings for Windows.
 func (r *reader) windows() {
 	w := &r.c.Winkernel
 	r.s.asService = r.c.WindowsRunAsService
@@ -283,7 +283,7 @@ func (r *reader) windows() {
 }
 
 // gates reads the settings of the log, and the feature gates. It returns warnings about gates that
-// have no effect, and refuses one that the program cannot obey and that its user relies on. The
+// have no effect, and refuses a gate that the program cannot obey but on which its user relies. The
 // logs themselves are configured before all other fields.
 func (r *reader) gates() (warnings []string) {
 	c := r.c
@@ -325,7 +325,7 @@ func logGates(gates map[string]bool) (featuregate.MutableVersionedFeatureGate, e
 	return g, g.SetFromMap(ours)
 }
 
-// nodeName returns the name of the node: the configured one, or else the host's.
+// nodeName returns the name of the node: the configured name, or else the name of the host.
 func nodeName(override string) (string, error) {
 	name := strings.TrimSpace(override)
 	if name == "" {
@@ -345,8 +345,8 @@ func nodeName(override string) (string, error) {
 	return strings.ToLower(name), nil
 }
 
-// withAddress makes the configured address the primary one of its family, before those of the Node
-// object, as in kube-proxy.
+// withAddress makes the configured address the primary address of its family, before the addresses
+// of the Node object, as in kube-proxy.
 func (s *settings) withAddress(state servicemodel.State) servicemodel.State {
 	n := state.Node()
 	if s.mode == modeKernel {

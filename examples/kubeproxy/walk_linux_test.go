@@ -24,8 +24,8 @@ import (
 )
 
 // walk is the procedure "One node first" of README.md. Both nodes begin with kube-proxy in the mode
-// of most clusters, and connections go on at both. A process stands for a pod: the test starts and
-// ends it where the administrator labels the node.
+// of most clusters, and connections are open on both. A process represents a pod: the test starts
+// and ends the process where the administrator labels the node.
 type walk struct {
 	*handover
 	watched []*watched
@@ -68,8 +68,9 @@ func begin(t *testing.T) (*walk, *process) {
 	return w, kubeProxy
 }
 
-// serve waits until kube-proxy has all of a service in a namespace. Until then the first node
-// serves clients of the second, whose connections break when the second begins to serve them.
+// serve waits until kube-proxy has programmed a whole service in a namespace. Until then the first
+// node serves clients of the second node. Their connections break when the second node begins to
+// serve them.
 func (w *walk) serve(ns *netnstest.NS, s *corev1.Service) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {
@@ -98,7 +99,8 @@ func (w *walk) run(ns *netnstest.NS, name string, args ...string) {
 	}))
 }
 
-// lives requires that the open connections of both nodes live, and logs how long new ones took.
+// lives requires that the open connections of both nodes are alive, and logs the times of new
+// connections.
 func (w *walk) lives(step string) {
 	w.t.Helper()
 	for i, on := range w.watched {
@@ -114,7 +116,7 @@ func (w *walk) nodePorts(want string) {
 	answers(w.t, w.c.Node, "127.0.0.1:30080", want)
 }
 
-// move starts this program beside a kube-proxy, compares, and ends kube-proxy.
+// move starts this program while kube-proxy runs, compares, and ends kube-proxy.
 func (w *walk) move(kubeProxy *process) (ours *process) {
 	w.t.Helper()
 	ours = w.start("kernlb", w.c, w.to.mode)
@@ -131,7 +133,8 @@ func (w *walk) move(kubeProxy *process) (ours *process) {
 	return ours
 }
 
-// comesBack starts a kube-proxy beside this program, and ends this program when both hold the same.
+// comesBack starts a kube-proxy while this program runs, and ends this program when both hold the
+// same services.
 func (w *walk) comesBack(ours *process) (kubeProxy *process) {
 	w.t.Helper()
 	kubeProxy = w.start("kube-proxy", w.c, w.from.mode)
@@ -152,8 +155,8 @@ func (w *walk) comesBack(ours *process) (kubeProxy *process) {
 }
 
 // logLine is a line of the log for README.md: its level and texts without time, place and counts.
-// It is a line about kube-proxy, or the last. Other lines depend on the machine, or come in any
-// order.
+// It is a line about kube-proxy, or the last line. Other lines depend on the machine, or have no
+// fixed order.
 var logLine = regexp.MustCompile(`(?m)^([IW])\d{4} [^]]+\](.*\b(?:kube-proxy|stopped)\b.*")`)
 
 // notes returns the actions of the warnings about a node.
@@ -200,11 +203,11 @@ func (w *walk) podCIDRs() {
 	require.Equal(w.t, []string{"DetectLocal"}, w.notes("node3"))
 }
 
-// widest is how much of a line README.md has.
+// widest is the maximum length of a line in README.md.
 const widest = 140
 
-// documented requires that README.md has the outputs. Of the log it may leave out lines, because a
-// slow machine has more of them.
+// documented requires that README.md has the outputs. It may leave out lines of the log, because a
+// slow machine logs more lines.
 func (w *walk) documented() {
 	w.t.Helper()
 	readme := ok(os.ReadFile("README.md"))(w.t)
@@ -252,7 +255,7 @@ var bothFamilies = []string{"--metrics-bind-address=::",
 	"--nodeport-addresses=192.0.2.0/24,2001:db8:2::/64"}
 
 // addDualStack creates a service of both families, with node ports, addresses of a load balancer
-// and policy Local. It returns the service as the API server made it.
+// and policy Local. It returns the service from the API server.
 func (p *controlPlane) addDualStack(name, app string) *corev1.Service {
 	p.t.Helper()
 	s := serviceOf(name, app)
@@ -358,7 +361,7 @@ func answersHTTPOverBothFamilies(
 	}
 }
 
-// hereIsNoEndpoint requires that the only endpoint is on the other node.
+// hereIsNoEndpoint requires the behaviour of a node if the only endpoint is on the other node.
 func hereIsNoEndpoint(t *testing.T, c *netnstest.Cluster, s *corev1.Service) {
 	t.Helper()
 	client := c.Outside[0]

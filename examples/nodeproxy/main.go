@@ -1,5 +1,5 @@
-// Nodeproxy does the work of kube-proxy on a node of Kubernetes, in 250 lines. Objects come from
-// the API server and become states, and an engine makes the kernel hold them.
+// Nodeproxy does the work of kube-proxy on a node of Kubernetes, in 250 lines. It turns objects
+// from the API server into states, and an engine programs the kernel.
 //
 //	nodeproxy -node NAME [-kubeconfig FILE] [-cluster-cidr 10.244.0.0/16]
 //		[-backend nftables|iptables|ipvs] [-healthz 0.0.0.0:10256] [-metrics 127.0.0.1:10249]
@@ -116,7 +116,7 @@ type kernel struct {
 	keeper  *flows.Keeper
 }
 
-// openKernel opens the backend of a name, and the flows.
+// openKernel opens the backend with a name, and the flows.
 func openKernel(backend string) (*kernel, error) {
 	candidates := []backends.Candidate{nftables.Candidate(nil),
 		iptables.Candidate(&iptables.Config{Prefix: "NPROXY"}), ipvs.Candidate(nil)}

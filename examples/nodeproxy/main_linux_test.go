@@ -29,8 +29,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// asProgram makes the test binary the program, with this backend and an API server in memory. The
-// server gets objects over standard input.
+// asProgram is an environment variable. If it is set, the test binary is the program, with this
+// backend and an API server in memory. The server gets objects over standard input.
 const asProgram = "NODEPROXY_BACKEND"
 
 type objects struct {

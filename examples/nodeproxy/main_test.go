@@ -75,7 +75,7 @@ func TestServicesWithoutAKernel(t *testing.T) {
 		return page(o.metrics + "/metrics")
 	})
 
-	// The watches of the client may begin late, so that an object is written until it is seen.
+	// The watches of the client may begin late, so an object is written until it is seen.
 	asks := service() // for what nftables lacks: the service stays as it was
 	asks.Annotations = map[string]string{"kernlb.io/scheduler": "sed"}
 	requireSoon(t, `"refused":[{`, func() string {
@@ -106,7 +106,7 @@ func requireSoon(t *testing.T, want string, get func() string) {
 		20*time.Second, 5*time.Millisecond)
 }
 
-// page returns the status and the body of a page, or what failed.
+// page returns the status and the body of a page, or the error.
 func page(url string) string {
 	answer, err := http.Get("http://" + url)
 	if err != nil {
@@ -117,7 +117,7 @@ func page(url string) string {
 	return answer.Status + " " + string(body)
 }
 
-// free returns an address at which nobody listens.
+// free returns an address at which no program listens.
 func free(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

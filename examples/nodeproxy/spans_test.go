@@ -17,7 +17,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// spans makes an OpenTelemetry span for each call of an engine, with a child for each phase.
+// spans creates an OpenTelemetry span for each call of an engine, with a child for each phase.
 func spans(tracer trace.Tracer) func(context.Context, string) (context.Context, func(error)) {
 	return func(ctx context.Context, name string) (context.Context, func(error)) {
 		ctx, span := tracer.Start(ctx, "kernlb "+name)
@@ -49,8 +49,8 @@ func describe(ctx context.Context, ev dataplane.Event) {
 		attribute.StringSlice("refused", refused))
 }
 
-// A program that traces with OpenTelemetry sees the time of each phase of an apply, what changed,
-// and which services were refused.
+// A program that traces with OpenTelemetry sees the time of each phase of an apply, the changes,
+// and the refused services.
 func Example_openTelemetry() {
 	ended := tracetest.NewSpanRecorder()
 	tracer := sdk.NewTracerProvider(sdk.WithSpanProcessor(ended)).Tracer("example")

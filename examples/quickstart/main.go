@@ -1,5 +1,5 @@
 // Quickstart shows kernlb at work in a minute. It builds a small network of namespaces, declares
-// the services of the manifests beside it, sends real connections through them, changes one
+// the services of the manifests in its directory, sends real connections through them, changes one
 // service, and cleans up.
 //
 //	go run ./examples/quickstart
@@ -29,7 +29,7 @@ import (
 //go:embed *.yaml
 var manifests embed.FS
 
-// The ports that the pods listen on, as the manifests say.
+// The ports on which the pods listen, as in the manifests.
 const (
 	webPort = 8080
 	dnsPort = 5353

@@ -73,7 +73,7 @@ func (s *story) traffic() {
 	s.send("dns from a pod, over TCP", pod, servicemodel.TCP, dns, 100)
 }
 
-// send sends connections and draws which servers answered.
+// send sends connections and draws the answers by server.
 func (s *story) send(what string, from *netnstest.Host, proto servicemodel.Protocol,
 	to netip.AddrPort,
 	n int) {
@@ -99,7 +99,7 @@ func (s *story) send(what string, from *netnstest.Host, proto servicemodel.Proto
 	}
 }
 
-// scale adds an endpoint to the web service, and then removes another.
+// scale adds an endpoint to the web service, and then removes another endpoint.
 func (s *story) scale() {
 	name := servicemodel.Name{Namespace: "default", Name: "web"}
 	eps := s.state.Endpoints(name)

@@ -17,8 +17,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
 
-// follower keeps a state equal to manifests. It reads the files again and again, which works on
-// every system and every file system.
+// follower keeps a state equal to manifests. It polls the files, which works on every system and
+// every file system.
 type follower struct {
 	options *options
 	log     *slog.Logger

@@ -1,7 +1,7 @@
 // Userspace is a proxy for the services of Kubernetes manifests that needs neither a kernel
-// mechanism nor privileges. It follows the files: a changed service changes at once, and
-// connections of other services are not affected. README.md says how to use it, and package proxy
-// how it works.
+// mechanism nor privileges. It follows the files: a changed service takes effect at once, and
+// connections of other services are not affected. README.md explains its use, and package proxy its
+// design.
 //
 //	userspace -f web.yaml -map 10.96.0.10:80=127.0.0.1:8080
 package main

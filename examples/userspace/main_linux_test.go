@@ -21,7 +21,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// asProgram makes the test binary the program, with these arguments, one per line.
+// asProgram is an environment variable. If it is set, the test binary is the program, with these
+// arguments, one per line.
 const asProgram = "USERSPACE_ARGUMENTS"
 
 func TestMain(m *testing.M) {
@@ -161,7 +162,7 @@ func TestAProgramFollowsItsManifests(t *testing.T) {
 	_, name := visit(t, at)
 	require.NotEmpty(t, name)
 
-	// So does a manifest that cannot be read. The log says that once.
+	// An unreadable manifest changes nothing either. The log says so once.
 	require.NoError(t, os.Symlink("nowhere", filepath.Join(dir, "link.yaml")))
 	const unread = "link.yaml: no such file or directory"
 	p.logs(t, unread)
@@ -192,8 +193,8 @@ func TestAProgramFollowsItsManifests(t *testing.T) {
 	require.EqualError(t, p.Wait(), "signal: terminated")
 }
 
-// TestAProgramStopsWhenConnectionsEnd also shows that a refused service is named in the log, and is
-// served once that is possible.
+// TestAProgramStopsWhenConnectionsEnd also shows that the log names a refused service, and that the
+// service is served once that is possible.
 func TestAProgramStopsWhenConnectionsEnd(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "web.yaml")

@@ -13,12 +13,12 @@ import (
 // familyName is the name of the generic netlink family of IPVS (IPVS_GENL_NAME).
 const familyName = "IPVS"
 
-// window is how many bytes of commands one system call carries. This is some hundred commands, so
-// that Submit checks its context now and then. More in one call is hardly faster: see
+// window is the number of bytes of commands in one system call. This is some hundred commands, so
+// that Submit checks its context now and then. A larger window is hardly faster: see
 // BenchmarkKernelSubmit.
 const window = 32 << 10
 
-// Client speaks to the IPVS of one network namespace. Its methods may be called by many goroutines;
+// Client talks to the IPVS of one network namespace. Its methods may be called by many goroutines;
 // they take turns.
 //
 // A method checks its context before each system call and while it waits for its turn. A command
@@ -61,9 +61,9 @@ func (c *Client) Close() error {
 }
 
 // Submit sends commands. The kernel executes them in their order. IPVS has no transactions, so a
-// failed command does not stop the others. The error says which commands failed, in the form of
-// [rawnl.Conn.SendAll], and how many were answered if not all were. Commands are pipelined; Submit
-// checks ctx after every few hundred.
+// failed command does not stop the others. The error names the failed commands, in the form of
+// [rawnl.Conn.SendAll], and the number of answered commands if not all were answered. Commands are
+// pipelined; Submit checks ctx after every few hundred commands.
 func (c *Client) Submit(ctx context.Context, ops ...Op) error {
 	var b rawnl.Batch
 	for i := range ops {
@@ -80,8 +80,8 @@ func (c *Client) Submit(ctx context.Context, ops ...Op) error {
 	return err
 }
 
-// SetTimeouts sets those timeouts of t that are not zero. A connection gets the new timeout with
-// its next packet.
+// SetTimeouts sets the timeouts of t that are not zero. A connection gets the new timeout with its
+// next packet.
 func (c *Client) SetTimeouts(ctx context.Context, t Timeouts) error {
 	req := request(CommandSetConfig, ServiceKey{})
 	PutTimeouts(req, t)
@@ -89,22 +89,22 @@ func (c *Client) SetTimeouts(ctx context.Context, t Timeouts) error {
 	return err
 }
 
-// request is a message about a service, or about none if the key is zero.
+// request returns a message about a service, or about no service if the key is zero.
 func request(cmd Command, k ServiceKey) *rawnl.Batch {
 	o, b := on(cmd, k, Destination{}), &rawnl.Batch{}
 	o.put(b)
 	return b
 }
 
-// dumpAttempts bounds how often an interrupted dump is repeated.
+// dumpAttempts limits the number of attempts at a dump that is interrupted.
 const dumpAttempts = 5
 
 // Services returns all services of the network namespace, in the order of their keys.
 //
-// The kernel sends them in parts, and finds its place again by counting. Kernels with one table of
-// services count those of all network namespaces (ip_vs_genl_dump_services). So a service that is
-// removed between two parts, here or in another namespace, can hide services that stay, and the
-// kernel does not flag that. Services therefore lists until two lists in a row have the same
+// The kernel sends services in parts, and finds its place again by counting. Kernels with one table
+// of services count the services of all network namespaces (ip_vs_genl_dump_services). So a service
+// that is removed between two parts, here or in another namespace, can hide services that stay, and
+// the kernel does not flag that. Services therefore lists until two lists in a row have the same
 // services, at most dumpAttempts times, and asks for each service that only an earlier list has. It
 // cannot notice a service that all lists miss.
 func (c *Client) Services(ctx context.Context) ([]ObservedService, error) {
@@ -156,10 +156,11 @@ func (c *Client) Service(ctx context.Context, k ServiceKey) (s ObservedService, 
 // Destinations returns the destinations of the service k, in the order of their keys. It fails with
 // [ErrNoService].
 //
-// The kernel sends them in parts of about 55. A change of the service by another program between
-// two parts may hide a destination or show it twice, and the kernel does not flag that. A list that
-// shows a destination twice, or that a kernel does flag, is read again. If this happens again and
-// again, Destinations returns [rawnl.ErrDumpInterrupted]. A hidden destination cannot be noticed.
+// The kernel sends destinations in parts of about 55. If another program changes the service
+// between two parts, the dump may hide a destination or show it twice, and the kernel does not flag
+// that. A list that shows a destination twice, or that the kernel flags, is read again. If this
+// happens again and again, Destinations returns [rawnl.ErrDumpInterrupted]. A hidden destination
+// cannot be noticed.
 func (c *Client) Destinations(ctx context.Context, k ServiceKey) ([]ObservedDestination, error) {
 	list, err := c.DestinationsIf(ctx, k)
 	if err == nil && len(list) == 0 {
@@ -207,8 +208,8 @@ func query[T any](ctx context.Context, c *Client, cmd Command, k ServiceKey,
 	return object, reading(err, "%v", cmd)
 }
 
-// reading adds to an error what was being read. It does not change a refusal by the kernel, which
-// says so itself.
+// reading adds the object of a reading to an error. It does not change a refusal by the kernel,
+// which already names the object.
 func reading(err error, format string, args ...any) error {
 	if err == nil || rawnl.Refusals(err) != nil {
 		return err

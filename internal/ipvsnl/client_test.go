@@ -185,8 +185,9 @@ func TestADumpThatShowsADestinationTwiceIsRepeated(t *testing.T) {
 	require.Equal(t, 3, dumps)
 }
 
-// In each round one of the two dumps misses a run of services or shows one twice, as it may when
-// another network namespace removes or adds services. Between the dumps, a service comes or goes.
+// In each round one of the two dumps misses a run of services or shows a run twice, as can happen
+// when another network namespace removes or adds services. Between the dumps, a service is added or
+// removed.
 func TestServicesThatADumpHidesAreSeen(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {

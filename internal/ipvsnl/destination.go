@@ -27,31 +27,31 @@ func (k DestinationKey) Compare(o DestinationKey) int {
 }
 
 // Tunnel says how the kernel encapsulates packets to a destination, if its method is
-// [ForwardTunnel]. The zero value is IP in IP. This package writes no other; other programs may
-// have chosen one.
+// [ForwardTunnel]. The zero value is IP in IP. This package writes no other value; other programs
+// may.
 type Tunnel struct {
 	Type  uint8  // IP_VS_CONN_F_TUNNEL_TYPE_* (Linux 5.2): 0 is IP in IP, 1 GUE, 2 GRE
 	Port  uint16 // the UDP port of GUE (Linux 5.2)
 	Flags uint16 // IP_VS_TUNNEL_ENCAP_FLAG_* (Linux 5.3)
 }
 
-// Destination is the wanted form of a service's real server. Like services, destinations can be
-// compared with ==, also a wanted and an observed one.
+// Destination is the desired form of a service's real server. Like services, destinations can be
+// compared with ==, including a desired destination with an observed one.
 type Destination struct {
 	DestinationKey
 	// Weight is the share of new connections that the weighted schedulers give, relative to the
 	// other destinations, at most MaxWeight. With weight 0, every scheduler gives no new
 	// connections; existing ones go on.
 	Weight uint32
-	// Forward is how packets reach the destination.
+	// Forward is the method by which packets reach the destination.
 	Forward ForwardingMethod
 	// Tunnel is for comparing only: it shows that another program has changed the destination.
 	Tunnel Tunnel
-	// UpperThreshold is the number of connections at which the destination gets no new ones. 0
-	// means no limit. At most MaxWeight.
+	// UpperThreshold is the number of connections at which the destination gets no new connections.
+	// 0 means no limit. At most MaxWeight.
 	UpperThreshold uint32
-	// LowerThreshold is the number of connections below which the destination gets new ones again.
-	// 0 means three quarters of UpperThreshold. At most UpperThreshold.
+	// LowerThreshold is the number of connections below which the destination gets new connections
+	// again. 0 means three quarters of UpperThreshold. At most UpperThreshold.
 	LowerThreshold uint32
 }
 
@@ -92,7 +92,7 @@ func putDestinationKey(b *rawnl.Batch, k DestinationKey) {
 	b.U16(DestAttrPort, k.Port)
 }
 
-// PutDestination appends the attributes of d, which belong into [CmdAttrDestination]. It leaves out
+// PutDestination appends the attributes of d, which belong in [CmdAttrDestination]. It leaves out
 // the tunnel. The kernel takes a missing attribute as zero, also when it changes a destination.
 func PutDestination(b *rawnl.Batch, d Destination) {
 	putDestinationKey(b, d.DestinationKey)

@@ -1,18 +1,19 @@
 // Package ipvsnl is kernlb's client of IPVS, the load balancer of the Linux kernel, over generic
 // netlink. It knows virtual services, their destinations, timeouts and statistics as in
-// include/uapi/linux/ip_vs.h, except the sync daemon, flushing and zeroing. The package on top
-// decides which services there should be.
+// include/uapi/linux/ip_vs.h, except the sync daemon, flushing and zeroing. The caller decides
+// which services should exist.
 //
 // # Reading and writing
 //
-// Wanted and existing objects have different types: [Service] and [Destination] are wanted,
-// [ObservedService] and [ObservedDestination] embed them and add what only the kernel knows. The
-// embedded values can be compared with ==. If they are equal, there is nothing to change.
+// Desired and existing objects have different types: [Service] and [Destination] are desired
+// objects, [ObservedService] and [ObservedDestination] embed them and add fields that only the
+// kernel knows. The embedded values can be compared with ==. If they are equal, there is nothing to
+// change.
 //
 // An [Op] is a change; [Client.Submit] sends many. IPVS has no transactions: each command succeeds
-// or fails by itself, and the error tells which failed. Commands are pipelined: one system call
-// carries hundreds of them and one answer acknowledges them all. So the time for many commands is
-// the kernel's time for the work.
+// or fails separately, and the error names the failed commands. Commands are pipelined: one system
+// call carries hundreds of commands and one answer acknowledges all of them. So the time for many
+// commands is the kernel's time for the work.
 //
 // [Client.Services] and [Client.Destinations] read; their lists are sorted by key.
 //

@@ -59,7 +59,8 @@ var protocolNames = [...]string{TCP: "TCP", UDP: "UDP", SCTP: "SCTP"}
 // String returns the name as ipvsadm prints it, or the number.
 func (p Protocol) String() string { return name(protocolNames[:], "protocol", uint32(p)) }
 
-// ForwardingMethod is how packets reach a destination (IP_VS_CONN_F_*, include/uapi/linux/ip_vs.h).
+// ForwardingMethod is a method by which packets reach a destination (IP_VS_CONN_F_*,
+// include/uapi/linux/ip_vs.h).
 type ForwardingMethod uint32
 
 // The forwarding methods, in the kernel's order.
@@ -91,8 +92,8 @@ func name(names []string, kind string, v uint32) string {
 	return fmt.Sprintf("%s %d", kind, v)
 }
 
-// Errors that callers act on. They are found with [errors.Is]. A refusal by the kernel is an
-// [rawnl.OpError], whose Meaning is one of them if the errno stands for it.
+// Errors on which callers act, with [errors.Is]. A refusal by the kernel is an [rawnl.OpError],
+// whose Meaning is one of these errors if the errno corresponds to it.
 var (
 	// ErrNotSupported: the running kernel has no IPVS, neither built in nor as a module that it
 	// could load.
@@ -106,7 +107,7 @@ var (
 	// that it could load (ENOENT of a command about a service).
 	ErrNoModule = errors.New("no such scheduler or persistence engine")
 	// ErrNotUnicast: the address of a new destination is a broadcast address of this machine, or
-	// another that belongs to no single machine (EINVAL).
+	// another address that does not belong to a single machine (EINVAL).
 	ErrNotUnicast = errors.New("not an address of a single machine")
 	// ErrExists: the service or the destination exists already (EEXIST).
 	ErrExists = errors.New("exists already")

@@ -37,8 +37,8 @@ func Unhex(tb testing.TB, s string) []byte {
 	return ok(hex.DecodeString(strings.ReplaceAll(s, " ", "")))(tb)
 }
 
-// Many returns commands that add services with so many destinations each, and those that remove
-// them.
+// Many returns commands that add services with a number of destinations each, and commands that
+// remove the services.
 func Many(services, destinations int) (add, remove []Op) {
 	for i := range services {
 		k := AddressService(TCP,

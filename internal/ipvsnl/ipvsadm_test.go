@@ -40,8 +40,8 @@ func littleEndian(tb testing.TB) {
 	}
 }
 
-// Our commands about services have the bytes of ipvsadm's, which names a service by all its
-// settings. The kernel's answers show what the commands made.
+// Our commands about services have the same bytes as ipvsadm's commands, which name a service by
+// all its settings. The kernel's answers show the effects of the commands.
 func TestTheRecordingIsUnderstood(t *testing.T) {
 	t.Parallel()
 	littleEndian(t)

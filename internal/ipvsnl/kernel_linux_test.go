@@ -95,7 +95,7 @@ func TestKernelServicesAreSeenBesideAnotherNamespace(t *testing.T) {
 func TestKernelAnswersFitTheReceiveQueue(t *testing.T) {
 	_, ns := kernelClient(t)
 
-	// Only the queue limits how much is sent at once.
+	// Only the queue limits the amount that is sent at once.
 	c := ok(Dial(t.Context(), &rawnl.Config{NetNS: ns.NetNS(), Limit: 1 << 30}))(t)
 	defer c.Close()
 	const n = 20_000 // some times as many as the queue has room for

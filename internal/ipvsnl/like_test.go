@@ -143,7 +143,7 @@ func testReadback(t *testing.T, dial func(t *testing.T) *Client) {
 	require.Empty(t, ok(c.DestinationsIf(t.Context(), missing))(t))
 }
 
-// testEdits changes what exists and reads it again.
+// testEdits changes existing objects and reads them again.
 func testEdits(t *testing.T, dial func(t *testing.T) *Client) {
 	t.Helper()
 	c := dial(t)

@@ -10,8 +10,8 @@ import (
 // version is IPVS_GENL_VERSION.
 const version = 1
 
-// Op is a command. The functions below make those that change services and destinations. They do
-// not check their arguments: the kernel does.
+// Op is a command. The functions below return the commands that change services and destinations.
+// They do not check their arguments: the kernel does.
 type Op struct {
 	Command     Command
 	Service     Service     // only its key counts unless the command writes the service
@@ -22,7 +22,7 @@ type Op struct {
 // [ErrNoModule] if the kernel has no such scheduler or persistence engine.
 func NewService(s Service) Op { return Op{Command: CommandNewService, Service: s} }
 
-// SetService gives an existing service all settings of s. Its connections go on. It fails with
+// SetService gives an existing service all settings of s. Its connections continue. It fails with
 // [ErrNoService] and [ErrNoModule].
 //
 // A change of the scheduler costs an RCU grace period, some milliseconds, during which new
@@ -79,11 +79,11 @@ func (o *Op) put(b *rawnl.Batch) {
 	}
 }
 
-// module returns the module that must be in the kernel before the command is sent. The kernel loads
-// modules of schedulers by itself, but while it holds the lock of IPVS. The modules of these two
+// module returns the module that must be in the kernel before the command is sent. The kernel
+// itself loads modules of schedulers, but while it holds the lock of IPVS. The modules of these two
 // schedulers wait for pernet_ops_rwsem when they start. A process that removes any network
 // namespace holds this semaphore and the lock of all network devices. It also needs the lock of
-// IPVS, to tell IPVS about the devices that go. Then all of them wait for ever
+// IPVS, to tell IPVS about the removed devices. Then all of these processes wait for ever
 // (ip_vs_scheduler_get, ip_vs_lblc_init, cleanup_net, ip_vs_dst_event). Seen on 6.1. Kernels where
 // each namespace has its own lock of IPVS, such as 7.2, do not have this deadlock.
 func (o *Op) module() string {

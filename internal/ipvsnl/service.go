@@ -17,7 +17,7 @@ const (
 )
 
 // ServiceKey names a virtual service as the kernel does: by protocol, address and port, or by
-// firewall mark. Keys can be compared with ==. [AddressService] and [MarkService] make them.
+// firewall mark. Keys can be compared with ==. [AddressService] and [MarkService] return keys.
 type ServiceKey struct {
 	Family   Family
 	Protocol Protocol   // 0 for a service by mark, which accepts any protocol
@@ -73,7 +73,7 @@ const (
 	FlagPersistent ServiceFlags = 0x01
 	// IP_VS_SVC_F_HASHED: set by the kernel, on every service it lists
 	FlagHashed ServiceFlags = 0x02
-	// IP_VS_SVC_F_ONEPACKET: schedule each UDP datagram by itself
+	// IP_VS_SVC_F_ONEPACKET: schedule each UDP datagram separately
 	FlagOnePacket ServiceFlags = 0x04
 	// FlagFallback, for sh and mh: take another destination if the chosen one is overloaded or has
 	// weight 0 (IP_VS_SVC_F_SCHED_SH_FALLBACK, IP_VS_SVC_F_SCHED_MH_FALLBACK: IP_VS_SVC_F_SCHED1).
@@ -83,24 +83,24 @@ const (
 	FlagHashPort ServiceFlags = 0x10
 )
 
-// Service is the wanted form of a virtual service. Two services with the same settings are equal by
-// ==. A wanted service can be compared with the Service in an [ObservedService].
+// Service is the desired form of a virtual service. Two services with the same settings are equal
+// by ==. A desired service can be compared with the Service in an [ObservedService].
 type Service struct {
 	ServiceKey
 	// Scheduler is the name of the scheduler, for example "rr". The kernel loads its module,
-	// ip_vs_rr, by itself. "none" means no scheduler: the service accepts no new connections.
+	// ip_vs_rr, on demand. "none" means no scheduler: the service accepts no new connections.
 	Scheduler string
 	// Flags of the service, without FlagHashed.
 	Flags ServiceFlags
-	// Timeout is how long a client keeps its destination after its last connection, if
+	// Timeout is the time that a client keeps its destination after its last connection, if
 	// FlagPersistent is set. Whole seconds. The kernel stores any value even without the flag. It
 	// counts clock ticks of 32 bits and does not check for overflow; ipvsadm allows 31 days.
 	Timeout time.Duration
-	// Netmask says which clients count as one for persistence. With the zero value, each client
-	// counts for itself.
+	// Netmask says which clients count as one client for persistence. With the zero value, each
+	// address is a separate client.
 	Netmask Netmask
-	// PersistenceEngine is the name of the engine that finds out which connections belong together,
-	// instead of the source address: "sip", from the module ip_vs_pe_sip, or nothing.
+	// PersistenceEngine is the name of the engine that decides which connections belong together,
+	// instead of the source address: "sip", from the module ip_vs_pe_sip, or "".
 	PersistenceEngine string
 }
 
@@ -142,8 +142,8 @@ func putServiceKey(b *rawnl.Batch, k ServiceKey) {
 	b.U16(SvcAttrPort, k.Port)
 }
 
-// PutService appends the attributes of s, which belong into [CmdAttrService]. Flags are sent with a
-// mask that says which to set:
+// PutService appends the attributes of s, which belong in [CmdAttrService]. Flags are sent with a
+// mask of the flags to set:
 //
 //	struct ip_vs_flags { __u32 flags; __u32 mask; };
 func PutService(b *rawnl.Batch, s Service) {
@@ -243,8 +243,9 @@ func parseServiceReply(attrs []byte) (ObservedService, error) {
 	return w.Service.Observed()
 }
 
-// Netmask says how many bits of a client's address count for persistence: clients that agree in
-// these bits share a destination. The zero value means the whole address, in both families.
+// Netmask is the number of bits of a client's address that count for persistence: clients that
+// agree in these bits share a destination. The zero value means the whole address, in both
+// families.
 //
 // The kernel wants an IPv4 netmask, which need not be contiguous, or an IPv6 prefix length from 1
 // to 128 (svc->netmask; ip_vs_add_service in net/netfilter/ipvs/ip_vs_ctl.c). A Netmask is the

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Socket options of IPVS. They return some things that generic netlink does not, and others at a
-// fraction of the cost. They are of level IPPROTO_IP, need CAP_NET_ADMIN, and know IPv4 only. If
-// the length of the buffer is not the one that its contents state, the kernel refuses it and logs
-// that.
+// Socket options of IPVS. They return some data that generic netlink does not return, and other
+// data at a fraction of the cost. They are of level IPPROTO_IP, need CAP_NET_ADMIN, and support
+// only IPv4. If the length of the buffer does not match its contents, the kernel refuses the buffer
+// and logs that.
 //
 // The layouts are right for kernels that align 64-bit numbers to 8 bytes. Other kernels refuse the
 // sizes.
@@ -30,7 +30,7 @@ const (
 // (include/uapi/linux/ip_vs.h).
 type Outline [48]byte
 
-// OutlineOf encodes an IPv4 service with so many destinations (ip_vs_copy_service).
+// OutlineOf encodes an IPv4 service with a number of destinations (ip_vs_copy_service).
 func OutlineOf(s Service, destinations int) (o Outline) {
 	native := binary.NativeEndian
 	PutOutlineKey(o[:], s.ServiceKey)
@@ -59,7 +59,8 @@ func PutOutlineKey(b []byte, k ServiceKey) {
 // OutlineDestination is the beginning of struct ip_vs_dest_entry, up to the numbers of connections.
 type OutlineDestination [24]byte
 
-// OutlineDestinationOf encodes an IPv4 destination. The kernel does not tell the type of a tunnel.
+// OutlineDestinationOf encodes an IPv4 destination. The kernel does not report the type of a
+// tunnel.
 func OutlineDestinationOf(d Destination) (o OutlineDestination) {
 	copy(o[:4], d.Addr.AsSlice())
 	binary.BigEndian.PutUint16(o[4:], d.Port)
@@ -70,7 +71,7 @@ func OutlineDestinationOf(d Destination) (o OutlineDestination) {
 }
 
 // DestinationOutlined returns the outline at the beginning of b, and the key of its destination. It
-// leaves out the flags that the kernel keeps beside the forwarding method (IP_VS_CONN_F_FWD_MASK).
+// leaves out the flags that the kernel keeps next to the forwarding method (IP_VS_CONN_F_FWD_MASK).
 func DestinationOutlined(b []byte) (k DestinationKey, o OutlineDestination) {
 	o = OutlineDestination(b)
 	native := binary.NativeEndian

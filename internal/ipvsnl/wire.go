@@ -96,12 +96,12 @@ func text(it *rawnl.AttrIter, limit int) string {
 	return ""
 }
 
-// malformed makes an error that matches [rawnl.ErrMalformed].
+// malformed returns an error that matches [rawnl.ErrMalformed].
 func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", rawnl.ErrMalformed, fmt.Sprintf(format, args...))
 }
 
-// about adds to an error which object is malformed.
+// about adds the name of the malformed object to an error.
 func about(object string, err error) error {
 	if err != nil {
 		err = fmt.Errorf("%s: %w", object, err)
@@ -109,7 +109,7 @@ func about(object string, err error) error {
 	return err
 }
 
-// attrSet is a set of attribute types below 32. This package does not know others.
+// attrSet is a set of attribute types below 32. This package does not know higher types.
 type attrSet uint32
 
 // has reports whether s has all of types.
@@ -134,8 +134,8 @@ type Stats struct {
 	OutBytes    uint64
 }
 
-// StatsAttrConns is the first attribute of statistics, IPVS_STATS_ATTR_CONNS. The others of [Stats]
-// follow in the same order.
+// StatsAttrConns is the first attribute of statistics, IPVS_STATS_ATTR_CONNS. The other attributes
+// of [Stats] follow in the same order.
 const StatsAttrConns uint16 = 1
 
 // Counters are the fields of s in the order of their attributes, from [StatsAttrConns] on.
@@ -143,8 +143,8 @@ func (s *Stats) Counters() [5]*uint64 {
 	return [5]*uint64{&s.Connections, &s.InPackets, &s.OutPackets, &s.InBytes, &s.OutBytes}
 }
 
-// stats parses the statistics in an attribute. Linux 4.1 and newer have an attribute whose numbers
-// have 64 bits, beside one where most have 32 bits.
+// stats parses the statistics in an attribute. Linux 4.1 and newer send an attribute with numbers
+// of 64 bits, in addition to an attribute where most numbers have 32 bits.
 func stats(it *rawnl.AttrIter) (s Stats) {
 	inner := rawnl.Attrs(it.Data())
 	for inner.Next() {
@@ -159,16 +159,16 @@ func stats(it *rawnl.AttrIter) (s Stats) {
 	return s
 }
 
-// Timeouts are how long the kernel keeps idle connections, for all services of the network
-// namespace (IPVS_CMD_SET_CONFIG). When they are set, zero leaves a timeout as it is. A fresh
-// namespace has 15 minutes, 2 minutes and 5 minutes.
+// Timeouts are the times for which the kernel keeps idle connections, for all services of the
+// network namespace (IPVS_CMD_SET_CONFIG). When they are set, zero leaves a timeout unchanged. The
+// defaults of a namespace are 15 minutes, 2 minutes and 5 minutes.
 type Timeouts struct {
 	TCP    time.Duration // established TCP connections; whole seconds
 	TCPFin time.Duration // TCP connections after a FIN; whole seconds
 	UDP    time.Duration // whole seconds
 }
 
-// Validate returns an error that names the field at fault. The kernel refuses, with EINVAL, more
+// Validate returns an error that names the invalid field. The kernel refuses, with EINVAL, more
 // than 2147483647 of its clock ticks: 24 days at 1000 Hz, 99 days at 250 Hz.
 func (t Timeouts) Validate() error {
 	for i, d := range t.fields() {
@@ -196,7 +196,7 @@ func (t *Timeouts) fields() [3]*time.Duration {
 	return [3]*time.Duration{&t.TCP, &t.TCPFin, &t.UDP}
 }
 
-// PutTimeouts appends the attributes of t, without those that are zero.
+// PutTimeouts appends the attributes of t, except zero timeouts.
 func PutTimeouts(b *rawnl.Batch, t Timeouts) {
 	for i, d := range t.fields() {
 		if *d != 0 {
@@ -206,7 +206,7 @@ func PutTimeouts(b *rawnl.Batch, t Timeouts) {
 }
 
 // ParseTimeouts parses the attributes of IPVS_CMD_SET_CONFIG. A kernel without TCP or UDP in IPVS
-// (CONFIG_IP_VS_PROTO_TCP) leaves theirs out.
+// (CONFIG_IP_VS_PROTO_TCP) leaves their timeouts out.
 func ParseTimeouts(attrs []byte) (t Timeouts, err error) {
 	it := rawnl.Attrs(attrs)
 	for it.Next() {

@@ -17,7 +17,7 @@ const genHeader = 4
 
 var someStats = Stats{Connections: 1, InPackets: 2, OutPackets: 3, InBytes: 4, OutBytes: 1 << 40}
 
-// attrs returns the attributes that put appends inside another one.
+// attrs returns the attributes that put appends inside another attribute.
 func attrs(typ uint16, put func(b *rawnl.Batch)) []byte {
 	return ipvsfake.Body(0, func(b *rawnl.Batch) {
 		m := b.Nest(typ)
@@ -82,8 +82,8 @@ func TestWhatTheKernelWouldNotSendIsRefused(t *testing.T) {
 	}
 }
 
-// A destination without a family has that of its service. Rates and unknown attributes do not
-// count.
+// A destination without a family has the family of its service. Rates and unknown attributes are
+// ignored.
 func TestOtherAttributesOfAReply(t *testing.T) {
 	t.Parallel()
 	d := ok(ParseDestinationReply(attrs(CmdAttrDestination, func(b *rawnl.Batch) {
@@ -182,7 +182,8 @@ func FuzzParseTimeouts(f *testing.F) {
 	})
 }
 
-// The numbers and names of include/uapi/linux/ip_vs.h. Of lists of attributes, the last is checked.
+// The numbers and names equal those in include/uapi/linux/ip_vs.h. Of each list of attributes, only
+// the last is checked.
 func TestEnumsHaveTheKernelsNumbersAndNames(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

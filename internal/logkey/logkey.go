@@ -1,5 +1,5 @@
-// Package logkey has the keys of the records that kernlb logs, so that one thing has one key
-// wherever it is logged. docs/logs.md lists them with their meaning; a test compares the packages'
+// Package logkey has the keys of the records that kernlb logs, so that the same value has the same
+// key in all records. docs/logs.md lists the keys with their meaning; a test compares the packages'
 // records with both.
 package logkey
 

@@ -1,3 +1,3 @@
-// Package rtnetlink asks the kernel for links, addresses, routes and rules, changes them, and
-// subscribes to notices about them.
+// Package rtnetlink reads and changes links, addresses, routes and rules in the kernel, and
+// subscribes to notifications about them.
 package rtnetlink

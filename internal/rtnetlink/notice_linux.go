@@ -12,9 +12,9 @@ import (
 )
 
 // Subscribe opens a socket that gets the notices of groups of rtnetlink. AddrSubscribe,
-// LinkSubscribe and RouteSubscribe of vishvananda/netlink do not suffice. They know no rules. They
-// do not tell an overrun from other errors. They deliver notices from a goroutine of their own, so
-// the next [Addresses.Look] could miss a change that was made before it.
+// LinkSubscribe and RouteSubscribe of vishvananda/netlink do not suffice: they do not support
+// rules, they do not distinguish an overrun from other errors, and they deliver notices from
+// another goroutine, so the next [Addresses.Look] could miss an earlier change.
 func Subscribe(ns *threadns.NS, groups ...uint) (*nl.NetlinkSocket, error) {
 	var s *nl.NetlinkSocket
 	err := ns.Do(func() (err error) { // not by its descriptor, which takes CAP_SYS_ADMIN
@@ -27,9 +27,10 @@ func Subscribe(ns *threadns.NS, groups ...uint) (*nl.NetlinkSocket, error) {
 	return s, nil
 }
 
-// Addresses knows whether addresses or links may have changed. If none has, thousands of addresses
-// need not be listed. The kernel queues the notice of a change before it answers the program that
-// made the change. It queues the notice of a new IPv6 address when the address is usable.
+// Addresses knows whether addresses or links may have changed. If nothing has changed, thousands of
+// addresses need not be listed. The kernel queues the notice of a change before it answers the
+// program that made the change. It queues the notice of a new IPv6 address when the address is
+// usable.
 type Addresses struct {
 	socket  *nl.NetlinkSocket
 	suspect atomic.Bool // there may have been changes since the addresses were listed last
@@ -50,7 +51,7 @@ func (a *Addresses) Close() {
 	}
 }
 
-// Suspect says that addresses may have changed. The caller noticed it in another way.
+// Suspect says that addresses may have changed, if the caller noticed a change in another way.
 func (a *Addresses) Suspect() { a.suspect.Store(true) }
 
 // Listing says that the caller is about to list addresses. The list may lack changes made after the

@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// newNS returns a network namespace, and what runs ip there.
+// newNS returns a network namespace, and a function that runs ip there.
 func newNS(t *testing.T) (*threadns.NS, func(args ...string)) {
 	t.Helper()
 	n := nstest.New(t)
@@ -25,7 +25,7 @@ func newNS(t *testing.T) (*threadns.NS, func(args ...string)) {
 	}
 }
 
-// What changed is seen by the next look, and only until a listing begins.
+// A change is seen by each look until a listing begins.
 func TestALookSeesWhatHasChanged(t *testing.T) {
 	t.Parallel()
 	ns, ip := newNS(t)
@@ -54,7 +54,8 @@ func TestALookSeesWhatHasChanged(t *testing.T) {
 	require.False(t, a.Look(), "what was there before the listing is in the list")
 }
 
-// Notices that the socket has no room for are changes, too, also when those that it had are read.
+// Notices for which the socket has no room are also changes, even after the other notices were
+// read.
 func TestLostNoticesAreChanges(t *testing.T) {
 	t.Parallel()
 	ns, ip := newNS(t)

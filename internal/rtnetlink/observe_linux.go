@@ -12,7 +12,7 @@ import (
 type Setting struct {
 	// Link is the index of the link, or [AllLinks].
 	Link int
-	// Forwarding says whether packets that come in by the link are forwarded.
+	// Forwarding says whether packets that arrive on the link are forwarded.
 	Forwarding bool
 	// ReversePath is the sysctl rp_filter, which only IPv4 has.
 	ReversePath int

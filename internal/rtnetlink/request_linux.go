@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// dumpTries is how often a list is requested before an interrupted list is an error.
+// dumpTries is the number of requests for a list before an interrupted list is an error.
 const dumpTries = 8
 
 // Conn is a connection to rtnetlink. It must not be used by several goroutines at the same time.
@@ -25,8 +25,8 @@ type Conn struct {
 	around Around
 }
 
-// Around is called in place of a request, and calls do to make it. dump says that the request is
-// for a list.
+// Around is called instead of a request, and calls do to make the request. dump says that the
+// request is for a list.
 type Around func(dump bool, do func() error) error
 
 // Open opens a connection in a network namespace.
@@ -84,7 +84,8 @@ func ask[T any](c *Conn, dump bool, do func() (T, error)) (T, error) {
 // change makes a request that changes something.
 func (c *Conn) change(do func() error) error { return c.around(false, do) }
 
-// LinkByName returns the link with a name. [Gone] tells from the error whether there is none.
+// LinkByName returns the link with a name. [Gone] reports whether an error means that the link does
+// not exist.
 func (c *Conn) LinkByName(name string) (netlink.Link, error) {
 	return ask(c, false, func() (netlink.Link, error) { return c.handle.LinkByName(name) })
 }
@@ -122,7 +123,7 @@ func Gone(err error) bool {
 // LinkList lists all links.
 func (c *Conn) LinkList() ([]netlink.Link, error) { return ask(c, true, c.handle.LinkList) }
 
-// LinkAdd makes a link.
+// LinkAdd creates a link.
 func (c *Conn) LinkAdd(l netlink.Link) error {
 	return c.change(func() error { return c.handle.LinkAdd(l) })
 }
@@ -158,15 +159,15 @@ func (c *Conn) AddrDel(index int, addr *net.IPNet) error {
 	})
 }
 
-// RouteGet returns where a packet with a mark would go.
+// RouteGet returns the routes of a packet with a mark.
 func (c *Conn) RouteGet(to net.IP, mark uint32) ([]netlink.Route, error) {
 	return ask(c, false, func() ([]netlink.Route, error) {
 		return c.handle.RouteGetWithOptions(to, &netlink.RouteGetOptions{Mark: mark})
 	})
 }
 
-// RouteIn returns where a packet would go that comes in on a link. If the kernel would not accept
-// the packet, the error says why: EXDEV stands for rp_filter, and so does EINVAL since Linux 6.13.
+// RouteIn returns the routes of a packet that arrives on a link. If the kernel would not accept the
+// packet, the error says why: EXDEV means rp_filter, and so does EINVAL since Linux 6.13.
 func (c *Conn) RouteIn(link int, from, to net.IP) ([]netlink.Route, error) {
 	return ask(c, false, func() ([]netlink.Route, error) {
 		return c.handle.RouteGetWithOptions(to, &netlink.RouteGetOptions{IifIndex: link,

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// open opens a connection in a namespace of its own, where lo is up.
+// open opens a connection in a new namespace, where lo is up.
 func open(t *testing.T) *rtnetlink.Conn {
 	t.Helper()
 	ns, err := threadns.Open(nstest.New(t).NetNS())
@@ -33,7 +33,7 @@ func open(t *testing.T) *rtnetlink.Conn {
 	return c
 }
 
-// dumps are the calls that list something.
+// dumps returns the calls that list objects.
 func dumps(c *rtnetlink.Conn) map[string]func() (any, error) {
 	return map[string]func() (any, error){
 		"links":     func() (any, error) { return c.LinkList() },
@@ -48,8 +48,8 @@ func dumps(c *rtnetlink.Conn) map[string]func() (any, error) {
 	}
 }
 
-// A dump that others interrupt is begun again. What was listed of one that always is counts for
-// nothing.
+// A dump that other programs interrupt is repeated. The objects of a dump that is always
+// interrupted are discarded.
 func TestInterruptedDumpsAreBegunAgain(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -80,8 +80,8 @@ func TestInterruptedDumpsAreBegunAgain(t *testing.T) {
 	}
 }
 
-// What somebody else has done a moment before is done. What is not there is an error that says so,
-// where more would follow.
+// A change that another program has made a moment before is not an error. A missing object is an
+// error that says so, if the caller needs the object.
 func TestOthersMayBeFirst(t *testing.T) {
 	t.Parallel()
 	c := open(t)

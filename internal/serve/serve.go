@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Limits of a connection. An answer may take ten seconds, because [dataplane/page] may read a table
-// for so long.
+// Limits of a connection. An answer may take ten seconds, because [dataplane/page] may need this
+// time to read a table.
 const (
 	readHeader = 5 * time.Second
 	read       = 10 * time.Second
@@ -26,8 +26,8 @@ func Server(h http.Handler) *http.Server {
 		WriteTimeout: write, IdleTimeout: idle, MaxHeaderBytes: headerSize}
 }
 
-// Limit bounds how many connections are open. Several listeners may share a Limit. [NewLimit] makes
-// one.
+// Limit bounds the number of open connections. Several listeners may share a Limit. [NewLimit]
+// returns a Limit.
 type Limit struct {
 	max int
 
@@ -35,11 +35,11 @@ type Limit struct {
 	open list.List // of *conn, the oldest first
 }
 
-// NewLimit returns a limit of that many connections, at least one.
+// NewLimit returns a limit of this number of connections, at least one.
 func NewLimit(connections int) *Limit { return &Limit{max: max(1, connections)} }
 
-// Listener returns a listener whose connections count. If too many are open, it closes the oldest
-// connection of the limit, because that one is probably idle or slow.
+// Listener returns a listener with the limit. If too many connections are open, it closes the
+// oldest connection of the limit, which is probably idle or slow.
 func (l *Limit) Listener(on net.Listener) net.Listener { return &listener{on, l} }
 
 type listener struct {

@@ -1,4 +1,4 @@
-// Package suggest guesses which known word a misspelt word stands for.
+// Package suggest guesses the known word that a misspelt word means.
 package suggest
 
 import (
@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// longest is the length, in bytes, up to which words are compared.
+// longest is the maximum length of compared words, in bytes.
 const longest = 64
 
 // Nearest returns the most similar of several words, or false if none is near. Among equally
 // similar words it returns the first. A word is near if it differs only in case, or in at most two
 // letters: added, left out, changed, or swapped with their neighbour. A word of fewer than four
-// letters may differ in one.
+// letters may differ in one letter.
 func Nearest(word string, words iter.Seq[string]) (nearest string, ok bool) {
 	best := 3
 	if len(word) < 4 {

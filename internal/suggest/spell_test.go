@@ -29,7 +29,7 @@ func TestNearest(t *testing.T) {
 	require.False(t, ok)
 }
 
-// Letters that were added, left out, changed or swapped, up to two of them, are found.
+// Words with up to two letters added, left out, changed or swapped are found.
 func FuzzNearest(f *testing.F) {
 	f.Add("service", 3, byte('x'))
 	f.Add("\xff", 0, byte(0))

@@ -71,7 +71,7 @@ func (n *NS) Do(fn func() error) error {
 	return In(n.file, fn)
 }
 
-// In runs fn on a thread of its own, in the network namespace of a file.
+// In runs fn on a separate thread, in the network namespace of a file.
 func In(file *os.File, fn func() error) error {
 	return OnThread(func() error {
 		if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -84,9 +84,9 @@ func In(file *os.File, fn func() error) error {
 // ErrEnded is the result of a function that ended its goroutine instead of returning.
 var ErrEnded = errors.New("the function did not return")
 
-// OnThread runs fn on a thread that runs nothing else meanwhile. So fn may move the thread into
-// another network namespace; OnThread then brings it back. If that fails, the thread stays locked
-// to its goroutine, and the runtime ends the thread with the goroutine.
+// OnThread runs fn on a thread that runs nothing else during fn. So fn may move the thread into
+// another network namespace; OnThread then brings the thread back. If that fails, the thread stays
+// locked to its goroutine, and the runtime ends the thread with the goroutine.
 func OnThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -20,7 +20,7 @@ import (
 // Turn is a lock on a network namespace: flock(2) on the file of the namespace. Each namespace has
 // one lock on the machine, and one Turn at a time holds it. The kernel releases it when the holder
 // ends, even if it is killed. Any local user can take the lock. So a process never waits longer
-// than a second for a stranger, or longer than ten seconds for one other process, and only fairness
+// than a second for a stranger, or longer than ten seconds for the same process, and only fairness
 // may depend on the lock. A Turn is not safe for use by several goroutines.
 type Turn struct {
 	file     *os.File
@@ -28,13 +28,13 @@ type Turn struct {
 	stuck    bool // the last wait was in vain: another process holds the lock for long
 }
 
-// usualPatience is how long a Turn waits while one other process holds the lock. If each process in
-// a queue holds it briefly, the Turn waits to the end of the queue.
+// usualPatience is the time that a Turn waits while the same process holds the lock. If each
+// process in a queue holds the lock briefly, the Turn waits to the end of the queue.
 const usualPatience = 10 * time.Second
 
 // A stranger is a holder of the lock that runs neither as root nor as the user of this process, or
-// that this process cannot see. A stranger may hold the lock for spite. So after strangePatience,
-// the wait ends when strangeLooks attempts in a row find a stranger.
+// that this process cannot see. A stranger may hold the lock with malicious intent. So after
+// strangePatience, the wait ends when strangeLooks attempts in a row find a stranger.
 const (
 	strangePatience = time.Second
 	strangeLooks    = 4
@@ -42,7 +42,8 @@ const (
 
 // minPause and maxPause limit the pause between two attempts to take the lock. Pauses grow with the
 // time waited: the attempts of a hundred waiting processes must not keep the holder off its
-// processor. courtesy is the pause of a newcomer while others wait: it lets each of them try first.
+// processor. courtesy is the pause of a newcomer while other processes wait, so that each of them
+// tries first.
 const (
 	minPause = 20 * time.Microsecond
 	maxPause = 50 * time.Millisecond
@@ -58,11 +59,11 @@ func OpenTurn(at netns.Namespace) (*Turn, error) {
 	return &Turn{file: file, patience: usualPatience}, nil
 }
 
-// Lock waits for the lock, until the context ends. If one process holds it for the whole patience,
-// Lock returns without the lock, and later calls do not wait until a call finds the lock free.
-// While others wait, a newcomer lets them try first, so a process that takes the lock again and
-// again does not keep others out. release gives the lock back; without the lock, it does nothing.
-// The error is the context's, or says that the Turn is closed.
+// Lock waits for the lock, until the context ends. If the same process holds the lock for the whole
+// patience, Lock returns without the lock, and later calls do not wait until a call finds the lock
+// free. While other processes wait, a newcomer lets them try first, so a process that takes the
+// lock again and again does not keep them out. release gives the lock back; without the lock, it
+// does nothing. The error is the context's, or says that the Turn is closed.
 func (t *Turn) Lock(ctx context.Context) (release func(), err error) {
 	start := time.Now()
 	for t.othersWait() && time.Since(start) < maxPause {
@@ -113,8 +114,8 @@ func (t *Turn) Lock(ctx context.Context) (release func(), err error) {
 
 func (t *Turn) fd() int { return int(t.file.Fd()) }
 
-// waiting tells other processes that this Turn waits (F_RDLCK), or that it waits no more (F_UNLCK).
-// It sets a read lock on the open file description (fcntl(2), F_OFD_SETLK). Many processes can hold
+// waiting tells other processes that this Turn waits (F_RDLCK), or no longer waits (F_UNLCK). It
+// sets a read lock on the open file description (fcntl(2), F_OFD_SETLK). Many processes can hold
 // such a lock at once, and it is independent of flock(2).
 func (t *Turn) waiting(typ int16) {
 	_ = unix.FcntlFlock(uintptr(t.fd()), unix.F_OFD_SETLK, &unix.Flock_t{Type: typ, Len: 1})

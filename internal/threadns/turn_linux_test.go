@@ -196,7 +196,7 @@ func TestAQueueIsWaitedForToItsEnd(t *testing.T) {
 	}
 }
 
-// take locks a Turn that waits so long for one other process.
+// take locks a Turn with this patience for the same other process.
 func take(ctx context.Context, turn *Turn, patience time.Duration) (release func(), err error) {
 	turn.patience = patience
 	return turn.Lock(ctx)

@@ -13,8 +13,8 @@ type Budget struct {
 }
 
 // NewBudget returns a budget for an action. If the action is short, the budget allows it burst
-// times at once, and then once a second. If it takes long, the budget allows it to use one part in
-// share of the time.
+// times at once, and then once a second. If it takes long, the budget allows it to use 1/share of
+// the time.
 func NewBudget(burst, share int) Budget { return Budget{burst: burst, share: share} }
 
 // Allow reports whether the action may run now.
@@ -24,5 +24,5 @@ func (r *Budget) Allow(now time.Time) bool {
 	return r.used <= float64(r.burst)-1
 }
 
-// Spend notes that the action ran, and how long it took.
+// Spend notes that the action ran, with its duration.
 func (r *Budget) Spend(took time.Duration) { r.used += max(1, float64(r.share)*took.Seconds()) }

@@ -10,7 +10,7 @@ import (
 const burst = 8
 
 // spent runs an action of duration took whenever the budget allows it, asks every step during the
-// period, and returns how often the action ran.
+// period, and returns the number of runs.
 func spent(r *Budget, now *time.Time, period, step, took time.Duration) (n int) {
 	for end := now.Add(period); now.Before(end); *now = now.Add(step) {
 		if r.Allow(*now) {

@@ -36,18 +36,18 @@ func Ended(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// Packets lets later work end instead of waiting for packets. The caller then waits, and other work
-// goes on meanwhile. The context of the later work has them. Nil, as in any other context, means
-// that the work waits by itself.
+// Packets lets later work end instead of waiting for packets. Then the caller waits, and other work
+// continues during the wait. The context of the later work has the Packets. Nil, as in any other
+// context, means that the work itself waits.
 type Packets struct {
-	// Done is a time. The kernel is done with every packet that it was working on then.
+	// Done is a time. The kernel is done with every packet that it was working on at that time.
 	Done time.Time
 	// Awaited says that the work waits for packets of a later time.
 	Awaited bool
 	// Piece allows work that is done in pieces its next piece.
 	Piece bool
-	// More says that the work has a further piece, which waits for nothing. It ended so that other
-	// work has its turn, and its caller does it again after a Pause.
+	// More says that the work has a further piece, which waits for nothing. The work ended to let
+	// other work have its turn, and its caller does it again after a Pause.
 	More bool
 }
 
@@ -73,7 +73,7 @@ func PacketsOf(ctx context.Context) *Packets {
 	return p
 }
 
-// Over reports whether the work may go on that concerns packets of the time at. If not, the work
+// Over reports whether work that concerns packets of the time at may continue. If not, the work
 // ends, and its caller does it again after a grace period.
 func (p *Packets) Over(at time.Time) bool {
 	if p == nil || !p.Done.Before(at) {
@@ -93,8 +93,8 @@ func (p *Packets) Take() bool {
 	return may
 }
 
-// Wait returns a time: the kernel is done with every packet that it was working on then. If p is
-// nil, that is the present, and Wait waits for a [GracePeriod].
+// Wait returns a time: the kernel is done with every packet that it was working on at that time. If
+// p is nil, Wait waits for a [GracePeriod], and the time is the time of the call.
 func (p *Packets) Wait(ctx context.Context) (done time.Time, err error) {
 	if p != nil {
 		return p.Done, Ended(ctx)

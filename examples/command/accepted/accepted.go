@@ -21,7 +21,7 @@ import (
 )
 
 // pace is the interval between writes. If a process is killed, the definitions that were accepted
-// since its last write are lost, and the next process has the earlier ones.
+// since its last write are lost, and the next process has the earlier definitions.
 const pace = time.Minute
 
 // File has the accepted services of a program.
@@ -32,8 +32,8 @@ type File struct {
 	written []byte
 }
 
-// Dir returns the directory for files that, like the kernel's contents, are gone after a reboot.
-// It is the first runtime directory that systemd made for the program (systemd.exec(5)), or else
+// Dir returns the directory for files that disappear at a reboot, like the kernel's contents. It is
+// the first runtime directory that systemd made for the program (systemd.exec(5)), or else
 // /run/kernlb.
 func Dir() string {
 	first, _, _ := strings.Cut(os.Getenv("RUNTIME_DIRECTORY"), ":")

@@ -54,7 +54,7 @@ func TestARefusedServiceStaysAsItWasOverRestarts(t *testing.T) {
 	require.False(t, process(t, m, bad).Refused[0].Kept)
 }
 
-// What could not be written is written later, although nothing new was accepted.
+// After a failed write, the definitions are written later, even if nothing new was accepted.
 func TestAFailedWriteIsRepeated(t *testing.T) {
 	dir := t.TempDir() + "/made"
 	t.Setenv("RUNTIME_DIRECTORY", dir)

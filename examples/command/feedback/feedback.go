@@ -1,5 +1,5 @@
-// Package feedback gives an engine states that follow what clients meet: without the endpoints that
-// do not answer them, and on nftables with the shares of the schedulers lc and wlc.
+// Package feedback gives an engine states that follow the experience of clients: without the
+// endpoints that do not answer them, and on nftables with the shares of the schedulers lc and wlc.
 package feedback
 
 import (
@@ -25,9 +25,9 @@ type Follower struct {
 	counts *leastconn.Follower
 }
 
-// New returns a follower that gives states to an engine, and logs what it changes. If all is set,
-// services are watched unless they say "stay" (servicemodel.SilentPolicy), and otherwise only those
-// that say "eject".
+// New returns a follower that gives states to an engine, and logs its changes. If all is set, it
+// watches all services except services that say "stay" (servicemodel.SilentPolicy). Otherwise it
+// watches only services that say "eject".
 func New(e *dataplane.Engine, all bool, log *slog.Logger) (*Follower, error) {
 	counts, err := leastconn.NewFollower(e, &leastconn.Config{Logger: log})
 	if err != nil {

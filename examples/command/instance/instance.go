@@ -22,8 +22,8 @@ import (
 // Default is the owner of the kernel objects if none is named.
 const Default = "kernlb"
 
-// Candidates are the backends of an instance, the default first, in the network namespace of the
-// calling thread. The configuration says the rest of ipvs.
+// Candidates returns the backends of an instance, the default first, in the network namespace of
+// the calling thread. vs has the other settings of ipvs.
 func Candidates(name string, vs ipvs.Config) []backends.Candidate {
 	vs.Table = IPVSTable(name)
 	return []backends.Candidate{
@@ -51,7 +51,7 @@ func Programs() []Program {
 	}
 }
 
-// program returns the program that has an instance of its own, or one without special names.
+// program returns the program that owns an instance, or a program without special names.
 func program(name string) Program {
 	for _, p := range Programs() {
 		if p.Instance == name {
@@ -65,8 +65,8 @@ func program(name string) Program {
 // IPVSTable is the companion table of an instance.
 func IPVSTable(name string) string { return name + "-ipvs" }
 
-// ChainPrefix is the beginning of the names of an instance's chains. For an instance of no known
-// program it has seven characters, because a chain's name has room for no more.
+// ChainPrefix returns the beginning of the names of an instance's chains. For an instance of no
+// known program it has seven characters, because a chain's name has no room for more.
 func ChainPrefix(name string) string {
 	if prefix := program(name).chains; prefix != "" {
 		return prefix
@@ -75,8 +75,8 @@ func ChainPrefix(name string) string {
 	return "K" + base32.StdEncoding.EncodeToString(sum[:])[:6]
 }
 
-// Owns returns a function that reports whether a chain belongs to an instance, or a table if chain
-// is empty.
+// Owns returns a function that reports whether a chain belongs to an instance. If chain is empty,
+// it reports whether the table does.
 func Owns(name string) func(table, chain string) bool {
 	prefix := ChainPrefix(name) + "-"
 	return func(table, chain string) bool {
@@ -84,7 +84,7 @@ func Owns(name string) func(table, chain string) bool {
 	}
 }
 
-// Counters opens the counters of an instance that nftables and iptables have.
+// Counters opens the counters of an instance on nftables or iptables.
 func Counters(name string) (*counters.Counters, error) {
 	return counters.Open(&counters.Config{Table: name + "-counters"})
 }

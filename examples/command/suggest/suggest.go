@@ -1,4 +1,4 @@
-// Package suggest guesses which known word a misspelt word stands for.
+// Package suggest guesses the known word that a misspelt word means.
 package suggest
 
 import "strings"
@@ -16,7 +16,7 @@ func Nearest(word string, known []string) (nearest string, ok bool) {
 	return nearest, ok
 }
 
-// distance returns how many letters must be added, removed or replaced to make b of a.
+// distance returns the number of letters to add, remove or replace to turn a into b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -16,8 +16,8 @@ import (
 	"github.com/kernlb/kernlb/internal/test/counts"
 )
 
-// Every program that is installed prints its help and its version to standard output, with nothing
-// beside it, also where no kernel mechanism and no API server is.
+// Every installed program prints its help and its version to standard output and nothing else, even
+// without a kernel mechanism and without an API server.
 func TestEveryProgramHasHelpAndAVersion(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -60,8 +60,8 @@ func TestEveryProgramHasHelpAndAVersion(t *testing.T) {
 	t.Run("counts", func(t *testing.T) { counts.Compare(t, "start", rows) })
 }
 
-// initialized returns what a program allocates before it begins: the least of ten starts, because
-// maps grow at random.
+// initialized returns the allocations of a program before it begins: the minimum of ten starts,
+// because maps grow at random.
 func initialized(t *testing.T, path string) (least counts.Cost) {
 	t.Helper()
 	for range 10 {
@@ -88,7 +88,7 @@ func initialized(t *testing.T, path string) (least counts.Cost) {
 	return least
 }
 
-// refusesArguments requires that a program does not run with an argument that it does not know.
+// refusesArguments requires that a program refuses an unknown argument.
 func refusesArguments(t *testing.T, path string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -1,4 +1,4 @@
-// Package version tells the version of a program.
+// Package version returns the version of a program.
 package version
 
 import (

@@ -1,9 +1,10 @@
 // Package hnsfake is a Host Networking Service in memory, for tests. It refuses the calls that the
-// real one is known or documented to refuse, and calls that no caller should rely on: load
-// balancers at a place that is taken, unknown or foreign endpoints, endpoints that are in use,
-// features that it lacks, values that make no sense.
+// real service is known or documented to refuse, and calls on which no caller should rely: load
+// balancers at a taken place, unknown or foreign endpoints, endpoints in use, missing features, and
+// invalid values.
 //
-// Like the real one it makes up identities and writes them in capitals, whatever the caller wrote.
+// Like the real service it generates identities and writes them in capitals, whatever the caller
+// wrote.
 package hnsfake
 
 import (
@@ -20,7 +21,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Service is a Host Networking Service. Make one with [New].
+// Service is a Host Networking Service. [New] returns one.
 type Service struct {
 	mu       sync.Mutex
 	features kernelspace.Features
@@ -34,7 +35,7 @@ type Service struct {
 
 var _ kernelspace.HNS = (*Service)(nil)
 
-// Fault is what happens to a call.
+// Fault is a way in which a call fails.
 type Fault int
 
 // The faults.
@@ -65,7 +66,7 @@ func (s *Service) Fail(f func(call string) Fault) {
 	s.fault = f
 }
 
-// Calls returns the calls since the last Calls that wrote or tried to.
+// Calls returns the calls since the last Calls that wrote or tried to write.
 func (s *Service) Calls() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +75,7 @@ func (s *Service) Calls() []string {
 	return l
 }
 
-// call locks the service, and does what a call does. writes says that it is one to record.
+// call locks the service, and executes a call. writes says that the call is recorded.
 func call[T any](s *Service, name string, writes bool, do func() (T, error)) (answer T, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +107,7 @@ func call[T any](s *Service, name string, writes bool, do func() (T, error)) (an
 	return answer, nil
 }
 
-// id makes an identity.
+// id generates an identity.
 func (s *Service) id() string {
 	s.next++
 	return fmt.Sprintf("ABCDEF00-0000-4000-8000-%012X", s.next)
@@ -145,7 +146,7 @@ func (s *Service) Network(name string) (*kernelspace.Network, error) {
 	})
 }
 
-// SetNetworks replaces the networks. Endpoints of networks that are gone go, too.
+// SetNetworks replaces the networks. Endpoints of removed networks are also removed.
 func (s *Service) SetNetworks(networks ...kernelspace.Network) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -349,7 +350,7 @@ func (s *Service) loadBalancer(id string) int {
 	})
 }
 
-// name is the place of a load balancer.
+// name returns the place of a load balancer.
 func name(lb *kernelspace.LoadBalancer) string {
 	k, ok := lb.Key()
 	if !ok {

@@ -19,7 +19,7 @@ import (
 // Name is the backend's name.
 const Name = "proxy"
 
-// Backend is a proxy. It must be made by [New]. Many goroutines may call its methods.
+// Backend is a proxy. [New] returns one. Many goroutines may call its methods.
 type Backend struct {
 	cfg           Config
 	ctx           context.Context // ends with Close
@@ -45,7 +45,7 @@ var (
 	_ flows.Table      = (*Backend)(nil)
 )
 
-// New returns a proxy that serves nothing yet. It refuses a configuration with a wrong value with a
+// New returns a proxy that serves nothing yet. For a wrong value in the configuration, it returns a
 // *[servicemodel.FieldError].
 func New(cfg *Config) (*Backend, error) {
 	c, err := cfg.filled()
@@ -74,8 +74,8 @@ func (b *Backend) addresses() (list []netip.Addr, err error) {
 // Name returns "proxy".
 func (b *Backend) Name() string { return Name }
 
-// Observe returns the table that the proxy serves. It reports as drift listeners that are missing
-// or not wanted, because the addresses of the node changed or a commit failed.
+// Observe returns the table that the proxy serves. It reports missing and unwanted listeners as
+// drift: they exist if the addresses of the node changed or a commit failed.
 func (b *Backend) Observe(
 	context.Context, *servicemodel.Table,
 ) (*backends.Observation, error) {
@@ -115,8 +115,8 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (backends.Plan, error) {
 	return b.edit(c.New, b.node, c), nil
 }
 
-// Commit opens and closes listeners, and serves the new table from then on. Each new connection
-// meets the old table or the new one, nothing between.
+// Commit opens and closes listeners, and serves the new table from then on. For each new
+// connection, either the old table or the new table decides.
 func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	start := time.Now()
 	b.mu.Lock()
@@ -146,8 +146,8 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backen
 	return stats, nil
 }
 
-// apply closes and opens sockets. If one cannot be opened, it opens none, and the engine reads
-// again.
+// apply closes and opens sockets. If a socket cannot be opened, it opens no socket, and the engine
+// reads again.
 func (b *Backend) apply(e *edit) error {
 	if len(e.refused) > 0 {
 		return fmt.Errorf("%w: %w", kernelerr.ErrConflict, errors.Join(e.refused...))
@@ -178,7 +178,7 @@ func (b *Backend) apply(e *edit) error {
 	return nil
 }
 
-// Cleanup closes all listeners, and with them the UDP flows. TCP connections go on; [Backend.Drain]
+// Cleanup closes all listeners, which ends the UDP flows. TCP connections continue; [Backend.Drain]
 // waits for them, [Backend.Close] resets them.
 func (b *Backend) Cleanup(context.Context) (backends.Stats, error) {
 	start := time.Now()
@@ -192,7 +192,7 @@ func (b *Backend) Cleanup(context.Context) (backends.Stats, error) {
 	return backends.Stats{Messages: n, Elements: n, Duration: time.Since(start)}, nil
 }
 
-// Retire closes all listeners, and with them the UDP flows, for a process that ends. Unlike after
+// Retire closes all listeners, which ends the UDP flows, before the process ends. Unlike after
 // [Backend.Cleanup], connections that were accepted before still get an endpoint, and
 // [Backend.Drain] waits for them. No commit may follow.
 func (b *Backend) Retire() {

@@ -40,7 +40,7 @@ listen `+at+`:80/udp for default/web:udp at 10.96.0.10:80
 }
 
 // A change touches only its own services: other listeners and connections stay, and so do the
-// connections of endpoints that leave.
+// connections of removed endpoints.
 func TestWhatDoesNotChangeIsNotTouched(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Config{}, echoes(t, 2)...)
@@ -189,8 +189,8 @@ func TestCleanupStopsListeningAndDrainWaits(t *testing.T) {
 	require.NoError(t, <-drained)
 }
 
-// If two sockets exclude each other, the service of one is refused, and the other services are
-// served. The open socket stays.
+// If two sockets exclude each other, the service of one socket is refused, and the other services
+// are served. The open socket stays.
 func TestSocketsThatExcludeEachOther(t *testing.T) {
 	t.Parallel()
 	all, one := netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("10.96.0.12")
@@ -216,7 +216,7 @@ func TestSocketsThatExcludeEachOther(t *testing.T) {
 		require.Empty(t, s.apply(with(state(service(), 1), second)).Refused,
 			"it is free as soon as the other goes")
 
-		// If both are new in one change, the lower address wins.
+		// If one change adds both sockets, the lower address wins.
 		s.apply(servicemodel.State{})
 		r = s.apply(with(with(state(service(), 1), "one"), "all"))
 		require.Len(t, r.Refused, 1)
@@ -225,8 +225,8 @@ func TestSocketsThatExcludeEachOther(t *testing.T) {
 	}
 }
 
-// freePort returns an address with a port that is free everywhere. It is below the ports that the
-// kernel chooses for others, because one of those may be in use again before the test binds it.
+// freePort returns an address with a port that is free everywhere. It is below the kernel's
+// ephemeral ports, because an ephemeral port may be in use again before the test binds it.
 func freePort(t *testing.T) string {
 	for range 100 {
 		at := netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(10_000+rand.IntN(20_000))).String()
@@ -240,8 +240,9 @@ func freePort(t *testing.T) string {
 	return ""
 }
 
-// Check tries sockets and closes them, and Commit opens them again, also if the program starts
-// others meanwhile: a child has copies of all sockets until it executes its program.
+// Check tries sockets and closes them, and Commit opens them again. This must work even if the
+// program starts other programs at the same time: a child has copies of all sockets until it
+// executes its program.
 func TestCheckBesideForks(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())

@@ -11,15 +11,16 @@ import (
 )
 
 // cost is the cost of a target for the next connection of a client. The cheapest target gets the
-// connection. Among several, the one whose turn it is gets it.
+// connection. Several cheapest targets take turns.
 type cost func(t *target, client netip.AddrPort) float64
 
-// costs are the schedulers that a pool knows. The schedulers of IPVS count only open connections.
+// costs has the costs of the schedulers that a pool supports. The schedulers of IPVS count only
+// open connections.
 var costs = map[servicemodel.Scheduler]cost{
 	servicemodel.SchedulerDefault: inTurn,
 	servicemodel.WeightedRR:       inTurn,
 	servicemodel.RoundRobin:       inTurn,
-	// Of several exponentially distributed numbers, each is the least with a probability
+	// Of several exponentially distributed numbers, each is the smallest with a probability
 	// proportional to its rate.
 	servicemodel.Random: func(t *target, _ netip.AddrPort) float64 {
 		return rand.ExpFloat64() / t.weight
@@ -50,8 +51,8 @@ var costs = map[servicemodel.Scheduler]cost{
 
 func inTurn(*target, netip.AddrPort) float64 { return 0 }
 
-// rendezvous hashes a client with each target. A new endpoint takes its share of the clients. An
-// endpoint that goes leaves its own clients to all others. No other client moves.
+// rendezvous hashes a client with each target. A new endpoint takes its share of the clients. The
+// clients of a removed endpoint are spread over all other endpoints. No other client moves.
 func rendezvous(t *target, client netip.AddrPort) float64 {
 	h := fnv.New64a()
 	text, _ := t.endpoint.MarshalBinary() // never fails
@@ -89,7 +90,7 @@ type target struct {
 	credit   float64 // of smooth weighted round robin
 }
 
-// updated returns the pool for a new version in the table. Targets that stay keep their credit,
+// updated returns the pool for a new version in the table. Remaining targets keep their credit,
 // unless the scheduler differs.
 func (p *pool) updated(to *servicemodel.Pool) *pool {
 	next := &pool{scheduler: to.Scheduler, targets: make([]*target, len(to.Slots))}
@@ -114,7 +115,7 @@ func (p *pool) updated(to *servicemodel.Pool) *pool {
 	return next
 }
 
-// find returns the target of an endpoint, nil if new connections do not go there.
+// find returns the target of an endpoint, or nil if the endpoint gets no new connections.
 func (p *pool) find(endpoint netip.AddrPort) *target {
 	if p == nil {
 		return nil
@@ -126,7 +127,7 @@ func (p *pool) find(endpoint netip.AddrPort) *target {
 	return p.targets[i]
 }
 
-// at returns the endpoint with an address, or an invalid one if there is none.
+// at returns the endpoint with an address, or an invalid value if there is no such endpoint.
 func (p *pool) at(a netip.Addr) (at netip.AddrPort) {
 	for _, t := range p.targets {
 		if e := t.endpoint; e.Addr() == a && (!at.IsValid() || e.Port() < at.Port()) {
@@ -137,9 +138,9 @@ func (p *pool) at(a netip.Addr) (at netip.AddrPort) {
 	return at
 }
 
-// pick returns the target for the next connection of a client, nil if all were tried. Turns are
-// those of smooth weighted round robin, as nginx does it (ngx_http_upstream_get_peer): the turns of
-// a heavy target are spread among those of the others.
+// pick returns the target for the next connection of a client, or nil if all were tried. It uses
+// the smooth weighted round robin of nginx (ngx_http_upstream_get_peer): the turns of a heavy
+// target are spread among the turns of the other targets.
 func (p *pool) pick(client netip.AddrPort, tried []netip.AddrPort) (best *target) {
 	if p.anyPort {
 		client = netip.AddrPortFrom(client.Addr(), 0)

@@ -10,7 +10,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// slots returns a pool of endpoints with those weights, whose ports are their numbers.
+// slots returns a pool of endpoints with these weights. The port of each endpoint is its number.
 func slots(by servicemodel.Scheduler, weights ...uint16) *servicemodel.Pool {
 	p := &servicemodel.Pool{Scheduler: by}
 	for i, w := range weights {
@@ -58,7 +58,7 @@ func clientAt(n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)}), uint16(n))
 }
 
-// The schedulers that count open connections, beside 4, 1 and 0 of them.
+// The schedulers that count open connections choose among endpoints with 4, 1 and 0 connections.
 func TestOpenConnectionsAreCounted(t *testing.T) {
 	t.Parallel()
 	for by, want := range map[servicemodel.Scheduler]string{
@@ -113,7 +113,7 @@ func TestSharesByWeight(t *testing.T) {
 	}
 }
 
-// Only clients of the endpoint that goes get another one, and all of its clients are spread.
+// Only clients of the removed endpoint get a new endpoint, and they are spread over all endpoints.
 func TestAHashMovesNobodyElse(t *testing.T) {
 	t.Parallel()
 	for _, by := range []servicemodel.Scheduler{"sh", "mh+port"} {

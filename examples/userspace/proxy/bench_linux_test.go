@@ -13,7 +13,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// benchmark runs the same client against a server and against the proxy in front of ten of it.
+// benchmark runs the same client against a server, and against the proxy in front of ten such
+// servers.
 func benchmark(
 	b *testing.B, serve func(*net.TCPConn), client func(b *testing.B, at netip.AddrPort),
 ) {
@@ -34,7 +35,7 @@ func benchmark(
 	b.Run("proxy", func(b *testing.B) { client(b, benchProxy(b, server)) })
 }
 
-// benchProxy starts a proxy with 1,000 services of ten endpoints, of which one is used.
+// benchProxy starts a proxy with 1,000 services of ten endpoints. Only one service is used.
 func benchProxy(b *testing.B, server netip.AddrPort) netip.AddrPort {
 	at := netip.AddrPortFrom(loopback(), 80)
 	p, err := New(&Config{Map: Mapping{

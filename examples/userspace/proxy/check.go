@@ -13,15 +13,15 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// forkTime is for how long Check tries addresses again that are taken. If the program starts
-// another one, the child has copies of all sockets until it executes its program, also of those
+// forkTime is the time for which Check retries taken addresses. If the program starts another
+// program, the child has copies of all sockets until it executes that program, including sockets
 // that the last Check or Commit has closed.
 const forkTime = 250 * time.Millisecond
 
 // Check reports settings that the proxy does not support, and addresses and ports that it cannot
-// use. It opens the sockets that the change would open, all of them together, and closes them
-// again. If two sockets exclude each other, the open one stays; if neither is open, the lower
-// address wins. If another program has an address, Check takes a quarter of a second.
+// use. It opens all sockets that the change would open at the same time, and closes them again. If
+// two sockets exclude each other, the open socket stays; if neither is open, the lower address
+// wins. If another program has an address, Check takes a quarter of a second.
 func (b *Backend) Check(c *servicemodel.ChangeSet) error {
 	errs := checkTable(c)
 	b.mu.Lock()
@@ -50,7 +50,7 @@ func (b *Backend) Check(c *servicemodel.ChangeSet) error {
 	return errors.Join(errs...)
 }
 
-// checkTable reports settings in the table that no proxy supports.
+// checkTable reports settings in the table that a proxy cannot support.
 func checkTable(c *servicemodel.ChangeSet) []error {
 	var errs []error
 	refuse := func(of servicemodel.PortName, field, value, hint string) {
@@ -110,14 +110,14 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 	return errs
 }
 
-// fields are the fields from which the addresses of frontends come.
+// fields has the fields from which the addresses of frontends come.
 var fields = map[servicemodel.Kind]string{
 	servicemodel.ClusterIP: "clusterIPs", servicemodel.LoadBalancer: "loadBalancerIPs",
 	servicemodel.ExternalIP: "externalIPs", servicemodel.HostIP: "hostIPs",
 	servicemodel.NodePort: "nodePort",
 }
 
-// refusal says why a claim does not get its socket.
+// refusal returns the reason why a claim does not get its socket.
 func refusal(k claim, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return &backends.CollisionError{Backend: Name, Service: k.service.Name,

@@ -12,19 +12,19 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Config says how a [Backend] works. A nil *Config is the zero Config.
+// Config configures a [Backend]. A nil *Config means the zero Config.
 type Config struct {
-	// Map maps addresses of services and endpoints to addresses on this host. Nil changes none.
+	// Map maps addresses of services and endpoints to addresses on this host. Nil maps nothing.
 	Map Mapping
 	// Addresses returns the addresses of the node, at which node ports answer. Loopback addresses
 	// need not be among them. Nil means the addresses of the interfaces.
 	Addresses func() ([]netip.Addr, error)
-	// Within runs the function that makes a socket or reads addresses: a program can run it in
-	// another network namespace. Nil just calls it.
+	// Within runs a function that opens a socket or reads addresses: a program can run it in
+	// another network namespace. Nil just calls the function.
 	Within func(func() error) error
 
-	// ConnectTimeout is how long an endpoint may take to accept a connection. After that, the proxy
-	// tries another endpoint. 0 means [DefaultConnectTimeout].
+	// ConnectTimeout is the time in which an endpoint must accept a connection. After that, the
+	// proxy tries another endpoint. 0 means [DefaultConnectTimeout].
 	ConnectTimeout time.Duration
 	// IdleTimeout is the time without a byte in either direction after which a connection is reset;
 	// it may take half as long again. 0 means [DefaultIdleTimeout]. Keepalive probes find dead
@@ -42,13 +42,13 @@ type Config struct {
 	// file descriptors.
 	MaxConnections int
 	// MaxFlows bounds the UDP flows of all services. At the limit, a new flow ends a flow of the
-	// service that has most. Flows that were answered less than twice go first, and among equals
-	// the flow that was not used for longest. 0 means [DefaultMaxFlows]. Each takes a file
+	// service with the most flows. Flows that were answered less than twice are ended first, and
+	// among equals the least recently used flow. 0 means [DefaultMaxFlows]. Each takes a file
 	// descriptor and a buffer of 16 KiB.
 	MaxFlows int
 
 	// Header says whether the TCP connections of a service begin with a header at its endpoints:
-	// version 2 of the PROXY protocol, which names the client to the endpoint. Nil means none.
+	// version 2 of the PROXY protocol, which names the client to the endpoint. Nil means no header.
 	Header func(servicemodel.Name) bool
 	// Logger gets a record of connections that no endpoint accepts, and of connections and
 	// datagrams that are dropped at a limit. Nil means silence.
@@ -110,7 +110,7 @@ func fill[T int | time.Duration](field string, value *T, standard T) error {
 	return nil
 }
 
-// interfaceAddrs returns the addresses of the host that others can reach.
+// interfaceAddrs returns the addresses of the host that other hosts can reach.
 func interfaceAddrs() ([]netip.Addr, error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {

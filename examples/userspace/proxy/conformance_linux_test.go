@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// TestConformance runs what of the suite makes sense for a proxy, with real packets.
+// TestConformance runs the part of the suite that makes sense for a proxy, with real packets.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	dataplanetest.Run(t, scenario.Backend{Open: openIn, Proxy: true})
@@ -42,7 +42,7 @@ func openIn(at netns.Namespace) (backends.Backend, error) {
 		return nil, err
 	}
 
-	// However slow the machine is, an endpoint that is there accepts.
+	// However slow the machine is, an existing endpoint accepts connections.
 	b, err := proxy.New(&proxy.Config{Within: ns.Do, ConnectTimeout: time.Minute})
 	return within{b, ns}, err
 }
@@ -52,8 +52,8 @@ func (w within) Close() error {
 	return w.Backend.Close()
 }
 
-// haveServiceAddresses makes the addresses of services the node's own, by routes. IPv6 sockets may
-// be bound to such an address only where a sysctl says so.
+// haveServiceAddresses makes the addresses of services local to the node, with routes. IPv6 sockets
+// can be bound to such an address only if a sysctl allows it.
 func haveServiceAddresses() error {
 	err := os.WriteFile("/proc/sys/net/ipv6/ip_nonlocal_bind", []byte("1"), 0)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// client is one that session affinity remembers: at a frontend, or at all ports of a service.
+// client is a client that session affinity remembers: at a frontend, or at all ports of a service.
 type client struct {
 	frontend servicemodel.FrontendKey
 	service  servicemodel.Name
@@ -32,7 +32,7 @@ func clientOf(f *servicemodel.Frontend, src netip.Addr) client {
 	return c
 }
 
-// memory is the endpoint that a client got, and the time.
+// memory is the endpoint of a remembered client, and the time.
 type memory struct {
 	endpoint netip.AddrPort
 	used     time.Time
@@ -64,8 +64,8 @@ func (b *Backend) count(f func(*Stats)) {
 	f(&b.stats)
 }
 
-// conn is a TCP connection or a UDP flow. All but the first fields are guarded by the lock of the
-// backend.
+// conn is a TCP connection or a UDP flow. The lock of the backend guards all except the first
+// fields.
 type conn struct {
 	protocol servicemodel.Protocol
 	src, dst netip.AddrPort // as the client sees them
@@ -84,8 +84,8 @@ var (
 	errNobody  = errors.New("no endpoint accepted it")
 )
 
-// choose gives a connection an endpoint that it has not tried. The table decides which endpoints
-// the connection may have. Affinity or the scheduler picks one of them.
+// choose gives a connection an endpoint that it has not tried. The table decides the allowed
+// endpoints. Affinity or the scheduler picks one of them.
 func (b *Backend) choose(c *conn, tried []netip.AddrPort) (netip.AddrPort, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -157,7 +157,7 @@ func (c *conn) flow() conntrack.Flow {
 		Reply:    conntrack.Tuple{Src: c.target.endpoint, Dst: c.src}}
 }
 
-// Flows yields the connections and UDP flows that the filter lets through.
+// Flows yields the connections and UDP flows that match the filter.
 func (b *Backend) Flows(_ context.Context, f conntrack.Filter) iter.Seq2[conntrack.Flow, error] {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -17,23 +17,24 @@
 //	frontends ──sockets.go──► listeners ──accept──► Decide ──pick──► endpoint ──relay──► bytes
 //	pools ──balance.go──────────────────────────────────────┘
 //
-// A commit opens and closes the listeners that differ, and swaps the table. Other services notice
-// nothing. A frontend that sends no client to an endpoint has no listener: the operating system
-// refuses its clients, as a kernel backend would. Open connections belong to no listener, and go on
-// when their frontend changes or goes.
+// A commit opens and closes the listeners that differ, and swaps the table. Other services are not
+// affected. A frontend that sends no client to an endpoint has no listener: the operating system
+// refuses its clients, as a kernel backend would. Open connections belong to no listener, and
+// continue when their frontend is changed or removed.
 //
 // The proxy's own connections take the place of the kernel's connection tracking. [Backend] has the
 // methods that a flows.Keeper (package dataplane/flows) needs of a table. So the keeper leaves,
-// drains or cuts connections of endpoints that leave, as each service asks, and UDP flows never
-// stay with endpoints that are gone.
+// drains or cuts connections of removed endpoints, as each service asks, and UDP flows never stay
+// with removed endpoints.
 //
 // # Differences from kernel backends
 //
 //   - An endpoint sees an address of the node as its client. If it must know the client, use the
 //     PROXY protocol ([Config.Header]).
 //   - Listeners need addresses of the host. A service is refused as a whole, by name, if the host
-//     lacks one of its addresses, or if a port is taken or privileged. So is one of two services
-//     whose sockets exclude each other. [Config.Map] moves addresses, or leaves them out.
+//     lacks one of its addresses, or if a port is taken or privileged. If the sockets of two
+//     services exclude each other, one of the services is refused. [Config.Map] moves addresses, or
+//     leaves them out.
 //   - The operating system accepts a connection before the proxy sees it. If the connection must be
 //     dropped, or only some clients of the frontend are rejected, the proxy resets it. It drops
 //     datagrams. If a frontend balances no client, all its clients are refused, even clients that

@@ -70,7 +70,7 @@ func TestBackendsHaveTheRangesThatTheDocumentationNames(t *testing.T) {
 	}
 }
 
-// tableOf returns the rows of the table of backends.md that begins so.
+// tableOf returns the rows of the table in backends.md with this beginning of its head.
 func tableOf(t *testing.T, head string) []string {
 	t.Helper()
 	text := must.OK(os.ReadFile("../../../docs/backends.md"))(t)
@@ -81,7 +81,7 @@ func tableOf(t *testing.T, head string) []string {
 	return strings.Split(strings.TrimSpace(table), "\n")[1:]
 }
 
-// changesOf add a service with an endpoint, as edited.
+// changesOf returns changes that add a service with an endpoint, as edited.
 func changesOf(t *testing.T,
 	edit func(*servicemodel.Service, *servicemodel.EndpointPort)) *servicemodel.ChangeSet {
 	t.Helper()

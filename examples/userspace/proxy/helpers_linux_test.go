@@ -21,7 +21,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// patience is how long tests wait for what must happen.
+// patience limits the waits of tests.
 const patience = 20 * time.Second
 
 var tests atomic.Uint32
@@ -47,7 +47,7 @@ type site struct {
 	keeper *flows.Keeper
 }
 
-// newSite makes a proxy. Endpoint 10.244.0.n is mapped to the nth address.
+// newSite returns a proxy with an engine. Endpoint 10.244.0.n is mapped to the nth address.
 func newSite(t *testing.T, cfg Config, endpoints ...netip.AddrPort) *site {
 	t.Helper()
 	s := &site{t: t, at: loopback()}
@@ -81,7 +81,7 @@ func scheduled(by servicemodel.Scheduler) func(*servicemodel.Service) {
 	return func(s *servicemodel.Service) { s.Scheduler = by }
 }
 
-// state is the service with the endpoints of those numbers.
+// state returns a state with the service and the endpoints with these numbers.
 func state(svc *servicemodel.Service, endpoints ...int) servicemodel.State {
 	var list []servicemodel.Endpoint
 	for _, n := range endpoints {
@@ -109,7 +109,8 @@ func (s *site) dial() *net.TCPConn {
 	return c
 }
 
-// requireReset connects, and requires that the connection is reset, before or after it is there.
+// requireReset connects, and requires that the connection is reset, before or after it is
+// established.
 func (s *site) requireReset() {
 	s.t.Helper()
 	c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80)))
@@ -122,13 +123,13 @@ func (s *site) requireReset() {
 	require.ErrorIs(s.t, err, syscall.ECONNRESET)
 }
 
-// greeting returns the first line that a connection brings.
+// greeting returns the first line from a connection.
 func greeting(c *net.TCPConn) (string, error) {
 	line, err := bufio.NewReaderSize(io.LimitReader(c, 64), 64).ReadString('\n')
 	return strings.TrimSpace(line), err
 }
 
-// visit connects, and returns the connection and who answers.
+// visit connects, and returns the connection and the name of the server.
 func (s *site) visit() (*net.TCPConn, string) {
 	s.t.Helper()
 	c := s.dial()
@@ -154,7 +155,7 @@ func listener(t *testing.T, serve func(*net.TCPConn)) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// echoes are servers that say their number on a line and then echo.
+// echoes starts servers that send their number on a line and then echo.
 func echoes(t *testing.T, n int) (all []netip.AddrPort) {
 	for i := range n {
 		all = append(all, listener(t, func(c *net.TCPConn) {
@@ -166,7 +167,7 @@ func echoes(t *testing.T, n int) (all []netip.AddrPort) {
 	return all
 }
 
-// closed returns an address where nobody listens, and connections are refused.
+// closed returns an address at which no program listens, so connections are refused.
 func closed(t *testing.T) netip.AddrPort {
 	return netip.AddrPortFrom(loopback(), 9)
 }
@@ -178,7 +179,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 }
 
 // silence returns an address where connections are neither accepted nor refused: the queue of the
-// listener holds one, and is full.
+// listener has room for one connection, and is full.
 func silence(t *testing.T) netip.AddrPort {
 	t.Helper()
 	at := netip.AddrPortFrom(loopback(), 9)

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// Mapping maps addresses of services and endpoints to addresses on this host. The first rule that
-// fits counts. An address that fits none stays as it is.
+// Mapping maps addresses of services and endpoints to addresses on this host. The first matching
+// rule counts. An address without a matching rule is not mapped.
 type Mapping []Rule
 
-// Rule maps addresses to one address, or to none.
+// Rule maps addresses to one address, or leaves them out.
 type Rule struct {
 	From     netip.Prefix // the addresses
 	FromPort uint16       // the port; 0 is any
@@ -44,7 +44,7 @@ func ParseRule(s string) (Rule, error) {
 	return r, nil
 }
 
-// parseAddr parses an address with or without a port. Without one, the port is 0.
+// parseAddr parses an address with or without a port. Without a port, it returns port 0.
 func parseAddr(s string) (netip.Addr, uint16, error) {
 	if a, err := netip.ParseAddr(s); err == nil {
 		return a, 0, nil

@@ -59,8 +59,8 @@ func (s *socket) close() {
 	}
 }
 
-// ended reports whether the socket was closed, after an error. Other errors, such as a lack of file
-// descriptors, are waited out.
+// ended reports, after an error, whether the socket was closed. For other errors, such as a lack of
+// file descriptors, it waits.
 func (s *socket) ended(err error) bool {
 	if errors.Is(err, net.ErrClosed) {
 		return true
@@ -70,7 +70,7 @@ func (s *socket) ended(err error) bool {
 	return false
 }
 
-// notice bounds how often a record is logged.
+// notice limits the rate of a log record.
 type notice struct{ last atomic.Int64 }
 
 // warn logs, unless it did so in the last ten seconds.

@@ -24,7 +24,7 @@ func (w where) compare(o where) int {
 	return cmp.Or(w.addr.Compare(o.addr), cmp.Compare(w.protocol, o.protocol))
 }
 
-// anywhere is the same port at all addresses of the family.
+// anywhere returns the same port at all addresses of the family.
 func (w where) anywhere() where {
 	all := netip.IPv6Unspecified()
 	if w.addr.Addr().Is4() {
@@ -38,7 +38,7 @@ func (w where) excludes(o where) bool {
 	return w == o || w.anywhere() == o.anywhere() && (w == w.anywhere() || o == o.anywhere())
 }
 
-// claim is a frontend that wants a socket.
+// claim is a frontend that needs a socket.
 type claim struct {
 	where
 	service servicemodel.PortName
@@ -46,11 +46,11 @@ type claim struct {
 	dst     netip.AddrPort // the address to which clients of the socket connect
 }
 
-// localhost is where node ports answer to the node itself, if its rules say so.
+// localhost is the address at which node ports answer the node itself, if its rules say so.
 var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// claims returns the sockets that the frontends of a table want. A frontend that sends no client to
-// an endpoint wants none. Claims with open sockets come first.
+// claims returns the sockets that the frontends of a table need. A frontend that sends no client to
+// an endpoint needs no socket. Claims with open sockets come first.
 func (b *Backend) claims(t *servicemodel.Table, node []netip.Addr) (all []claim) {
 	rules := t.Rules()
 	if rules.LocalhostNodePorts {
@@ -104,7 +104,7 @@ type edit struct {
 	changes *servicemodel.ChangeSet // nil if only the sockets are compared
 }
 
-// edit compares the sockets that a table wants on a node with the open ones.
+// edit compares the sockets that a table needs on a node with the open sockets.
 func (b *Backend) edit(
 	t *servicemodel.Table, node []netip.Addr, changes *servicemodel.ChangeSet,
 ) edit {

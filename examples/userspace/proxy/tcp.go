@@ -82,7 +82,7 @@ func (b *Backend) forward(client *net.TCPConn, dst netip.AddrPort) {
 	_ = server.Close()
 }
 
-// connect connects to an endpoint. If one does not accept, it tries another one.
+// connect connects to an endpoint. If an endpoint does not accept, it tries another endpoint.
 func (b *Backend) connect(ctx context.Context, c *conn) (*net.TCPConn, error) {
 	var tried []netip.AddrPort
 	for {
@@ -103,7 +103,7 @@ func (b *Backend) connect(ctx context.Context, c *conn) (*net.TCPConn, error) {
 	}
 }
 
-// dial connects to an endpoint within the time that it has.
+// dial connects to an endpoint within the connect timeout.
 func (b *Backend) dial(
 	ctx context.Context, p servicemodel.Protocol, endpoint netip.AddrPort,
 ) (c net.Conn, err error) {
@@ -137,8 +137,8 @@ func (b *Backend) introduce(c *conn, client, server *net.TCPConn) error {
 }
 
 // relay copies in both directions until both have ended. If one direction ends, relay passes the
-// end on, and the other goes on. An error of one direction resets both connections, and so does the
-// idle time without progress in either.
+// end on, and the other direction continues. An error of one direction resets both connections, and
+// so does the idle time without progress in either direction.
 func relay(client, server *net.TCPConn, idle time.Duration) error {
 	var copied atomic.Int64 // bytes, if the system does not count them
 	ended := make(chan error, 2)
@@ -189,13 +189,13 @@ func reset(c *net.TCPConn) {
 	_ = c.Close()
 }
 
-// unmapped returns an address in the model's form: an IPv4 address is not mapped into IPv6.
+// unmapped returns an address in the model's form: IPv4-mapped IPv6 addresses become IPv4.
 func unmapped(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
 }
 
 // header returns the header of version 2 of the PROXY protocol (proxy-protocol.txt of HAProxy,
-// section 2.2) for a TCP connection from src to dst. Both must be of one family.
+// section 2.2) for a TCP connection from src to dst. Both must be of the same family.
 func header(src, dst netip.AddrPort) []byte {
 	const signature = "\r\n\r\n\x00\r\nQUIT\n"
 	const command, ipv4, ipv6 = 0x21, 0x11, 0x21 // version 2 PROXY; TCP over IPv4 and IPv6

@@ -17,7 +17,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A client that has sent all it has to say is answered still.
+// A client that has closed its sending direction still gets answers.
 func TestHalfCloseIsPassedOn(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Config{}, listener(t, func(c *net.TCPConn) {
@@ -46,7 +46,7 @@ func TestAResetIsPassedOn(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
-// What does not fit waits at the client; no byte is lost or changed.
+// Data that does not fit waits at the client; no byte is lost or changed.
 func TestASlowReaderSlowsTheSender(t *testing.T) {
 	t.Parallel()
 	start, sum := make(chan struct{}), make(chan []byte, 1)
@@ -102,7 +102,7 @@ func TestAClientIsResetIfNobodyAccepts(t *testing.T) {
 	})
 }
 
-// An endpoint that answers nothing costs the time that it has to accept.
+// A silent endpoint costs the connect timeout.
 func TestASilentEndpointIsGivenUp(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Config{ConnectTimeout: time.Second}, silence(t), echoes(t, 1)[0])
@@ -122,7 +122,7 @@ func TestAnIdleConnectionIsReset(t *testing.T) {
 	s.apply(state(service(), 1))
 	c, _ := s.visit()
 
-	// A byte in one direction keeps both alive.
+	// A byte in one direction keeps both directions alive.
 	for start := time.Now(); time.Since(start) < 2*idle; time.Sleep(idle / 20) {
 		must.OK(c.Write([]byte("x")))(t)
 	}
@@ -173,8 +173,8 @@ func TestTheEndpointLearnsOfTheClient(t *testing.T) {
 	require.Equal(t, string(header(src, netip.AddrPortFrom(webIP, 80))), <-got)
 }
 
-// A connection that still waits for an endpoint is cut like other connections when the endpoint
-// goes, and the cut does not wait for the endpoint.
+// A connection that still waits for an endpoint is cut like other connections when the endpoint is
+// removed, and the cut does not wait for the endpoint.
 func TestAConnectionThatIsNotThereYetIsCut(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Config{ConnectTimeout: time.Hour}, silence(t), echoes(t, 1)[0])
@@ -201,8 +201,8 @@ func gushes(t *testing.T) netip.AddrPort {
 	})
 }
 
-// A client that reads slowly is not idle: what the proxy could write at once takes it longer than
-// the idle timeout.
+// A client that reads slowly is not idle, even if it takes longer than the idle timeout to read the
+// data that the proxy wrote at once.
 func TestASlowReaderIsNotIdle(t *testing.T) {
 	t.Parallel()
 	const idle = time.Second
@@ -215,7 +215,7 @@ func TestASlowReaderIsNotIdle(t *testing.T) {
 	}
 }
 
-// A client that reads no more is idle, whether it has closed its direction or not.
+// A client that no longer reads is idle, whether it has closed its direction or not.
 func TestAConnectionThatNobodyReadsIsReset(t *testing.T) {
 	t.Parallel()
 	for _, halfClosed := range []bool{false, true} {

@@ -15,8 +15,9 @@ func transfer(dst, src *net.TCPConn, _ *atomic.Int64) error {
 	return err
 }
 
-// moved returns how many bytes a peer has sent and acknowledged. A copy may wait for long until a
-// slow reader has emptied much of a buffer; each acknowledgement shows that it reads.
+// moved returns the number of bytes that a peer has sent and acknowledged. A copy may wait a long
+// time until a slow reader has emptied much of a buffer; each acknowledgement shows that the reader
+// reads.
 func moved(c *net.TCPConn) (n int64) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// udpFlow is a flow of one client. The lock of udpFlows guards the last fields.
+// udpFlow is a flow of a client. The lock of udpFlows guards the last fields.
 type udpFlow struct {
 	*conn
 	from   udpClient
@@ -41,7 +41,7 @@ type udpFlows struct {
 	known map[udpClient]*udpFlow
 }
 
-// get returns the flow of a client for a datagram, nil if there is none.
+// get returns the flow of a client for a datagram, or nil.
 func (u *udpFlows) get(from udpClient) *udpFlow {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -52,8 +52,8 @@ func (u *udpFlows) get(from udpClient) *udpFlow {
 	return f
 }
 
-// add adds a flow. At the limit, it removes and returns a flow of the service that has most flows:
-// the flow with the fewest answers, and among equals the least recently used.
+// add adds a flow. At the limit, it removes and returns a flow of the service with the most flows:
+// the flow with the fewest answers, and among equals the least recently used flow.
 func (u *udpFlows) add(f *udpFlow) (last *udpFlow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -93,7 +93,7 @@ func (u *udpFlows) answered(f *udpFlow) {
 	f.answers, f.used = min(f.answers+1, enough), time.Now()
 }
 
-// expires returns when a flow is forgotten if nothing comes.
+// expires returns the time at which a flow is forgotten if no datagram arrives.
 func (u *udpFlows) expires(f *udpFlow) time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -136,7 +136,7 @@ func (s *socket) overflow(text string, args ...any) {
 	s.b.full.warn(s.b.cfg.Logger, text, append(args, "socket", s.where.String())...)
 }
 
-// begin begins a flow. It returns nil if there is no endpoint for it.
+// begin begins a flow. It returns nil if there is no endpoint.
 func (s *socket) begin(ctx context.Context, src netip.AddrPort) *udpFlow {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &udpFlow{from: udpClient{s, src}, conn: &conn{protocol: servicemodel.UDP,
@@ -162,8 +162,8 @@ func (s *socket) begin(ctx context.Context, src netip.AddrPort) *udpFlow {
 	return f
 }
 
-// answer forwards the datagrams of the endpoint, until the flow was unused for its time, is cut, or
-// the endpoint refuses it. The next datagram of the client then begins another flow.
+// answer forwards the datagrams of the endpoint until the flow expires, is cut, or the endpoint
+// refuses a datagram. The next datagram of the client then begins a new flow.
 func (s *socket) answer(ctx context.Context, f *udpFlow) {
 	defer close(f.ended)
 	defer context.AfterFunc(ctx, func() { _ = f.server.Close() })() // which ends the reading
@@ -174,7 +174,7 @@ func (s *socket) answer(ctx context.Context, f *udpFlow) {
 	_ = f.server.Close()
 }
 
-// copyAnswers returns nil when the flow was not used for its time.
+// copyAnswers returns nil when the flow has expired.
 func (s *socket) copyAnswers(f *udpFlow) error {
 	buf := make([]byte, maxDatagram+1)
 	for {

@@ -16,7 +16,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// udpServers answer each datagram with their number and what it says.
+// udpServers starts servers that answer each datagram with their number and its text.
 func udpServers(t *testing.T, n int) (all []netip.AddrPort) {
 	for i := range n {
 		c := must.OK(net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
@@ -47,8 +47,8 @@ func (s *site) socket() *net.UDPConn {
 	return c
 }
 
-// ask sends a datagram until it is answered: what is refused or lost is sent again. Late answers to
-// others are passed over.
+// ask sends a datagram until it is answered: a refused or lost datagram is sent again. Late answers
+// to other datagrams are ignored.
 func ask(t *testing.T, c *net.UDPConn, text string) string {
 	t.Helper()
 	buf := make([]byte, 1<<16)
@@ -135,7 +135,7 @@ func TestDatagramsAreBounded(t *testing.T) {
 	eventually(t, "all are counted", func() bool { return s.Stats().Overflows == 2 })
 }
 
-// A flow has a quarter of its time until it was answered twice.
+// A flow expires after a quarter of the timeout until it was answered twice.
 func TestAFlowThatIsInUseIsKeptLonger(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Config{UDPTimeout: 4 * time.Second}, udpServers(t, 1)...)
@@ -152,8 +152,8 @@ func TestAFlowThatIsInUseIsKeptLonger(t *testing.T) {
 	require.Equal(t, 2, s.Stats().Balanced, "it was the other")
 }
 
-// Where flows are as many as may be, a new one takes the place of the one that was not used for
-// longest, and of those that are in use last.
+// At the maximum number of flows, a new flow replaces the least recently used flow, and replaces
+// flows in use last.
 func TestANewFlowTakesThePlaceOfAnIdleOne(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Config{MaxFlows: 3}, udpServers(t, 2)...)
@@ -170,7 +170,7 @@ func TestANewFlowTakesThePlaceOfAnIdleOne(t *testing.T) {
 	eventually(t, "the others ended", func() bool { return s.Stats().Open == 3 })
 }
 
-// A service whose clients are many takes no flow from one whose clients are few.
+// A service with many clients takes no flow from a service with few clients.
 func TestServicesShareTheFlows(t *testing.T) {
 	t.Parallel()
 	u := udpFlows{most: 4, timeout: time.Minute, known: map[udpClient]*udpFlow{}}
