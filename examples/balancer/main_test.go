@@ -127,7 +127,7 @@ func TestBackendsThatFailWithoutAKernel(t *testing.T) {
 		}
 		w.soon(first)
 	}
-	w.answers("10.244.1.2:8080", true) // the checks of the last right file go on
+	w.answers("10.244.1.2:8080", true) // the checks of the last correct file continue
 	w.soon(both)
 	w.write(someConfig)
 	w.hangup <- os.Interrupt

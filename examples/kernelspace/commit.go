@@ -82,7 +82,7 @@ func (b *Backend) write(ctx context.Context, h *held, t *servicemodel.Table, p *
 			return err
 		}
 		if err := s.take(); err != nil {
-			if errors.Is(err, ErrExists) && s.writes { // another program took the place meanwhile
+			if errors.Is(err, ErrExists) && s.writes { // another program was faster
 				r.Pending = slices.DeleteFunc(r.Pending, func(k servicemodel.FrontendKey) bool {
 					return k == s.spec.key
 				})

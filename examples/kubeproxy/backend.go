@@ -80,7 +80,7 @@ func (p *proxy) apply(ctx context.Context) error {
 	return p.engine.Run(ctx, &p.run)
 }
 
-// beside reports a kube-proxy with an event, Normal or Warning.
+// beside reports a running kube-proxy with an event, Normal or Warning.
 func (p *proxy) beside(kind, note string) {
 	if kind == corev1.EventTypeWarning {
 		p.log.Warn(note)

@@ -41,7 +41,7 @@ type Destination struct {
 	DestinationKey
 	// Weight is the share of new connections that the weighted schedulers give, relative to the
 	// other destinations, at most MaxWeight. With weight 0, every scheduler gives no new
-	// connections; existing ones go on.
+	// connections; existing connections continue.
 	Weight uint32
 	// Forward is the method by which packets reach the destination.
 	Forward ForwardingMethod

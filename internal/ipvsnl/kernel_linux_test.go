@@ -98,7 +98,7 @@ func TestKernelAnswersFitTheReceiveQueue(t *testing.T) {
 	// Only the queue limits the amount that is sent at once.
 	c := ok(Dial(t.Context(), &rawnl.Config{NetNS: ns.NetNS(), Limit: 1 << 30}))(t)
 	defer c.Close()
-	const n = 20_000 // some times as many as the queue has room for
+	const n = 20_000 // several times the room of the queue
 	_, remove := Many(n, 0)
 	err := c.Submit(t.Context(), remove...)
 	require.NotErrorIs(t, err, rawnl.ErrAnswersLost)

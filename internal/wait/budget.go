@@ -2,7 +2,7 @@ package wait
 
 import "time"
 
-// Budget limits how often an expensive action runs: a few times at once, and after that for a small
+// Budget limits the runs of an expensive action: a few times at once, and after that for a small
 // share of the time. Each run uses one token, and more if it takes long. One token comes back each
 // second. The zero Budget allows nothing. It is not safe for use by several goroutines.
 type Budget struct {

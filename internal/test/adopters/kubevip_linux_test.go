@@ -48,7 +48,8 @@ func names(hosts ...*netnstest.Host) (l []string) {
 	return l
 }
 
-// kubeVIP is a node with the virtual address, two more control planes, and one that joins later.
+// kubeVIP is a node with the virtual address, two more control planes, and a control plane that
+// joins later.
 type kubeVIP struct {
 	*netnstest.Cluster
 	planes  []*netnstest.Host

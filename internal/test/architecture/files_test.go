@@ -51,7 +51,7 @@ func TestFilesUseNoFileThatUsesThem(t *testing.T) {
 		}
 		uses := fileUses(t, p.ImportPath, p.GoFiles, lookup)
 		require.Greater(t, len(uses), 1, p.ImportPath)
-		for again := true; again; { // leave out files that use no other of those that are left
+		for again := true; again; { // leave out files that use no other remaining file
 			again = false
 			for _, file := range slices.Sorted(maps.Keys(uses)) {
 				if len(uses[file]) == 0 {

@@ -16,7 +16,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/golden"
 )
 
-// header is the beginning of the file. The compiler decides what is allocated.
+// header is the beginning of the file. Allocations depend on the compiler.
 const header = `# What work costs, see package counts.
 # Written by %s with go test -p 1 PACKAGES -run TestCounts -update.
 # Each figure is an average: of 200 services of 10 endpoints for full sync, adoption, state, table

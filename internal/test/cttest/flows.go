@@ -119,7 +119,7 @@ func DNSChange() Change {
 	}
 }
 
-// Class is how a flow relates to a change, in one word.
+// Class is the relation of a flow to a change, in one word.
 type Class string
 
 // The classes. Flows of the last three are stale.

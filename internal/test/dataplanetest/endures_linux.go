@@ -285,8 +285,8 @@ func (s *soak) countObjects(t *testing.T, r map[string]float64) {
 	}
 }
 
-// descriptors counts the open descriptors except those of the traffic, whose number changes when
-// connections break.
+// descriptors counts the open descriptors, except the descriptors of the traffic: their number
+// changes when connections break.
 func descriptors(t *testing.T) (n int) {
 	t.Helper()
 	files := ok(os.ReadDir("/proc/self/fd"))(t)

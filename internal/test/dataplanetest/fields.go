@@ -160,7 +160,7 @@ type fields struct {
 	open   func() (backends.Backend, error)
 	touch  func() error // lets a neighbour commit
 	engine *dataplane.Engine
-	again  int // how often each state is read and applied again
+	again  int // the number of times that each state is read and applied again
 
 	refused map[string]bool // the fields of states that were not accepted
 }

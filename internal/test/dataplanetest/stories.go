@@ -157,7 +157,7 @@ func (w *world) given(t *testing.T, ways []way) map[way]string {
 	return given
 }
 
-// requireGiven requires that each client has its given server, or one of others.
+// requireGiven requires that each client has its given server, or a server in others.
 func (w *world) requireGiven(t *testing.T, given map[way]string, others ...string) {
 	t.Helper()
 	for y, name := range given {

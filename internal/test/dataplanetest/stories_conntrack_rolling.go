@@ -61,7 +61,7 @@ func rolling(p servicemodel.ConnectionPolicy) func(t *testing.T, w *world) {
 	}
 }
 
-// roll is a rolling replacement under way.
+// roll is a rolling replacement in progress.
 type roll struct {
 	*world
 	t      *testing.T
@@ -159,7 +159,7 @@ func (r *roll) roll(ctx context.Context, cut func() conntrack.CleanResult) (chan
 	}
 
 	if r.policy.Mode == servicemodel.DrainConnections {
-		time.Sleep(r.policy.Drain + 200*time.Millisecond) // the rest is cut meanwhile
+		time.Sleep(r.policy.Drain + 200*time.Millisecond) // during this time, the rest is cut
 		for end := time.Now().Add(time.Minute); cut().Reset == 0 && time.Now().Before(end); {
 			// the machine is starved, and the first apply was late
 			time.Sleep(100 * time.Millisecond)

@@ -110,7 +110,7 @@ func hashedClientsStay(t *testing.T, w *world) {
 
 		given := w.given(t, w.ways(clients[:3], cluster))
 		if w.under.OwnConnections {
-			continue // IPVS moves more clients, and refuses those of an endpoint that drains
+			continue // IPVS moves more clients, and refuses clients of a draining endpoint
 		}
 		w.apply(t, with("pod2", "pod3", "remote1", "remote2"))
 		w.requireGiven(t, given, serverName("remote2", scenario.PortA))

@@ -14,7 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/backends"
 )
 
-// witnessPatience is how long the test waits for a witness.
+// witnessPatience limits the wait for a witness.
 const witnessPatience = time.Minute
 
 // witnessed tests that a backend names the program that changes its objects ([backends.Blamer]).

@@ -18,7 +18,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// writers is how many programs write to one instance at once.
+// writers is the number of programs that write to one instance at the same time.
 const writers = 3
 
 // Writers runs several programs that apply states to one instance, without pause. Each has its own

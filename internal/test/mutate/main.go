@@ -4,7 +4,7 @@
 //
 // Usage: mutate [-n N] [-seed S] [-only TEXT] [-v] [PACKAGE[,HOLDER...]...]
 //
-// It draws N mutants of the packages (directories) together, by default those of mutated: an
+// It draws N mutants from all packages (directories), by default the packages in mutated: an
 // operator becomes another one, a constant differs by one, a condition is negated, a statement or
 // an error is left out. It compiles all drawn mutants into the tests, and an environment variable
 // selects one at a time. First, each test runs alone, without a mutant, to learn how long the test

@@ -47,7 +47,7 @@ type Exception struct {
 	Change string
 	// Because is the reason.
 	Because string
-	// Limits are added to those of the law.
+	// Limits are added to the limits of the law.
 	Limits
 }
 
@@ -128,8 +128,8 @@ func (l *Law) holds(t *testing.T, only string) {
 	}
 }
 
-// sizes returns the sizes of states to compare. With KERNLB_TEST_SIZES=all they go up to ten
-// thousand endpoints, and as many other services.
+// sizes returns the sizes of states to compare. With KERNLB_TEST_SIZES=all they reach ten thousand
+// endpoints, and ten thousand other services.
 func (l *Law) sizes() (sizes []size) {
 	endpoints, others := []int{32, 256}, l.Others
 	if others == nil {

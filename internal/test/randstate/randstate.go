@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Place is where an endpoint can be: an address of each family, and the node that has it.
+// Place is a possible place of an endpoint: an address of each family, and the node that has it.
 type Place struct {
 	IPv4, IPv6 netip.Addr
 	Node       string // empty: unknown

@@ -27,7 +27,7 @@ type Message struct {
 }
 
 // Split splits a datagram into messages. It stops at the first malformed message, as the kernel
-// does, and says what is wrong with it.
+// does, and explains its fault.
 func Split(datagram []byte) (request []Message, err error) {
 	for len(datagram) > 0 {
 		if len(datagram) < headerLen {

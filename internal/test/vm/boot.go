@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// haltTimeout is how long a guest may take to power off, and a panicking one to
-// reboot.
+// haltTimeout is the time that a guest may take to power off, and a panicking guest to reboot.
 const haltTimeout = 30 * time.Second
 
 // errBootTimeout is the [ErrTimeout] of a machine that did not reach init.

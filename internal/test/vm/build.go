@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// guestSource is where the module's tree is in the guest.
+// guestSource is the path of the module's tree in the guest.
 const guestSource = "/src"
 
 // targetEnv is for building binaries that run in the guest without any library.

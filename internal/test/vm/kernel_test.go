@@ -48,7 +48,7 @@ deb http://pgdg.example bookworm-pgdg main
 deb http://mirror.example/debian-security stable-security main
 `
 
-// Mirrors and keys are the machine's own; sources of others, and backports, are left out.
+// Mirrors and keys are the machine's own; sources of other archives, and backports, are left out.
 func TestSourcesAreDerivedForAnotherSuite(t *testing.T) {
 	for name, c := range map[string]struct{ file, text, suite, want string }{
 		"from deb822": {"sources.list.d/debian.sources", deb822, "trixie", `Types: deb
