@@ -116,7 +116,7 @@ func TestAskingIsBounded(t *testing.T) {
 	}})
 	code, body := s.post("/ask", name(0).String(), "same-origin")
 	require.Equal(t, http.StatusOK, code)
-	require.Contains(t, body, "36 more were not asked")
+	require.Contains(t, body, "36 endpoints were not asked")
 	require.EqualValues(t, 64, all.Load())
 	require.LessOrEqual(t, most.Load(), int64(16))
 }

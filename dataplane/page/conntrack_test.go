@@ -77,9 +77,9 @@ func TestConnections(t *testing.T) {
 		{"10.244.0.3:8080", true, 1, 0},
 	}, got.Connections)
 	_, body := s.get("/service?name=default/web&connections=1")
-	require.Contains(t, body, "not used for new ones")
+	require.Contains(t, body, "not used for new connections")
 	_, body = s.get("/service?name=default/web")
-	require.NotContains(t, body, "not used for new ones", "nobody asked")
+	require.NotContains(t, body, "not used for new connections", "nobody asked")
 	none := holding(t, web(), &page.Config{Conntrack: fakeConntrack{}})
 	_, body = none.get("/service?name=default/web&connections=1")
 	require.Contains(t, body, ": none")
