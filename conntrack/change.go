@@ -28,8 +28,8 @@ type FrontendKey struct {
 	Protocol Protocol
 	// EndPort is the last port of a range that begins with Port, and zero for a single port. A
 	// frontend with exactly the port of a flow wins over a range, a narrower range over a wider
-	// range, and of two equally wide ranges the one that begins first. A range has an address of
-	// its own.
+	// range, and of two equally wide ranges the one that begins first. All of them win over a range
+	// of [Change.NodeAddrs].
 	EndPort uint16
 }
 

@@ -92,8 +92,8 @@ func (m *Matcher) add(f *Frontend, sets setMaker) error {
 	if key.Port == 0 {
 		return fmt.Errorf("%s: no Key.Port", key.text())
 	}
-	if key.EndPort != 0 && (key.EndPort <= key.Port || key.Addr.IsUnspecified()) {
-		return fmt.Errorf("%s: Key.EndPort makes no range at an address", key.text())
+	if key.EndPort != 0 && key.EndPort < key.Port {
+		return fmt.Errorf("%s: Key.EndPort makes no range", key.text())
 	}
 	if key.Protocol != TCP && key.Protocol != UDP && key.Protocol != SCTP {
 		return fmt.Errorf("%s: Key.Protocol is not tcp, udp or sctp", key.text())
@@ -218,12 +218,13 @@ func (m *Matcher) mayBeStale(f *Flow) bool { return m.criterion(f) != nil || m.f
 // destination changed. It reads only the protocol and the original tuple.
 func (m *Matcher) criterion(f *Flow) *criterion {
 	dst := f.Original.Dst
+	_, node := m.nodes[dst.Addr()]
 	if _, ok := m.ports[portKey{f.Protocol, dst.Port()}]; ok {
 		key := FrontendKey{Addr: dst.Addr(), Port: dst.Port(), Protocol: f.Protocol}
 		if c := m.frontends[key]; c != nil {
 			return c
 		}
-		if _, ok := m.nodes[dst.Addr()]; ok {
+		if node {
 			key.Addr = anyAddr(dst.Addr())
 			if c := m.frontends[key]; c != nil {
 				return c
@@ -231,7 +232,11 @@ func (m *Matcher) criterion(f *Flow) *criterion {
 		}
 	}
 
-	return m.rangeOf(dst, f.Protocol)
+	c := m.rangeOf(dst, f.Protocol)
+	if c == nil && node {
+		c = m.rangeOf(netip.AddrPortFrom(anyAddr(dst.Addr()), dst.Port()), f.Protocol)
+	}
+	return c
 }
 
 // rangeOf returns the criterion of the range that contains a destination, or nil.

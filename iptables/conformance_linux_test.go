@@ -45,7 +45,8 @@ func TestEveryField(t *testing.T) {
 	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{
 		Ranges: true,
 		Refused: []string{"node.Forbidden", "node.MasqueradeNeighbours", "node.NoEndpoints",
-			"service.Forwarding", "service.MasqueradeIPs[new]", "service.Scheduler"},
+			"service.Forwarding", "service.MasqueradeIPs[new]",
+			"service.Ports[last].NodePort", "service.Scheduler"},
 		Second: func(ns netns.Namespace) (backends.Backend, error) {
 			return openBackend(&Config{NetNS: ns, Prefix: "SECOND"})
 		}})

@@ -20,7 +20,8 @@ import (
 // servicemodel.Diff(nil, table).
 //
 // For ranges of ports, Check also refuses endpoints with different ports, the schedulers sh and mh,
-// and affinity of prefixes and of whole services.
+// and affinity of prefixes and of whole services. For ranges of node ports, it refuses endpoints
+// with a port, all affinity, and MasqueradeIPs.
 func Check(c *servicemodel.ChangeSet) error {
 	if c == nil {
 		return rendering.NoChanges(Name)
@@ -50,9 +51,14 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 				return
 			}
 		}
-		if _, ok := form.RangePort(internal, external); !ok {
+		port, ok := form.RangePort(internal, external)
+		switch {
+		case !ok:
 			refuse(fe, backends.FieldEndPort, strconv.Itoa(int(fe.Key.EndPort)),
 				"on nftables the endpoints of a range have one port, or all have port 0")
+		case port != 0 && fe.Key.NodePort():
+			refuse(fe, backends.FieldEndPort, strconv.Itoa(int(fe.Key.EndPort)),
+				"on nftables the endpoints of a range with node ports have port 0")
 		}
 	}
 
@@ -74,7 +80,8 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 // feeds no shares back.
 func checkParts(c *servicemodel.ChangeSet) error {
 	r := rendering.Abilities{AnyOrigins: true, Answers: true, Neighbours: true, MasqueradeIPs: true,
-		Ranges: true, SchedulerHint: "nftables has random, rr, wrr, sh and mh in parts",
+		Ranges: true, NodeRanges: true,
+		SchedulerHint: "nftables has random, rr, wrr, sh and mh in parts",
 		Scheduler: func(s servicemodel.Scheduler) bool {
 			return abilities.Scheduler(s) && !s.Fed()
 		}}
@@ -91,10 +98,15 @@ var abilities = rendering.Abilities{
 	SchedulerHint: "nftables has random, rr, wrr, sh, mh, lc and wlc, and ipvs the others",
 
 	ForwardingHint: "nftables only translates addresses", Answers: true, Neighbours: true,
-	Ranges: true, MasqueradeIPs: true,
+	Ranges: true, NodeRanges: true, MasqueradeIPs: true,
 	Frontend: func(r *rendering.Refusals, fe *servicemodel.Frontend) {
-		switch {
+		const nodeRange = "not at ranges of node ports"
+		switch node := fe.Key.NodePort(); {
 		case fe.Key.EndPort == 0:
+		case node && fe.Affinity > 0:
+			r.Refuse(fe.Service, backends.FieldSessionAffinity, "ClientIP", nodeRange)
+		case node && fe.MasqueradeIP.IsValid():
+			r.Refuse(fe.Service, backends.FieldMasqueradeIPs, fe.MasqueradeIP.String(), nodeRange)
 		case fe.AffinityService:
 			r.Refuse(fe.Service, backends.FieldAffinityService, "true", "not at ranges of ports")
 		case fe.AffinityBits > 0:

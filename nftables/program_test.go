@@ -76,6 +76,13 @@ var programCases = []struct {
 		shape: form.Shape{Uses: form.Ranges | form.SplitPools | form.SourceRanges |
 			form.NotFromPods | form.Ways | form.RangesToPort, Leaves: []string{
 			"range-external-rr-2-7", "range-rr-3-1"}}},
+	{name: "ranges of node ports", rules: servicemodel.Rules{MasqueradeMark: 1,
+		NodePorts: prefixes("0.0.0.0/0", "192.0.2.0/24", "::/0"), LocalhostNodePorts: true,
+		MasqueradeNeighbours: true}, shape: form.Shape{Uses: form.NodeRanges | form.InTurn |
+		form.SplitPools | form.NotFromPods, Leaves: []string{"noderange-rr-3-1"}}},
+	{name: "ranges of both kinds", rules: servicemodel.Rules{MasqueradeMark: 1,
+		NodePorts: prefixes("192.0.2.0/24", "::/0")}, shape: form.Shape{Uses: form.NodeRanges |
+		form.Ranges | form.SourceRanges | form.RangesToPort}},
 	{name: "ranges of ports and affinity", newer: true, rules: servicemodel.Rules{
 		MasqueradeMark: 1, NodePorts: prefixes("0.0.0.0/0", "::/0")},
 		shape: form.Shape{Uses: form.Ranges | form.StickyNodePorts, Affinity: []form.Affinity{

@@ -124,10 +124,11 @@ func (d Decision) String() string {
 //     frontend's verdict holds.
 //  3. A range of ports at the destination's address has its port: as in 1 for the first frontend of
 //     [Table.RangesAt].
-//  4. The destination is an address of the node and the packet comes from elsewhere: untouched.
-//  5. The destination is a cluster IP: rejected, whatever the port and the protocol.
-//  6. The destination is in [Rules.ServiceCIDRs]: dropped.
-//  7. Untouched.
+//  4. A range of node ports has its port, and the address is one of 2: as in 2.
+//  5. The destination is an address of the node and the packet comes from elsewhere: untouched.
+//  6. The destination is a cluster IP: rejected, whatever the port and the protocol.
+//  7. The destination is in [Rules.ServiceCIDRs]: dropped.
+//  8. Untouched.
 //
 // Only packets of the node itself match frontends at loopback addresses.
 //
@@ -209,26 +210,30 @@ func (t *Table) meets(p Packet, here Locality) *Frontend {
 	if f := t.frontends.At(p.key()); f != nil {
 		return f
 	}
-	if f := t.nodePort(p, here); f != nil {
-		return f
+	anywhere, nodePorts := unspecified(FamilyOf(dst)), t.takesNodePorts(dst, here)
+	if nodePorts {
+		f := t.frontends.At(FrontendKey{Addr: anywhere, Protocol: p.Protocol, Port: p.Dst.Port()})
+		if f != nil {
+			return f
+		}
 	}
-	if l := t.rangesAt(dst, p.Protocol, p.Dst.Port()); len(l) > 0 {
+
+	l := t.rangesAt(dst, p.Protocol, p.Dst.Port())
+	if len(l) == 0 && nodePorts {
+		l = t.rangesAt(anywhere, p.Protocol, p.Dst.Port())
+	}
+	if len(l) > 0 {
 		return l[0]
 	}
 	return nil
 }
 
-// nodePort returns the node port that p matches, or nil.
-func (t *Table) nodePort(p Packet, here Locality) *Frontend {
-	dst := p.Dst.Addr()
-	if dst.IsLoopback() && !(t.rules.LocalhostNodePorts && dst.Is4()) {
-		return nil
+// takesNodePorts reports whether node ports answer at an address.
+func (t *Table) takesNodePorts(a netip.Addr, here Locality) bool {
+	if a.IsLoopback() && !(t.rules.LocalhostNodePorts && a.Is4()) {
+		return false
 	}
-	if !here.Local(dst) || !containsAddr(t.rules.NodePorts, dst) {
-		return nil
-	}
-	return t.frontends.At(FrontendKey{Addr: unspecified(FamilyOf(dst)), Protocol: p.Protocol,
-		Port: p.Dst.Port()})
+	return here.Local(a) && containsAddr(t.rules.NodePorts, a)
 }
 
 // atFrontend decides about a packet that matched a frontend.

@@ -127,6 +127,9 @@ func (r source) service(n sm.Name) *sm.Service {
 		case r.chance(40): // nested, adjacent, overlapping; equal in other services
 			s.Ports[i].Port = pick(r, uint16(1), 78, 79, 80, uint16(80+i), 81)
 			s.Ports[i].EndPort = s.Ports[i].Port + uint16(i) + pick(r, uint16(1), 4, 65400)
+			if s.Ports[i].EndPort < 1000 {
+				s.Ports[i].NodePort = pick(r, 0, 29998, uint16(30000+3*i))
+			}
 		}
 	}
 

@@ -62,6 +62,65 @@ func (k FrontendKey) Blocks() iter.Seq[PortBlock] {
 	}
 }
 
+// minRun is the fewest ports that [JoinPorts] joins. A packet finds a few ports faster one by one.
+const minRun = 16
+
+// JoinPorts makes ranges of n published ports, for programs that have lists of them. at returns
+// where the i-th port is published, and whether it may be in a range: all such ports of a place
+// must have the same endpoints, where packets keep their ports. The result has the index of each
+// port, with the last port of the range that begins there, or zero. It leaves out the other ports
+// of ranges. Fewer than 16 ports that follow one another make no range, and neither do ports that
+// are in the list twice.
+func JoinPorts[K comparable](n int,
+	at func(i int) (place K, port uint16, may bool)) iter.Seq2[int, uint16] {
+	type claim struct {
+		place, port, i int
+		may            bool
+	}
+	l, places := make([]claim, n), map[K]int{}
+	for i := range n {
+		place, port, may := at(i)
+		number, known := places[place]
+		if !known {
+			number = len(places)
+			places[place] = number
+		}
+		l[i] = claim{number, int(port), i, may}
+	}
+
+	compare := func(a, b claim) int {
+		return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(a.port, b.port))
+	}
+	slices.SortFunc(l, compare)
+	joins := func(i int) bool {
+		return l[i].may && (i == 0 || compare(l[i-1], l[i]) < 0) &&
+			(i == n-1 || compare(l[i], l[i+1]) < 0)
+	}
+	ends, within := make([]uint16, n), make([]bool, n)
+	for first, next := 0, 0; first < n; first = next {
+		next = first + 1
+		for joins(first) && next < n && l[next].place == l[first].place &&
+			l[next].port == l[next-1].port+1 && joins(next) {
+			next++
+		}
+		if next-first < minRun {
+			continue
+		}
+		ends[l[first].i] = uint16(l[next-1].port)
+		for _, c := range l[first+1 : next] {
+			within[c.i] = true
+		}
+	}
+
+	return func(yield func(int, uint16) bool) {
+		for i, end := range ends {
+			if !within[i] && !yield(i, end) {
+				return
+			}
+		}
+	}
+}
+
 // blockKey is a block of ports at an address.
 type blockKey struct {
 	addr     netip.Addr

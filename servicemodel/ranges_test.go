@@ -129,3 +129,81 @@ func TestARangeAnswersWhereNothingNarrowerDoes(t *testing.T) {
 		require.Error(t, k.UnmarshalText([]byte(text)))
 	}
 }
+
+// However published ports are listed, JoinPorts changes neither which ports a place has nor the
+// order of the list, and joins exactly the runs of 16 ports and more.
+func TestPublishedPortsAreJoined(t *testing.T) {
+	t.Parallel()
+	type claim struct {
+		place string
+		port  uint16
+		may   bool
+	}
+	join := func(l []claim) (ranges []sm.FrontendKey, by []int) {
+		for i, end := range sm.JoinPorts(len(l), func(i int) (string, uint16, bool) {
+			return l[i].place, l[i].port, l[i].may
+		}) {
+			ranges = append(ranges, sm.FrontendKey{Port: l[i].port, EndPort: end})
+			by = append(by, i)
+		}
+		return ranges, by
+	}
+
+	var run []claim
+	for port := 65535; port >= 65520; port-- {
+		run = append(run, claim{"a", uint16(port), true})
+	}
+	keys, _ := join(run)
+	require.Equal(t, []sm.FrontendKey{{Port: 65520, EndPort: 65535}}, keys)
+	keys, _ = join(run[1:])
+	require.Len(t, keys, 15, "too few")
+	keys, _ = join(append(run, claim{"a", 65530, false}))
+	require.Len(t, keys, 17, "one is there twice")
+
+	r := newSource(t)
+	for range 300 {
+		var l []claim
+		times := map[claim]int{}
+		for range 1 + r.IntN(200) {
+			c := claim{pick(r, "a", "b"), uint16(r.IntN(90)), r.chance(98)}
+			if c.port > 60 {
+				c.port += 65535 - 90
+			}
+			if times[claim{c.place, c.port, false}] == 0 || r.chance(2) {
+				l = append(l, c)
+				times[claim{c.place, c.port, false}]++
+			}
+		}
+
+		got := map[claim]int{}
+		keys, by := join(l)
+		require.True(t, slices.IsSorted(by))
+		for i, k := range keys {
+			for port := int(k.Port); port <= int(k.LastPort()); port++ {
+				got[claim{l[by[i]].place, uint16(port), false}]++
+			}
+		}
+		require.Equal(t, times, got)
+		joins := func(place string, port int) bool {
+			is := func(c claim) bool { return c.place == place && int(c.port) == port }
+			i := slices.IndexFunc(l, is)
+			return i >= 0 && l[i].may && times[claim{place, uint16(port), false}] == 1
+		}
+		for i, k := range keys {
+			place, first, last := l[by[i]].place, int(k.Port), int(k.LastPort())
+			if k.EndPort != 0 {
+				require.False(t, joins(place, first-1) || joins(place, last+1), "%v", k)
+				require.GreaterOrEqual(t, last-first, 15)
+				continue
+			}
+			n := 0
+			for port := first; joins(place, port); port-- {
+				n++
+			}
+			for port := first + 1; joins(place, first) && joins(place, port); port++ {
+				n++
+			}
+			require.Less(t, n, 16, "%v", k)
+		}
+	}
+}

@@ -235,15 +235,20 @@ func (r reference) detects(f sm.Family) bool {
 		})
 }
 
-// find returns the service port that p matches: addresses before node ports, and node ports before
-// ranges, of which the narrowest and then the first wins; then by kind and name.
+// find returns the service port that p matches: addresses before node ports, node ports before
+// ranges at addresses, and these before ranges of node ports. The narrowest range and then the
+// first wins; then kind and name decide.
 func (r reference) find(p sm.Packet) (best hit, found bool) {
 	dst, f := p.Dst.Addr(), sm.FamilyOf(p.Dst.Addr())
 	rank := func(h hit) [4]int {
-		if h.port.EndPort == 0 {
+		width := int(h.port.EndPort) - int(h.port.Port)
+		switch {
+		case h.port.EndPort == 0:
 			return [4]int{0, 0, 0, int(h.kind)}
+		case h.kind == sm.NodePort:
+			return [4]int{2, width, int(h.port.NodePort)}
 		}
-		return [4]int{1, int(h.port.EndPort - h.port.Port), int(h.port.Port), int(h.kind)}
+		return [4]int{1, width, int(h.port.Port), int(h.kind)}
 	}
 
 	consider := func(h hit) {
@@ -270,7 +275,9 @@ func (r reference) find(p sm.Packet) (best hit, found bool) {
 				}
 			}
 
-			if port.NodePort != 0 && port.NodePort == p.Dst.Port() && r.takesNodePorts(p) &&
+			more := max(port.EndPort, port.Port) - port.Port
+			if port.NodePort != 0 && port.NodePort <= p.Dst.Port() &&
+				p.Dst.Port() <= port.NodePort+more && r.takesNodePorts(p) &&
 				r.answersNodePorts(svc, f) {
 				consider(hit{svc, port, sm.NodePort, f, dst.IsLoopback()})
 			}

@@ -47,7 +47,7 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 		claim(HostIP, a, p.Port, p.EndPort)
 	}
 	if nodePort && p.NodePort != 0 {
-		claim(NodePort, unspecified(f), p.NodePort, 0)
+		claim(NodePort, unspecified(f), p.NodePort, p.endNodePort())
 	}
 
 	// If the port claims a key twice, for example as load balancer IP and as external IP, the claim

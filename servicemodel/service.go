@@ -139,16 +139,16 @@ type ServicePort struct {
 	// Port is the port at the service's addresses.
 	Port uint16 `json:"port"`
 	// EndPort, if not zero, makes the service port a range: it answers at all ports from Port to
-	// EndPort, as in a NetworkPolicy. The range from 1 to 65535 is all ports. A range has no node
-	// port.
+	// EndPort, as in a NetworkPolicy. The range from 1 to 65535 is all ports.
 	//
 	// If services claim the same port of an address, a claim of exactly that port (and the same
 	// node port) wins over a range, and a narrower range over a wider range, whatever the services
 	// and the kinds of their addresses. Of two ranges of equal width, the range that begins earlier
-	// wins. A range loses only the ports of the winning claims. Equal ranges conflict like equal
-	// ports.
+	// wins. All of them win over a range of node ports. A range loses only the ports of the winning
+	// claims. Equal ranges conflict like equal ports.
 	EndPort uint16 `json:"endPort,omitzero"`
-	// NodePort, if not zero, answers at the node's own addresses (see [Node.NodePortAddresses]).
+	// NodePort, if not zero, answers at the node's own addresses (see [Node.NodePortAddresses]). If
+	// the service port is a range, it is the first of as many node ports.
 	NodePort uint16 `json:"nodePort,omitzero"`
 }
 
@@ -537,6 +537,14 @@ func (s *Service) TargetPort(p EndpointPort) uint16 {
 	}
 
 	return 0
+}
+
+// endNodePort returns the last node port of a range, and zero without a range of node ports.
+func (s *ServicePort) endNodePort() uint16 {
+	if s.EndPort == 0 || s.NodePort == 0 {
+		return 0
+	}
+	return s.NodePort + (s.EndPort - s.Port)
 }
 
 // target returns the port of an endpoint, given as p, to which packets for s are sent. Zero means

@@ -279,15 +279,16 @@ func (p *problems) checkPorts(s *Service) {
 		if again && port.Port != 0 {
 			p.add("port", port.Port, fmt.Sprintf(repeats, "port", j))
 		}
-		j, again = nodePorts.add(numberKey{port.Protocol, port.NodePort, 0}, i)
+		j, again = nodePorts.add(numberKey{port.Protocol, port.NodePort, port.endNodePort()}, i)
 		if again && port.NodePort != 0 {
 			p.add("nodePort", port.NodePort, fmt.Sprintf(repeats, "node port", j))
 		}
 	})
 
 	for i, port := range s.Ports {
+		nodePorts := FrontendKey{Port: port.NodePort, EndPort: port.endNodePort()}
 		if s.ExternalTrafficPolicy == PolicyLocal && port.Protocol == TCP && port.NodePort != 0 &&
-			port.NodePort == s.HealthCheckNodePort {
+			nodePorts.Contains(s.HealthCheckNodePort) {
 			p.add("healthCheckNodePort", s.HealthCheckNodePort,
 				fmt.Sprintf("is also the node port of ports[%d]", i))
 		}
@@ -329,9 +330,8 @@ func (p *problems) checkNumbers(port ServicePort) {
 	}
 	if port.EndPort <= port.Port {
 		p.add("endPort", port.EndPort, "must be greater than port")
-	}
-	if port.NodePort != 0 {
-		p.add("nodePort", port.NodePort, "a range of ports has no node port")
+	} else if port.NodePort > 65535-(port.EndPort-port.Port) {
+		p.add("nodePort", port.NodePort, "the node ports of the range end beyond 65535")
 	}
 }
 

@@ -64,9 +64,6 @@ func (k *Keeper) change() (conntrack.Change, error) {
 			c.add(key, c.index.at(key), key, k.due[key])
 		}
 
-		if key.NodePort() {
-			c.protect(key)
-		}
 		if key.EndPort != 0 {
 			c.protectWithin(key)
 		}
@@ -141,6 +138,9 @@ func (c *changeMaker) add(key servicemodel.FrontendKey, f *servicemodel.Frontend
 		due.Removed = append([]netip.AddrPort{}, s.gone...)
 	}
 	c.append(due)
+	if key.NodePort() {
+		c.protect(key, due)
+	}
 }
 
 // append adds a frontend, unless the list already has its key.
@@ -156,7 +156,7 @@ func (c *changeMaker) append(f conntrack.Frontend) {
 // due themselves.
 func (c *changeMaker) addPieces(gone servicemodel.FrontendKey, s *search) {
 	ends := []int{int(gone.Port), int(gone.EndPort) + 1}
-	for _, k := range c.at(gone.Addr, gone.Protocol) {
+	for _, k := range c.near(gone) {
 		for _, end := range []int{int(k.Port), int(k.EndPort) + 1} {
 			if k.EndPort != 0 && end > int(gone.Port) && end <= int(gone.EndPort) {
 				ends = append(ends, end)
@@ -168,11 +168,10 @@ func (c *changeMaker) addPieces(gone servicemodel.FrontendKey, s *search) {
 	ends = slices.Compact(ends)
 	for i, end := range ends[1:] {
 		key := gone
-		if key.Port, key.EndPort = uint16(ends[i]), uint16(end-1); key.Port == key.EndPort {
-			key.EndPort = 0
-		}
+		key.Port, key.EndPort = uint16(ends[i]), uint16(end-1)
 		f := c.index.rangeAt(key)
-		if f != nil && f.Key.CompareRange(gone) < 0 || c.services.Frontend(key) != nil {
+		if f != nil && f.Key.Addr == gone.Addr && f.Key.CompareRange(gone) < 0 ||
+			c.services.Frontend(key) != nil {
 			continue
 		}
 		if key == gone || c.due[key] == nil {
@@ -204,8 +203,7 @@ type place struct {
 // protect adds, next to a node port, the addresses of the node at which the port number means
 // something else: an address with its own frontend, an address that no longer takes node ports, or
 // loopback, because not every backend answers there. Each address is added once.
-func (c *changeMaker) protect(key servicemodel.FrontendKey) {
-	own := c.list[len(c.list)-1]
+func (c *changeMaker) protect(key servicemodel.FrontendKey, own conntrack.Frontend) {
 	other := func(a netip.Addr) (k servicemodel.FrontendKey, fe *servicemodel.Frontend, ok bool) {
 		k = key
 		k.Addr = a
@@ -241,17 +239,35 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 // ports of the range, node ports with these numbers, and other ranges that overlap. Each is added
 // once.
 func (c *changeMaker) protectWithin(key servicemodel.FrontendKey) {
-	near := c.at(key.Addr, key.Protocol)
-	if slices.Contains(c.node, key.Addr) {
-		near = append(slices.Clip(near), c.at(anywhere(key).Addr, key.Protocol)...)
-	}
-	for _, k := range near {
+	for _, k := range c.near(key) {
 		if k.Port > key.EndPort || k.LastPort() < key.Port || c.due[k] != nil {
 			continue
 		}
 		may, _ := c.endpointsOf(c.services.Frontend(k))
-		c.append(conntrack.Frontend{Key: flowKey(k), Endpoints: may, Removed: []netip.AddrPort{}})
+		f := conntrack.Frontend{Key: flowKey(k), Endpoints: may, Removed: []netip.AddrPort{}}
+		c.append(f)
+		if k.NodePort() {
+			c.protect(k, f)
+		}
 	}
+}
+
+// near returns the frontends that may come before or after a range at some of its addresses.
+func (c *changeMaker) near(key servicemodel.FrontendKey) []servicemodel.FrontendKey {
+	l := slices.Clip(c.at(key.Addr, key.Protocol))
+	if !key.NodePort() && slices.Contains(c.node, key.Addr) {
+		return append(l, c.at(anywhere(key).Addr, key.Protocol)...)
+	}
+	if !key.NodePort() {
+		return l
+	}
+	for _, a := range append(slices.Concat(c.node, c.former), localhost) {
+		if a.Is4() == key.Addr.Is4() {
+			l = append(l, c.at(a, key.Protocol)...)
+		}
+	}
+
+	return l
 }
 
 var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})

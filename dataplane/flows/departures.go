@@ -119,20 +119,28 @@ func (in *inspection) inspect(key servicemodel.FrontendKey) {
 		s.all, s.fresh = true, true
 	}
 
-	if key.Protocol == servicemodel.UDP && old == nil && new != nil && in.fromRange(key) {
+	switch udp := key.Protocol == servicemodel.UDP; {
+	case udp && old == nil && new != nil && inRange(in.change.Old, key):
 		in.find(key, new.Service).all = true
+	case udp && old != nil && new == nil && was.empty() && inRange(in.change.New, key):
+		in.find(key, old.Service).all = true
 	}
 	for _, e := range in.leftOf(was, is) {
 		in.removed(key, old.Service, e, new != nil && in.lingeringOf(old.Service)[e])
 	}
 }
 
-// fromRange reports whether a new frontend takes ports from a range. A range within the ports of
-// the new frontend was removed, or still gets its packets.
-func (in *inspection) fromRange(key servicemodel.FrontendKey) bool {
-	was := in.change.Old
-	return len(was.RangesAt(key.Addr, key.Protocol, key.Port)) > 0 ||
-		len(was.RangesAt(key.Addr, key.Protocol, key.LastPort())) > 0
+// inRange reports whether a range of a table has the first or the last port of a frontend, at its
+// address or as node ports. The frontend takes ports from the range, or leaves ports to it.
+func inRange(t *servicemodel.Table, key servicemodel.FrontendKey) bool {
+	for _, a := range []netip.Addr{key.Addr, anywhere(key).Addr} {
+		if len(t.RangesAt(a, key.Protocol, key.Port)) > 0 ||
+			len(t.RangesAt(a, key.Protocol, key.LastPort())) > 0 {
+			return true
+		}
+	}
+
+	return false
 }
 
 // leftOf returns the endpoints that the change took from a frontend. Frontends with the same pools

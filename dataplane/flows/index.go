@@ -46,12 +46,17 @@ func (x *Index) at(key servicemodel.FrontendKey) *servicemodel.Frontend {
 	return f
 }
 
-// rangeAt returns the range that gets the packets for the first port of a key, or nil.
+// rangeAt returns the range that gets the packets for the first port of a key, or nil. At an
+// address of the node it may be a range of node ports.
 func (x *Index) rangeAt(key servicemodel.FrontendKey) *servicemodel.Frontend {
-	for _, f := range x.services.RangesAt(key.Addr, key.Protocol, key.Port) {
-		return f
+	l := x.services.RangesAt(key.Addr, key.Protocol, key.Port)
+	if _, node := x.node[key.Addr]; len(l) == 0 && node {
+		l = x.services.RangesAt(anywhere(key).Addr, key.Protocol, key.Port)
 	}
-	return nil
+	if len(l) == 0 {
+		return nil
+	}
+	return l[0]
 }
 
 // endpointOf returns the endpoint that answers a flow to a frontend. It has no port if the frontend

@@ -274,7 +274,8 @@ func (k *Keeper) serviceOf(f *conntrack.Flow) servicemodel.PortName {
 		}
 
 		for key, s := range k.due {
-			if key.EndPort != 0 && key.Addr == at.Addr() && key.Contains(at.Port()) &&
+			here := key.Addr == at.Addr() || key.Addr == anywhere(keyOf(at, f.Protocol)).Addr
+			if key.EndPort != 0 && here && key.Contains(at.Port()) &&
 				key.Protocol == servicemodel.Protocol(f.Protocol) {
 				return s.service
 			}

@@ -107,7 +107,8 @@ func gone(is *sm.Table, f conntrack.Flow) bool { return f.Translated() && fronte
 
 func lawConfig() randstate.Config {
 	c := randstate.Config{Services: 4, EndpointPorts: []uint16{53, 80}, Node: node, Ranges: true,
-		Nodes: []sm.Node{node, {Name: "n2"}}}
+		NodeRanges: true,
+		Nodes:      []sm.Node{node, {Name: "n2"}}}
 	for i := range byte(4) {
 		c.Places = append(c.Places,
 			randstate.Place{IPv4: netip.AddrFrom4([4]byte{10, 244, 0, i + 1}),
@@ -174,17 +175,25 @@ func frontendAt(t *sm.Table, f conntrack.Flow) *sm.Frontend {
 	}
 	takes := func(p netip.Prefix) bool { return p.Contains(key.Addr) }
 	mine := slices.Contains(addrs("192.0.2.10", "192.0.2.11", "2001:db8:2::10"), key.Addr)
-	if mine && slices.ContainsFunc(t.Rules().NodePorts, takes) {
-		any := key
-		any.Addr = netip.IPv4Unspecified()
-		if f.Original.Dst.Addr().Is6() {
-			any.Addr = netip.IPv6Unspecified()
-		}
-		if found := t.Frontend(any); found != nil {
-			return found
-		}
+	any := key
+	any.Addr = netip.IPv4Unspecified()
+	if f.Original.Dst.Addr().Is6() {
+		any.Addr = netip.IPv6Unspecified()
 	}
 
+	mine = mine && slices.ContainsFunc(t.Rules().NodePorts, takes)
+	if found := t.Frontend(any); mine && found != nil {
+		return found
+	}
+	found := narrowest(t, key)
+	if found == nil && mine {
+		found = narrowest(t, any)
+	}
+	return found
+}
+
+// narrowest finds the range at an address that answers at a port, by a plain search.
+func narrowest(t *sm.Table, key sm.FrontendKey) *sm.Frontend {
 	var best *sm.Frontend
 	for f := range t.Frontends() {
 		if f.Key.Addr == key.Addr && f.Key.Protocol == key.Protocol && f.Key.EndPort != 0 &&

@@ -86,7 +86,7 @@ func parse(stdin []byte, iface string) (*config, error) {
 		conf.families, err = conf.containerAddrs(iface, only)
 	}
 	if err == nil {
-		err = conf.place()
+		err = conf.publications()
 	}
 	if err != nil {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
@@ -177,16 +177,15 @@ func (c *config) checkMappings() error {
 	return errors.Join(errs...)
 }
 
-// place finds the places of the mappings on the host, each once. It refuses one place for two ports
-// of the container. The conditions and the families of the container also decide about places.
-func (c *config) place() error {
-	type place struct {
-		family   string
-		at       netip.Addr
-		port     int
-		protocol servicemodel.Protocol
+// publications finds the places of the mappings on the host, each once. It refuses one place for
+// two ports of the container. The conditions and the families of the container also decide about
+// places.
+func (c *config) publications() error {
+	type claim struct {
+		place
+		port int
 	}
-	first := map[place]int{}
+	first := map[claim]int{}
 	var errs []error
 	for i, m := range c.mappings {
 		published := false
@@ -196,7 +195,7 @@ func (c *config) place() error {
 				continue
 			}
 			published = true
-			p := place{f.name, at, m.HostPort, m.protocol}
+			p := claim{place{f.name, at, m.protocol}, m.HostPort}
 			j, taken := first[p]
 			if !taken {
 				first[p] = i

@@ -7,17 +7,21 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// state returns the wanted state: a service for each mapping and family, named after its field,
-// with the container as its endpoint.
+// state returns the wanted state: a service for each mapping or range of mappings, and family,
+// named after its field, with the container as its endpoint.
 func (c *config) state(owner string) servicemodel.State {
 	node := servicemodel.Node{LocalhostNodePorts: true, MasqueradeNeighbours: true}
 	if c.MarkMasqBit != nil {
 		node.MasqueradeMark = 1 << *c.MarkMasqBit
 	}
 	state := servicemodel.State{}.WithNode(node)
-	for _, p := range c.published {
+	for i, end := range servicemodel.JoinPorts(len(c.published), c.place) {
+		p := c.published[i]
 		m := c.mappings[p.mapping]
 		svc := c.service(m, p.at)
+		if svc.Ports[0].EndPort = end; end != 0 {
+			m.ContainerPort = 0 // packets keep their ports
+		}
 		svc.Name = servicemodel.Name{Namespace: owner,
 			Name: fmt.Sprintf("portMappings[%d]-%s", p.mapping, p.family.name)}
 		state = state.WithService(svc).WithEndpoints(svc.Name, []servicemodel.Endpoint{{
@@ -26,6 +30,22 @@ func (c *config) state(owner string) servicemodel.State {
 	}
 
 	return state
+}
+
+// place is where ports of a container are published.
+type place struct {
+	family   string
+	at       netip.Addr // invalid for all addresses
+	protocol servicemodel.Protocol
+}
+
+// place returns where the i-th port is published, and whether it may be in a range. At a single
+// address it may not, because there each port precedes the same port at all addresses.
+func (c *config) place(i int) (at place, port uint16, joins bool) {
+	p := &c.published[i]
+	m := &c.mappings[p.mapping]
+	return place{p.family.name, p.at, m.protocol}, uint16(m.HostPort),
+		!p.at.IsValid() && m.HostPort == m.ContainerPort
 }
 
 // at returns the address of the host at which a mapping is published in a family, and whether it is

@@ -165,8 +165,9 @@ func check(p *dataplane.Preview, err error) error {
 	return err
 }
 
-// state returns the wanted state: a service for each mapping, with the pod as its endpoint. Clients
-// keep their addresses, except clients at loopback and a pod that reaches itself.
+// state returns the wanted state: a service for each mapping or range of mappings, with the pod as
+// its endpoint. Clients keep their addresses, except clients at loopback and a pod that reaches
+// itself.
 func (r *request) state(owner string) (servicemodel.State, error) {
 	state := servicemodel.State{}.WithNode(servicemodel.Node{LocalhostNodePorts: true})
 	var result struct {
@@ -182,24 +183,37 @@ func (r *request) state(owner string) (servicemodel.State, error) {
 	}
 	protocols := map[string]servicemodel.Protocol{"": servicemodel.TCP, "tcp": servicemodel.TCP,
 		"udp": servicemodel.UDP, "sctp": servicemodel.SCTP} // other values are refused as invalid
-	for i, m := range conf.PortMappings {
+	place := func(i int) (at servicemodel.FrontendKey, port uint16, joins bool) {
+		m := conf.PortMappings[i]
+		at.Protocol = protocols[strings.ToLower(m.Protocol)]
+		if m.HostIP.IsValid() && !m.HostIP.IsUnspecified() {
+			at.Addr = m.HostIP // which goes before all addresses
+		}
+		return at, m.HostPort, !at.Addr.IsValid() && m.ContainerPort == m.HostPort
+	}
+	for i, end := range servicemodel.JoinPorts(len(conf.PortMappings), place) {
+		m := conf.PortMappings[i]
+		at, _, _ := place(i)
 		if m.ContainerPort == 0 {
 			return state, fmt.Errorf("portMappings[%d].containerPort: is missing", i)
 		}
-		protocol := protocols[strings.ToLower(m.Protocol)]
+		if end != 0 {
+			m.ContainerPort = 0 // packets keep their ports
+		}
 		svc := &servicemodel.Service{
-			Name:       servicemodel.Name{Namespace: owner, Name: fmt.Sprint("port-", i)},
-			Ports:      []servicemodel.ServicePort{{Protocol: protocol, Port: m.HostPort}},
+			Name: servicemodel.Name{Namespace: owner, Name: fmt.Sprint("port-", i)},
+			Ports: []servicemodel.ServicePort{{Protocol: at.Protocol, Port: m.HostPort,
+				EndPort: end}},
 			Masquerade: servicemodel.MasqueradeAt(servicemodel.MasqueradeNever)}
-		if m.HostIP.IsValid() && !m.HostIP.IsUnspecified() {
-			svc.HostIPs = []netip.Addr{m.HostIP}
+		if at.Addr.IsValid() {
+			svc.HostIPs = []netip.Addr{at.Addr}
 		} else {
 			svc.Ports[0].NodePort = m.HostPort
 		}
 		var pod []servicemodel.Endpoint
 		for _, ip := range result.IPs {
 			pod = append(pod, servicemodel.Endpoint{Addr: ip.Address.Addr(),
-				Ports: []servicemodel.EndpointPort{{Protocol: protocol, Port: m.ContainerPort}}})
+				Ports: []servicemodel.EndpointPort{{Protocol: at.Protocol, Port: m.ContainerPort}}})
 		}
 		state = state.WithService(svc).WithEndpoints(svc.Name, pod)
 	}

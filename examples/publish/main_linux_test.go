@@ -138,6 +138,109 @@ func TestPublish(t *testing.T) {
 	reaches(servicemodel.TCP, c.Node.IPv4, 8001, "")
 }
 
+// run returns n mappings that keep their ports, from a first port on.
+func run(first, n int) (l []mapping) {
+	for p := first; p < first+n; p++ {
+		l = append(l, mapping{HostPort: uint16(p), ContainerPort: uint16(p)})
+	}
+	return l
+}
+
+// elements counts the elements of nf_tables in a namespace.
+func elements(tb testing.TB, ns *netnstest.NS) (n int) {
+	tb.Helper()
+	var out []byte
+	require.NoError(tb, ns.Do(func() (err error) {
+		out, err = exec.Command("nft", "-j", "list", "ruleset").Output()
+		return err
+	}))
+	var list struct {
+		Nftables []map[string]struct{ Elem []json.RawMessage }
+	}
+	require.NoError(tb, json.Unmarshal(out, &list))
+	for _, o := range list.Nftables {
+		n += len(o["set"].Elem) + len(o["map"].Elem)
+	}
+	return n
+}
+
+// A container publishes 10,000 ports, which take no more elements than 100 do. They answer in the
+// middle and at both ends, and not beside these. A port of another container stays with it.
+func TestPublishTenThousandPorts(t *testing.T) {
+	t.Parallel()
+	c := netnstest.Start(t, netnstest.Options{})
+	at := func(i int) string { return fmt.Sprintf("%s/%d", c.Pods[0].Name, i) }
+	for _, port := range []uint16{7999, 8000, 12345, 17999, 18000} {
+		for _, a := range []netip.Addr{c.Pods[0].IPv4, c.Pods[0].IPv6} {
+			_, err := c.Pods[0].NS.Serve(at(int(port)), servicemodel.TCP,
+				netip.AddrPortFrom(a, port))
+			require.NoError(t, err)
+		}
+	}
+	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
+	publish := func(command string, i int, ports ...mapping) (string, bool) {
+		addrs := []string{c.Pods[i].IPv4.String() + "/24", c.Pods[i].IPv6.String() + "/64"}
+		return plugin{ns: c.Node.NS, command: command, network: "net", pod: pod(i), ports: ports,
+			addrs: addrs}.run(t)
+	}
+	must := func(out string, ok bool) {
+		t.Helper()
+		require.True(t, ok, out)
+	}
+	reaches := func(port uint16, want string) {
+		t.Helper()
+		for _, a := range c.NodeAddrs() {
+			o := netnstest.Probe{From: c.Outside[0], Proto: servicemodel.TCP,
+				To: netip.AddrPortFrom(a, port)}.Send(t.Context())
+			require.Equal(t, want, o.Server, "%v", o)
+			if want != "" {
+				require.Equal(t, c.Outside[0].Addr(a), o.Source.Addr(), "the client's address")
+			}
+		}
+	}
+
+	must(publish("ADD", 1, tcp(18000)...))
+	before := elements(t, c.Node.NS)
+	must(publish("ADD", 0, run(8000, 10000)...))
+	more := elements(t, c.Node.NS) - before
+	require.Positive(t, more)
+	require.LessOrEqual(t, more, 2*(13+13+5), "a range has 26 blocks at most, in each family")
+	for _, port := range []int{8000, 12345, 17999} {
+		reaches(uint16(port), at(port))
+	}
+	reaches(7999, "")
+	reaches(18000, c.Pods[1].Name)
+	o := netnstest.Probe{From: c.Node, Proto: servicemodel.TCP,
+		To: netip.MustParseAddrPort("127.0.0.1:12345")}.Send(t.Context())
+	require.Equal(t, at(12345), o.Server, o)
+	o = netnstest.Probe{From: c.Pods[0], Proto: servicemodel.TCP,
+		To: netip.AddrPortFrom(c.Node.IPv4, 12345)}.Send(t.Context())
+	require.Equal(t, at(12345), o.Server, "the container reaches itself: %v", o)
+
+	must(publish("CHECK", 0, run(8000, 10000)...))
+	_, ok := publish("CHECK", 0, run(8000, 9999)...)
+	require.False(t, ok)
+	for _, ports := range [][]mapping{tcp(12345), run(17999, 20), run(1, 8000)} {
+		out, ok := publish("ADD", 1, ports...)
+		require.False(t, ok)
+		require.Contains(t, out, fmt.Sprintf("*4:8000-17999/tcp is held by net,%064x,eth0", 0))
+	}
+	at0 := mapping{HostPort: 12345, ContainerPort: 8080, HostIP: c.NodeAddrs()[0]}
+	must(publish("ADD", 1, append(tcp(18000), at0)...))
+	o = netnstest.Probe{From: c.Outside[0], Proto: servicemodel.TCP,
+		To: netip.AddrPortFrom(at0.HostIP, 12345)}.Send(t.Context())
+	require.Equal(t, c.Pods[1].Name, o.Server, "one address goes before all: %v", o)
+
+	must(publish("DEL", 0))
+	reaches(8000, "")
+	reaches(18000, c.Pods[1].Name)
+	must(publish("ADD", 1, tcp(8000)...))
+	out, ok := publish("ADD", 0, run(7990, 20)...)
+	require.False(t, ok)
+	require.Contains(t, out, fmt.Sprintf("*4:8000/tcp is held by net,%064x,eth0", 1))
+	reaches(8000, c.Pods[1].Name)
+}
+
 // On a kernel without nf_tables, DEL and GC have nothing to remove.
 func TestDELSucceedsWithoutNFTables(t *testing.T) {
 	t.Parallel()
@@ -187,17 +290,21 @@ func BenchmarkProcess(b *testing.B) {
 	p := plugin{ns: ns, network: "net", pod: pod(1), addrs: []string{"10.2.0.1/16"},
 		ports: tcp(8000, 8001, 8002)}
 	for _, command := range []string{"VERSION", "ADD", "DEL"} {
-		b.Run(command, func(b *testing.B) {
-			for b.Loop() {
-				b.StopTimer()
-				if command != "VERSION" {
-					p.command = map[string]string{"ADD": "DEL", "DEL": "ADD"}[command]
+		for name, ports := range map[string][]mapping{"": p.ports, "/1-port": run(8000, 1),
+			"/10000-ports": run(8000, 10000)} {
+			b.Run(command+name, func(b *testing.B) {
+				p.ports = ports
+				for b.Loop() {
+					b.StopTimer()
+					if command != "VERSION" {
+						p.command = map[string]string{"ADD": "DEL", "DEL": "ADD"}[command]
+						p.mustRun(b)
+					}
+					p.command = command
+					b.StartTimer()
 					p.mustRun(b)
 				}
-				p.command = command
-				b.StartTimer()
-				p.mustRun(b)
-			}
-		})
+			})
+		}
 	}
 }

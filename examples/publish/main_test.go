@@ -87,6 +87,38 @@ func TestCommandsWithoutAKernel(t *testing.T) {
 	require.Zero(t, n.kernel.Table().Len())
 }
 
+// Ports that follow one another are a range for packets, and stay ports for their owners: a mapping
+// at one address goes before it, and one for the same port at all addresses is refused.
+func TestPortsThatFollowOneAnotherAreARange(t *testing.T) {
+	t.Parallel()
+	n := node{t, &memory.Kernel{}, &bytes.Buffer{}}
+	var ports []mapping
+	for p := uint16(8100); p >= 8000; p-- {
+		ports = append(ports, mapping{HostPort: p, ContainerPort: p})
+	}
+	ports[50].Protocol = "TCP"
+	admin := mapping{HostPort: 8050, ContainerPort: 81, HostIP: netip.MustParseAddr("198.51.100.1")}
+	_, err := n.run("ADD", "one", "10.1.0.1", append(ports, admin)...)
+	require.NoError(t, err)
+	require.Equal(t, 2, n.kernel.Table().Len(), "a range, and a port")
+	require.Contains(t, n.reaches("198.51.100.1:8000"), "node-port of net,one,eth0/port-100")
+	require.Contains(t, n.reaches("198.51.100.2:8050"), "node-port of net,one,eth0/port-100")
+	require.Contains(t, n.reaches("198.51.100.1:8050"), "host-ip of net,one,eth0/port-101")
+	require.Contains(t, n.reaches("198.51.100.1:8101"), "no service")
+
+	for _, second := range []mapping{{HostPort: 8050, ContainerPort: 8050},
+		{HostPort: 8050, ContainerPort: 81, HostIP: netip.IPv4Unspecified()}} {
+		_, err = n.run("ADD", "one", "10.1.0.1", append(ports, second)...)
+		var taken *servicemodel.TakenError
+		require.ErrorAs(t, err, &taken, "one port leads to two places")
+		_, err = n.run("ADD", "two", "10.1.0.2", second)
+		require.ErrorAs(t, err, &taken, "another container has it")
+	}
+	_, err = n.run("DEL", "one", "")
+	require.NoError(t, err)
+	require.Zero(t, n.kernel.Table().Len())
+}
+
 // A port at an address of another family than the pod's is published, and rejects connections.
 func TestWarningsAreSaidOnce(t *testing.T) {
 	t.Parallel()

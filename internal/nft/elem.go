@@ -266,9 +266,13 @@ func AppendPortRange(b []byte, k servicemodel.FrontendKey) []byte {
 }
 
 // AppendBlock appends the key of a block of ports at the address of a frontend: the first port,
-// address and protocol.
+// address and protocol, but no address for node ports.
 func AppendBlock(b []byte, first uint16, k servicemodel.FrontendKey) []byte {
-	return append(AppendAddr(appendPort(b, first), k.Addr), byte(k.Protocol), 0, 0, 0)
+	b = appendPort(b, first)
+	if !k.NodePort() {
+		b = AppendAddr(b, k.Addr)
+	}
+	return append(b, byte(k.Protocol), 0, 0, 0)
 }
 
 // AppendSlot appends the number of a slot.

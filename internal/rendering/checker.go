@@ -15,9 +15,9 @@ type Abilities struct {
 	SchedulerHint string
 	// ForwardingHint is set if the backend has no direct routing and no tunnels.
 	ForwardingHint string
-	// Ranges allows frontends at ranges of ports. MasqueradeIPs allows configured sources of
-	// masqueraded connections.
-	Ranges, MasqueradeIPs bool
+	// Ranges allows frontends at ranges of ports, and NodeRanges ranges of node ports, too.
+	// MasqueradeIPs allows configured sources of masqueraded connections.
+	Ranges, NodeRanges, MasqueradeIPs bool
 	// AnyOrigins allows combinations of masqueraded origins that [servicemodel.Resolve] never
 	// returns. Answers allows dropping packets of services without endpoints, and all answers to
 	// clients that may not connect. Neighbours allows masqueraded neighbours.
@@ -96,8 +96,12 @@ func (r *Refusals) frontend(f *servicemodel.Frontend, can *Abilities) {
 	if f.Sources != nil && f.Key.NodePort() {
 		r.Refuse(f.Service, backends.FieldSources, "on a node port", "")
 	}
-	if f.Key.EndPort != 0 && !can.Ranges {
+	switch {
+	case f.Key.EndPort != 0 && !can.Ranges:
 		r.Refuse(f.Service, backends.FieldEndPort, strconv.Itoa(int(f.Key.EndPort)), "")
+	case f.Key.EndPort != 0 && f.Key.NodePort() && !can.NodeRanges:
+		r.Refuse(f.Service, backends.FieldEndPort, strconv.Itoa(int(f.Key.EndPort)),
+			"a range with node ports: nftables can")
 	}
 	if f.MasqueradeIP.IsValid() && !can.MasqueradeIPs {
 		r.Refuse(f.Service, backends.FieldMasqueradeIPs, f.MasqueradeIP.String(),

@@ -43,6 +43,8 @@ type Backend struct {
 	// packets keep their ports, without affinity of prefixes and of whole services. Other backends
 	// skip scenarios that need this.
 	Ranges bool
+	// NodeRanges says that these ranges can have node ports, without affinity and given sources.
+	NodeRanges bool
 	// MasqueradeIPs says that services can set the source of masqueraded connections
 	// ([servicemodel.Service.MasqueradeIPs]).
 	MasqueradeIPs bool

@@ -160,7 +160,7 @@ func TestPackagesImportWhatTheyMay(t *testing.T) {
 // The examples that users copy are short, and each has a test that needs no kernel.
 func TestExamplesCanBeCopied(t *testing.T) {
 	t.Parallel()
-	for name, limit := range map[string]int{"publish": 210, "nodeproxy": 250, "balancer": 225,
+	for name, limit := range map[string]int{"publish": 225, "nodeproxy": 250, "balancer": 225,
 		"controller": 200} {
 		dir := filepath.Join(root, "examples", name)
 		text := must.OK(os.ReadFile(filepath.Join(dir, "main.go")))(t)

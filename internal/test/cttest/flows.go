@@ -145,7 +145,7 @@ func Classify(c Change, f *Flow) Class {
 	})
 	if exact < 0 && slices.Contains(c.NodeAddrs, f.Original.Dst.Addr()) {
 		exact = slices.IndexFunc(c.Frontends, func(cl Frontend) bool {
-			return cl.Key.Addr.IsUnspecified() &&
+			return cl.Key.Addr.IsUnspecified() && cl.Key.EndPort == 0 &&
 				cl.Key.Addr.Is4() == f.Original.Dst.Addr().Is4() &&
 				cl.Key.Port == f.Original.Dst.Port() && cl.Key.Protocol == f.Protocol
 		})
@@ -178,13 +178,26 @@ func Classify(c Change, f *Flow) Class {
 }
 
 // rangeOf returns the index of the narrowest range to which a flow was sent, or -1. Of ranges of
-// equal width, it returns the first.
+// equal width, it returns the first. Ranges at the flow's address precede those of node addresses.
 func rangeOf(c Change, f *Flow) int {
+	at := f.Original.Dst.Addr()
+	found := rangeAt(c, f, at)
+	if found < 0 && slices.Contains(c.NodeAddrs, at) {
+		any := netip.IPv4Unspecified()
+		if at.Is6() {
+			any = netip.IPv6Unspecified()
+		}
+		found = rangeAt(c, f, any)
+	}
+	return found
+}
+
+func rangeAt(c Change, f *Flow, at netip.Addr) int {
 	found := -1
 	for i, cl := range c.Frontends {
 		k := cl.Key
 		width := k.EndPort - k.Port
-		if k.EndPort == 0 || k.Addr != f.Original.Dst.Addr() || k.Protocol != f.Protocol ||
+		if k.EndPort == 0 || k.Addr != at || k.Protocol != f.Protocol ||
 			f.Original.Dst.Port()-k.Port > width {
 			continue
 		}
@@ -217,7 +230,7 @@ func RandomChange(r *rand.Rand) Change {
 				if r.IntN(2) == 0 {
 					frontend.Removed = append([]netip.AddrPort{}, own[r.IntN(3):]...)
 				}
-				if k := &frontend.Key; r.IntN(3) == 0 && !k.Addr.IsUnspecified() {
+				if k := &frontend.Key; r.IntN(3) == 0 {
 					k.EndPort = k.Port + uint16(1+2*r.IntN(2))
 					k.Port -= uint16(r.IntN(2))
 					for _, l := range [][]netip.AddrPort{frontend.Endpoints, frontend.Removed} {

@@ -26,7 +26,8 @@ func (b *Backend) asks(s *scenario.Scenario) bool {
 		if n := step.State.Node(); n.LocalhostNodePorts && !b.Loopback ||
 			n.MasqueradeNeighbours && !b.Neighbours ||
 			(n.NoEndpoints == "drop" || n.Forbidden != "") && !b.Answers ||
-			!b.Ranges && hasRanges(step.State) {
+			!b.Ranges && hasRanges(step.State, false) ||
+			!b.NodeRanges && hasRanges(step.State, true) {
 			return false
 		}
 	}
@@ -34,11 +35,11 @@ func (b *Backend) asks(s *scenario.Scenario) bool {
 	return !b.Proxy || s.Options == scenario.Options{}
 }
 
-// hasRanges reports whether a service of a state has a range of ports.
-func hasRanges(s servicemodel.State) bool {
+// hasRanges reports whether a service of a state has a range of ports, or one with node ports.
+func hasRanges(s servicemodel.State, nodePorts bool) bool {
 	for svc := range s.Services() {
 		if slices.ContainsFunc(svc.Ports, func(p servicemodel.ServicePort) bool {
-			return p.EndPort != 0
+			return p.EndPort != 0 && (p.NodePort != 0 || !nodePorts)
 		}) {
 			return true
 		}

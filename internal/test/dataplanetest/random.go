@@ -100,7 +100,7 @@ func affinityOfIPVS(svc *servicemodel.Service) {
 func (r *random) config() randstate.Config {
 	c := randstate.Config{Services: 10, Weights: true,
 		EndpointPorts: []uint16{scenario.PortA, scenario.PortB},
-		Ranges:        r.w.under.Ranges}
+		Ranges:        r.w.under.Ranges, NodeRanges: r.w.under.NodeRanges}
 	if r.w.under.MasqueradeIPs {
 		c.MasqueradeIPs = givenSources
 	}
@@ -159,9 +159,10 @@ func (r *random) probe(t *servicemodel.Table) netnstest.Probe {
 		p.To = netip.AddrPortFrom([]netip.Addr{h.IPv4, h.IPv6}[family], scenario.PortA)
 	}
 
-	if at := p.To; len(t.RangesAt(at.Addr(), p.Proto, at.Port())) > 0 &&
-		t.Frontend(servicemodel.FrontendKey{Addr: at.Addr(), Protocol: p.Proto,
-			Port: at.Port()}) == nil { // endpoints answer only at these ports
+	d := t.Decide(servicemodel.Packet{Protocol: p.Proto, Dst: p.To, FromThisNode: true},
+		servicemodel.Locality(r.w.NodeAddrs()))
+	if at := p.To; d.Frontend != nil && d.Frontend.Key.EndPort != 0 {
+		// Endpoints answer only at these ports.
 		ports := []uint16{scenario.PortA, scenario.PortB}
 		p.To = netip.AddrPortFrom(at.Addr(), ports[r.rng.IntN(2)])
 	}

@@ -41,6 +41,8 @@ type Config struct {
 	Every bool
 	// Ranges makes the third port of services a range of ports, which endpoints keep.
 	Ranges bool
+	// NodeRanges gives some of these ranges the same node ports, where packets keep their ports.
+	NodeRanges bool
 	// MasqueradeIPs are addresses for [servicemodel.Service.MasqueradeIPs].
 	MasqueradeIPs []netip.Addr
 	// Schedulers are the schedulers of services. Without any, services leave the choice to the
@@ -119,6 +121,9 @@ func ForRanges(svc *servicemodel.Service) {
 			continue
 		}
 		a := &svc.SessionAffinity
+		if p.NodePort != 0 {
+			a.ClientIP, svc.MasqueradeIPs = false, nil
+		}
 		a.WholeService, a.Bits4, a.Bits6 = false, 0, 0
 		name, _, _ := svc.Scheduler.Split()
 		if name == servicemodel.SourceHash || name == servicemodel.Maglev {
@@ -165,20 +170,28 @@ func (g *Source) addrs(kind, i int) []netip.Addr {
 
 var protocols = []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP}
 
+// port returns the k-th port of the i-th service.
+func (g *Source) port(i, k int) servicemodel.ServicePort {
+	p := servicemodel.ServicePort{Name: fmt.Sprintf("p%d", k), Protocol: pick(g, protocols...),
+		Port: uint16(80 + k)}
+	if g.chance(0.5) {
+		p.NodePort = uint16(30000 + 4*i + k)
+	}
+	if g.isRange(k) {
+		p.Port, p.NodePort = pick[uint16](g, 1, 79, 8000, 8079, 8080), 0
+		p.EndPort = pick[uint16](g, 8081, 8083, 9000, 30003, 65535)
+		if g.c.NodeRanges && i%2 == 0 && p.EndPort < 32000 && g.chance(0.5) {
+			p.NodePort = p.Port
+		}
+	}
+
+	return p
+}
+
 func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 	svc := &servicemodel.Service{Name: name(i), ClusterIPs: g.addrs(0, i)}
 	for k := range 1 + g.rng.IntN(3) {
-		p := servicemodel.ServicePort{Name: fmt.Sprintf("p%d", k), Protocol: pick(g, protocols...),
-			Port: uint16(80 + k)}
-		if g.chance(0.5) {
-			p.NodePort = uint16(30000 + 4*i + k)
-		}
-		if g.isRange(k) {
-			p.Port, p.NodePort = pick[uint16](g, 1, 79, 8000, 8079, 8080), 0
-			p.EndPort = pick[uint16](g, 8081, 8083, 9000, 30003, 65535)
-		}
-
-		svc.Ports = append(svc.Ports, p)
+		svc.Ports = append(svc.Ports, g.port(i, k))
 	}
 
 	if g.chance(0.4) {

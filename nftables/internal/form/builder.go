@@ -22,9 +22,13 @@ func (b *builder) affinity() bool { return len(b.shape.Affinity) > 0 }
 
 // frontend selects the key of a frontend of a kind from the packet.
 func (b *builder) frontend(k *Kind) nft.Concat {
-	if k == KindRange { // the packet's destination holds the range
+	switch k { // the packet's destination holds a range
+	case KindRange:
 		return nft.Concat{b.f.CTDaddr, nft.L4Proto, b.f.Daddr}
+	case KindNodeRange:
+		return nft.Concat{nft.L4Proto, b.f.Daddr}
 	}
+
 	return b.f.Frontend(k == KindNodePort)
 }
 
@@ -39,9 +43,9 @@ func (b *builder) dnat(c *nft.ProgramChain, k *Kind, prefix string, w Feature, s
 // translate adds rules that send a packet to the endpoint in a map of a kind.
 func (b *builder) translate(c *nft.ProgramChain, k *Kind, to nft.Mapped) {
 	switch {
-	case k != KindRange:
+	case !k.isRange():
 		c.Add(b.f.DNAT(to))
-	case b.shape.Has(RangesToPort):
+	case k == KindRange && b.shape.Has(RangesToPort):
 		frontend := b.frontend(k)
 		c.Add(frontend.NotIn(SetRangeToPort), b.f.DNATAddr(to))
 		c.Add(b.f.DNATAddrPort(to, frontend.Map(SetRangePorts)))
@@ -97,8 +101,8 @@ func (b *builder) forbidden(k *Kind) nft.Rule {
 	return nft.Join(key.In(k.SetRestricted()), key.With(b.f.Saddr).NotIn(k.SetSources()))
 }
 
-// ours returns matches for flows that were sent to frontends of this instance. For a flow to a
-// range, only the address is compared.
+// ours returns matches for flows that were sent to frontends of this instance, except ranges of
+// node ports. For a flow to a range, only the address is compared.
 func (b *builder) ours() []nft.Rule {
 	service, nodePort := b.original()
 	l := []nft.Rule{service.In(KindService.Registry), nodePort.In(KindNodePort.Registry)}

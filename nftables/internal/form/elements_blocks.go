@@ -17,10 +17,10 @@ func (w *Writer) Blocks(t *servicemodel.Table, fe *servicemodel.Frontend, to Sin
 	w.data = nft.AppendPortRange(w.data[:0], k)
 	for b := range t.OwnBlocks(k) {
 		w.key = nft.AppendBlock(w.key[:0], b.First, k)
-		to(BlockMap(b.Bits), nft.Elem{Key: w.key, Data: w.data})
+		to(BlockMap(KindOf(k), b.Bits), nft.Elem{Key: w.key, Data: w.data})
 	}
 
-	if first := t.FirstRange(k.Addr); first != nil && first.Key == k {
+	if first := t.FirstRange(k.Addr); !k.NodePort() && first != nil && first.Key == k {
 		w.key = nft.AppendAddr(w.key[:0], k.Addr)
 		to(SetRangeAddresses, nft.Elem{Key: w.key})
 	}
@@ -31,7 +31,7 @@ func (w *Writer) RangePort(t *servicemodel.Table, fe *servicemodel.Frontend, to 
 	if fe.Key.EndPort == 0 {
 		return
 	}
-	if port, _ := RangePort(t.PoolsOf(fe)); port != 0 {
+	if port, _ := RangePort(t.PoolsOf(fe)); port != 0 && !fe.Key.NodePort() {
 		w.key = nft.AppendFrontend(w.key[:0], fe.Key)
 		w.data = binary.BigEndian.AppendUint16(w.data[:0], port)
 		to(SetRangeToPort, nft.Elem{Key: w.key})

@@ -9,7 +9,7 @@ import (
 )
 
 // Feature is a feature that some services use, or a set of features.
-type Feature uint32
+type Feature uint64
 
 // The features. The first three are the ways in which schedulers other than random choose
 // endpoints.
@@ -26,16 +26,22 @@ const (
 	RangesToPort                        // the endpoints of some range have one port
 	blocks0                             // some range has a block of 0 leading bits: see [BlocksOf]
 
-	AtRandom Feature = 0
-	Ranges           = (1<<(BlockBits+1) - 1) * blocks0
-	Ways             = InTurn | ByHash | ByMaglev
+	AtRandom   Feature = 0
+	Ranges             = (1<<(BlockBits+1) - 1) * blocks0
+	NodeRanges         = Ranges << (BlockBits + 1) // some range of node ports has such a block
+	Ways               = InTurn | ByHash | ByMaglev
 )
 
 // BlockBits is the maximum number of leading bits of a block of ports.
 const BlockBits = 16
 
-// BlocksOf is the feature of blocks with this number of leading bits.
-func BlocksOf(bits uint8) Feature { return blocks0 << bits }
+// BlocksOf is the feature of blocks with this number of leading bits, of ranges of a kind.
+func BlocksOf(k *Kind, bits uint8) Feature {
+	if k == KindNodeRange {
+		bits += BlockBits + 1
+	}
+	return blocks0 << bits
+}
 
 // WayNames are parts of the names of the maps and chains for a way.
 var WayNames = [...]string{InTurn: "-rr", ByHash: "-sh", ByMaglev: "-mh"}
@@ -57,13 +63,15 @@ type Kind struct {
 	slotMaps, outsideSlotMaps [len(WayNames)]string
 }
 
-// The kinds: by the addresses of services, by node ports, and by ranges of ports at the addresses
-// of services. The objects of the last kind exist only if some service has a range.
+// The kinds: by the addresses of services, by node ports, by ranges of ports at the addresses of
+// services, and by ranges of node ports. The objects of the last two exist only if some service has
+// such a range.
 var (
-	KindService  = newKind("service", "no-endpoints")
-	KindNodePort = newKind("nodeport", "nodeport-no-endpoints")
-	KindRange    = newKind("range", "range-no-endpoints")
-	Kinds        = [3]*Kind{KindService, KindNodePort, KindRange}
+	KindService   = newKind("service", "no-endpoints")
+	KindNodePort  = newKind("nodeport", "nodeport-no-endpoints")
+	KindRange     = newKind("range", "range-no-endpoints")
+	KindNodeRange = newKind("noderange", "noderange-no-endpoints")
+	Kinds         = [4]*Kind{KindService, KindNodePort, KindRange, KindNodeRange}
 )
 
 func newKind(prefix, noEndpoints string) *Kind {
@@ -88,6 +96,8 @@ func (k *Kind) SlotMap(outside bool, way Feature) string {
 // KindOf returns the kind of a frontend.
 func KindOf(k servicemodel.FrontendKey) *Kind {
 	switch {
+	case k.NodePort() && k.EndPort != 0:
+		return KindNodeRange
 	case k.NodePort():
 		return KindNodePort
 	case k.EndPort != 0:
@@ -97,25 +107,41 @@ func KindOf(k servicemodel.FrontendKey) *Kind {
 	return KindService
 }
 
+// isRange reports whether frontends of the kind are ranges of ports.
+func (k *Kind) isRange() bool { return k == KindRange || k == KindNodeRange }
+
+// HasAddress reports whether frontends of the kind have an address. Others have no source ranges.
+func (k *Kind) HasAddress() bool { return k == KindService || k == KindRange }
+
 // Key lists the fields in the key of a frontend of the kind.
 func (k *Kind) Key(f *nft.Family) []nft.Field {
-	if k == KindRange {
+	switch k {
+	case KindRange:
 		return []nft.Field{f.Addr, nft.FieldProto, f.Addr}
+	case KindNodeRange:
+		return []nft.Field{nft.FieldProto, f.Addr}
 	}
+
 	return f.FrontendFields(k == KindNodePort)
 }
 
 // ReadKey reads the key of a frontend of the kind.
 func (k *Kind) ReadKey(r *nft.Reader, f *nft.Family) servicemodel.FrontendKey {
-	if k == KindRange {
+	switch k {
+	case KindRange:
 		return r.RangeFrontend(f.AddrLen)
+	case KindNodeRange:
+		key := servicemodel.FrontendKey{Addr: f.Any, Protocol: r.Proto()}
+		r.Range(&key, f.AddrLen)
+		return key
 	}
+
 	return r.Frontend(f.Any, k == KindNodePort)
 }
 
 // ReadEndpoint reads an endpoint in a map of the kind.
 func (k *Kind) ReadEndpoint(r *nft.Reader, f *nft.Family) netip.AddrPort {
-	if k == KindRange {
+	if k.isRange() {
 		return netip.AddrPortFrom(r.Addr(f.AddrLen), 0)
 	}
 	return r.Endpoint(f.AddrLen)
@@ -124,7 +150,7 @@ func (k *Kind) ReadEndpoint(r *nft.Reader, f *nft.Family) netip.AddrPort {
 // appendEndpoint appends an endpoint in the form of the maps of the kind. The endpoints of a range
 // have one common port or no port: see [SetRangePorts].
 func (k *Kind) appendEndpoint(b []byte, ep netip.AddrPort) []byte {
-	if k == KindRange {
+	if k.isRange() {
 		return nft.AppendAddr(b, ep.Addr())
 	}
 	return nft.AppendEndpoint(b, ep)
@@ -132,7 +158,7 @@ func (k *Kind) appendEndpoint(b []byte, ep netip.AddrPort) []byte {
 
 // endpointFields lists the fields of an endpoint in the maps of the kind.
 func (k *Kind) endpointFields(f *nft.Family) []nft.Field {
-	if k == KindRange {
+	if k.isRange() {
 		return []nft.Field{f.Addr}
 	}
 	return []nft.Field{f.Addr, nft.FieldPort}

@@ -29,7 +29,7 @@ func SetsOf(f *nft.Family, s *Shape) []*nft.Set {
 	l = append(l, OwnerSets(f, s)...)
 	l = append(l, AffinityMapsOf(f, s)...)
 	for _, k := range s.Kinds() {
-		if k == KindNodePort || !s.Has(SourceRanges) {
+		if !k.HasAddress() || !s.Has(SourceRanges) {
 			continue
 		}
 		l = append(l,

@@ -46,7 +46,7 @@ func OwnerSets(f *nft.Family, s *Shape) []*nft.Set {
 		{Name: SetOwnerHairpins, Key: append([]nft.Field{f.Addr}, number[1:]...),
 			Comment: "whose hairpins they are"},
 	}
-	if s.Has(Ranges) {
+	if s.Has(Ranges | NodeRanges) {
 		l = append(l, &nft.Set{Name: SetOwnerRanges, Key: number, Data: KindRange.Key(f),
 			Flags: nft.SetMap, Comment: "which ranges each owner holds, by number"})
 	}
@@ -149,7 +149,7 @@ func (o *Ownership) Elements(owner string, to Sink) {
 	id := OwnerIDOf(owner)
 	for n, k := range o.Frontends[owner] {
 		set := SetOwnerFrontends
-		if KindOf(k) == KindRange {
+		if KindOf(k).isRange() {
 			set = SetOwnerRanges
 		}
 		to(set, nft.Elem{Key: id.Number(n), Data: indexed(k)})

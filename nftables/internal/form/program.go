@@ -17,6 +17,7 @@ func (h *Hooks) Program(f *nft.Family, r servicemodel.Rules, s *Shape) nft.Progr
 	b.leaves(s.Leaves)
 	b.dispatch()
 	b.ranges()
+	b.nodeRanges()
 	b.reset()
 	b.newPackets()
 	b.masquerade()
@@ -28,7 +29,8 @@ func (h *Hooks) Program(f *nft.Family, r servicemodel.Rules, s *Shape) nft.Progr
 }
 
 // dispatch builds the chain that decides whether a packet is for a service. Addresses of services
-// precede node ports, and node ports precede ranges.
+// precede node ports, node ports precede ranges at addresses, and these precede ranges of node
+// ports.
 func (b *builder) dispatch() {
 	c := b.Chain("dispatch")
 	c.Add(b.frontend(KindService).In(KindService.Registry), nft.Goto(KindService.chain))
@@ -37,5 +39,13 @@ func (b *builder) dispatch() {
 			nft.Goto(KindNodePort.chain))
 	}
 
-	b.toRanges(c, nft.Goto(chainDispatchRanges))
+	if !b.shape.Has(NodeRanges) {
+		b.toRanges(c, nft.Goto(chainDispatchRanges))
+		return
+	}
+
+	b.toRanges(c, nft.Jump(chainDispatchRanges))
+	for _, p := range b.f.Own(b.rules.NodePorts) {
+		c.Add(b.nodeAddress(p), nft.Goto(chainDispatchNode))
+	}
 }

@@ -38,6 +38,12 @@ func (b *builder) newPackets() {
 	}
 
 	b.toRanges(in, nft.Jump(chainNewRanges))
+	for _, at := range b.nodePorts() {
+		if b.shape.Has(NodeRanges) {
+			in.Add(at, nft.Jump(chainNewNode))
+		}
+	}
+
 	c := b.Chain(chainNew)
 	translated(c)
 	c.Add(b.frontend(KindService).In(KindService.Registry), nft.Goto(KindService.noEndpoints))
@@ -56,7 +62,7 @@ const (
 
 // asItWas restores the destination of a packet if the destination stores a range.
 func (b *builder) asItWas(k *Kind) nft.Rule {
-	if k == KindRange {
+	if k.isRange() {
 		return b.f.ResetDaddr()
 	}
 	return nil

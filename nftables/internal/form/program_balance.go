@@ -119,7 +119,7 @@ func drawName(prefix string, n int) string { return prefix + chainDraw + strconv
 func (b *builder) frontends(k *Kind) {
 	mark, notPods := nft.MarkOr(b.rules.MasqueradeMark), b.f.NotFromPods(b.rules.LocalPods)
 	c := b.Chain(k.chain)
-	if b.shape.Has(SourceRanges) && k != KindNodePort {
+	if b.shape.Has(SourceRanges) && k.HasAddress() {
 		// The frontend may be newer than the check in the chains before DNAT.
 		c.Add(b.forbidden(k), nft.Drop)
 	}

@@ -66,6 +66,9 @@ func (b *builder) destinations() {
 	for _, p := range local {
 		out.Add(b.frontend(KindNodePort).In(KindNodePort.Registry), b.f.DaddrWithin(p),
 			nft.Goto(KindNodePort.chain))
+		if b.shape.Has(NodeRanges) {
+			out.Add(b.f.DaddrWithin(p), nft.Goto(chainDispatchNode))
+		}
 	}
 }
 
@@ -84,6 +87,10 @@ func (b *builder) neighbours(c *nft.ProgramChain) {
 	for _, ours := range b.ours() {
 		c.Add(nft.CTStateNew, nft.CTStatusDNAT, withPorts, ours, nft.FIBDaddrByIIF,
 			nft.MarkOr(b.rules.MasqueradeMark))
+	}
+
+	if b.shape.Has(NodeRanges) {
+		c.Add(nft.CTStateNew, nft.CTStatusDNAT, nft.FIBDaddrByIIF, nft.Jump(chainNearNode))
 	}
 }
 

@@ -10,11 +10,14 @@ func (b *builder) masquerade() {
 	c, clear := b.Chain(chainMasquerade), nft.MarkXor(b.rules.MasqueradeMark)
 	if b.shape.Has(MasqueradeIPs) {
 		b.masqueradeAs(c, clear)
-		return
+	} else {
+		for _, ours := range b.ours() {
+			c.Add(withPorts, ours, clear, nft.Masquerade)
+		}
 	}
 
-	for _, ours := range b.ours() {
-		c.Add(withPorts, ours, clear, nft.Masquerade)
+	if b.shape.Has(NodeRanges) {
+		c.Add(nft.Goto(chainMasqNode))
 	}
 }
 
@@ -60,9 +63,9 @@ func (b *builder) masqueradeRangeAs(to func(*Kind) nft.Rule) {
 
 	c = b.Chain(chainMasqBlocks)
 	b.setPort(c, nft.OriginalDPort)
-	for _, bits := range b.shape.blockBits() {
+	for _, bits := range b.shape.blockBits(KindRange) {
 		key := nft.Concat{nft.PortPrefix(nft.DPort, bits), b.f.CTDaddr, nft.L4Proto}
-		c.Add(b.f.SetSaddr(key.Map(BlockMap(bits))), nft.Goto(chainMasqRange))
+		c.Add(b.f.SetSaddr(key.Map(BlockMap(KindRange, bits))), nft.Goto(chainMasqRange))
 	}
 
 	b.setPort(c, nft.ReplyDPort)

@@ -19,16 +19,21 @@ import (
 // translated or its destination is restored. Conntrack knows the original destination. The key of a
 // range is the original destination, the protocol, and the range.
 //
+// Rules look for a range of node ports last, in separate maps whose keys have no address. The key
+// of such a range is the protocol and the range, and its packets keep their ports.
+//
 // Either packets keep their ports, or all endpoints of a range have one port. The maps of endpoints
 // and of clients have only addresses, because the IPv6 key leaves no room for a port.
 
-// BlockMap is the name of the map of blocks with this number of leading bits.
-func BlockMap(bits uint8) string { return "range-blocks-" + strconv.Itoa(int(bits)) }
+// BlockMap is the name of the map of blocks with this number of leading bits, of ranges of a kind.
+func BlockMap(k *Kind, bits uint8) string {
+	return k.Prefix + "-blocks-" + strconv.Itoa(int(bits))
+}
 
-// blockBits lists the numbers of leading bits in use, in descending order.
-func (s *Shape) blockBits() (l []uint8) {
+// blockBits lists the numbers of leading bits that ranges of a kind use, in descending order.
+func (s *Shape) blockBits(k *Kind) (l []uint8) {
 	for bits := BlockBits; bits >= 0; bits-- {
-		if s.Has(BlocksOf(uint8(bits))) {
+		if s.Has(BlocksOf(k, uint8(bits))) {
 			l = append(l, uint8(bits))
 		}
 	}
@@ -38,13 +43,16 @@ func (s *Shape) blockBits() (l []uint8) {
 
 // rangeSets lists the sets by which packets find ranges.
 func rangeSets(f *nft.Family, s *Shape) (l []*nft.Set) {
-	for _, bits := range s.blockBits() {
-		l = append(l, &nft.Set{Name: BlockMap(bits),
-			Key: []nft.Field{nft.FieldPort, f.Addr, nft.FieldProto}, Data: []nft.Field{f.Addr},
-			Flags: nft.SetMap, Comment: "blocks of ports, and their ranges"})
+	blocks := func(k *Kind, key ...nft.Field) {
+		for _, bits := range s.blockBits(k) {
+			l = append(l, &nft.Set{Name: BlockMap(k, bits), Key: key, Data: []nft.Field{f.Addr},
+				Flags: nft.SetMap, Comment: "blocks of ports, and their ranges"})
+		}
 	}
+	blocks(KindRange, nft.FieldPort, f.Addr, nft.FieldProto)
+	blocks(KindNodeRange, nft.FieldPort, nft.FieldProto)
 
-	if l != nil {
+	if s.Has(Ranges) {
 		l = append(l, &nft.Set{Name: SetRangeAddresses, Key: []nft.Field{f.Addr},
 			Comment: "addresses with ranges of ports"})
 	}
@@ -72,6 +80,15 @@ const (
 	chainLearnRange     = "learn-range"
 )
 
+// The chains of ranges of node ports.
+const (
+	chainDispatchNode = "dispatch-node-ranges" // finds the range of a packet
+	chainAtNode       = "at-node-range"        // has found it
+	chainNewNode      = "new-packets-node-ranges"
+	chainMasqNode     = "masquerade-node-ranges"
+	chainNearNode     = "neighbours-node-ranges"
+)
+
 // toRanges sends packets to addresses with ranges to a chain.
 func (b *builder) toRanges(c *nft.ProgramChain, to nft.Rule) {
 	if b.shape.Has(Ranges) {
@@ -79,11 +96,14 @@ func (b *builder) toRanges(c *nft.ProgramChain, to nft.Rule) {
 	}
 }
 
-// toBlocks lets a packet find its range, and continue in another chain.
-func (b *builder) toBlocks(c *nft.ProgramChain, to string) {
-	for _, bits := range b.shape.blockBits() {
+// toBlocks lets a packet find its range of a kind, and continue in another chain.
+func (b *builder) toBlocks(c *nft.ProgramChain, k *Kind, to string) {
+	for _, bits := range b.shape.blockBits(k) {
 		key := nft.Concat{nft.PortPrefix(nft.DPort, bits), b.f.Daddr, nft.L4Proto}
-		c.Add(b.f.SetDaddr(key.Map(BlockMap(bits))), nft.Goto(to))
+		if k == KindNodeRange {
+			key = nft.Concat{key[0], nft.L4Proto}
+		}
+		c.Add(b.f.SetDaddr(key.Map(BlockMap(k, bits))), nft.Goto(to))
 	}
 }
 

@@ -85,7 +85,8 @@ func (s *Shape) Equal(o *Shape) bool {
 // affinityOf lists the kinds of session affinity that frontends of a kind may have.
 func (s *Shape) affinityOf(k *Kind) []Affinity {
 	switch {
-	case k == KindNodePort && !s.Has(StickyNodePorts), k == KindRange && !s.Has(Ranges):
+	case k == KindNodePort && !s.Has(StickyNodePorts), k == KindRange && !s.Has(Ranges),
+		k == KindNodeRange:
 		return nil
 	case k == KindRange: // the packet has no room for other kinds
 		return slices.DeleteFunc(slices.Clone(s.Affinity), func(a Affinity) bool {
@@ -126,17 +127,21 @@ func (s *Shape) addRange(k servicemodel.FrontendKey, internal, external *service
 		return
 	}
 	for b := range k.Blocks() {
-		s.Uses |= BlocksOf(b.Bits)
+		s.Uses |= BlocksOf(KindOf(k), b.Bits)
 	}
-	if port, _ := RangePort(internal, external); port != 0 {
+	if port, _ := RangePort(internal, external); port != 0 && !k.NodePort() {
 		s.Uses |= RangesToPort
 	}
 }
 
 // Kinds returns the kinds whose objects exist.
 func (s *Shape) Kinds() []*Kind {
+	l := slices.Clone(Kinds[:2])
 	if s.Has(Ranges) {
-		return Kinds[:]
+		l = append(l, KindRange)
 	}
-	return Kinds[:2]
+	if s.Has(NodeRanges) {
+		l = append(l, KindNodeRange)
+	}
+	return l
 }

@@ -92,9 +92,11 @@ func (r *Reading) rangesBeside(objects []object) map[netip.Addr]bool {
 		}
 	}
 
-	for _, e := range r.Elems[form.KindRange.Registry] {
-		rd := nft.Reader{Bytes: e.Key}
-		note(form.KindRange.ReadKey(&rd, r.Family).Addr)
+	for _, k := range []*form.Kind{form.KindRange, form.KindNodeRange} {
+		for _, e := range r.Elems[k.Registry] {
+			rd := nft.Reader{Bytes: e.Key}
+			note(k.ReadKey(&rd, r.Family).Addr)
+		}
 	}
 
 	return at

@@ -155,7 +155,7 @@ func (r *Reading) frontend(k *form.Kind, e *nft.Elem,
 	if err != nil {
 		return nil
 	}
-	if k != form.KindNodePort && r.Elems[k.SetRestricted()][string(e.Key)] != nil {
+	if k.HasAddress() && r.Elems[k.SetRestricted()][string(e.Key)] != nil {
 		fe.Sources = append([]netip.Prefix{}, ranges[string(e.Key)]...)
 		slices.SortFunc(fe.Sources, netip.Prefix.Compare)
 	}

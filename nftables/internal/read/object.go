@@ -69,23 +69,14 @@ func (o *object) elements(w *form.Writer, t *servicemodel.Table, to form.Sink) {
 func (o *object) expressible(t *servicemodel.Table) bool {
 	for _, fe := range o.frontends {
 		if !rendering.KnownOrigins(fe.Masquerade) || fe.Sources != nil && fe.Key.NodePort() ||
-			!hasPools(t, fe) || fe.Key.EndPort != 0 && (fe.AffinityService || fe.AffinityBits > 0) {
+			!hasPools(t, fe) || fe.Key.EndPort != 0 && !expressibleRange(t, fe) {
 			return false
 		}
 
 		internal, external := t.PoolsOf(fe)
-		if fe.Key.EndPort != 0 {
-			if _, ok := form.RangePort(internal, external); !ok {
-				return false
-			}
-		}
-
 		for _, p := range []*servicemodel.Pool{internal, external} {
 			if p == nil {
 				continue
-			}
-			if fe.Key.EndPort != 0 && !form.TakesRanges(p) {
-				return false
 			}
 			n := form.EntryCount(p)
 			if n == 0 || n > form.MaxSlots || p.Forwarding != servicemodel.ForwardNAT {
@@ -95,6 +86,19 @@ func (o *object) expressible(t *servicemodel.Table) bool {
 	}
 
 	return true
+}
+
+// expressibleRange reports whether the backend can express what it lacks at some ranges.
+func expressibleRange(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
+	internal, external := t.PoolsOf(fe)
+	port, ok := form.RangePort(internal, external)
+	switch {
+	case !ok, fe.AffinityService, fe.AffinityBits > 0, !form.TakesRanges(internal),
+		!form.TakesRanges(external):
+		return false
+	}
+
+	return !fe.Key.NodePort() || port == 0 && fe.Affinity == 0 && !fe.MasqueradeIP.IsValid()
 }
 
 // hasPools reports whether a table has the pools of a frontend.

@@ -68,7 +68,7 @@ func (o *ownerReading) queryIndex(ctx context.Context, r *Reading) error {
 			for _, owner := range open {
 				for n := from; n < to; n++ {
 					query(form.SetOwnerFrontends, form.OwnerIDOf(owner).Number(n))
-					if r.Shape.Has(form.Ranges) {
+					if r.Shape.Has(form.Ranges | form.NodeRanges) {
 						query(form.SetOwnerRanges, form.OwnerIDOf(owner).Number(n))
 					}
 				}
@@ -143,30 +143,23 @@ func (o *ownerReading) isOthers(key servicemodel.FrontendKey, e nft.Elem) bool {
 	return true
 }
 
-// dumpBeside reads the frontends with the same number as a UDP node port. [dataplane.Flows] needs
-// these frontends to distinguish their flows from flows to the node port. It also reads the ranges
-// at the owners' addresses, and the frontends at the ports of the owners' ranges: these ports do
-// not belong to the range, and ranges at an address share elements.
+// dumpBeside reads the frontends with the same number as a UDP node port, or one of a range of
+// these. [dataplane.Flows] needs these frontends to distinguish their flows from flows to the node
+// port. It also reads the ranges at the owners' addresses, and the frontends at the ports of the
+// owners' ranges: these ports do not belong to the range, and ranges at an address share elements.
 func (o *ownerReading) dumpBeside(ctx context.Context, r *Reading) error {
-	ports := map[uint16]bool{}
-	for _, key := range o.keys {
-		if key.NodePort() && key.Protocol == servicemodel.UDP {
-			ports[key.Port] = true
-		}
-	}
-
+	ports, nodeRanges := o.nodePorts()
 	own, ranges := o.byAddress()
 	beside := func(key servicemodel.FrontendKey) bool {
 		at := own[key.Addr]
-		return key.EndPort != 0 && at != nil ||
-			key.EndPort == 0 && key.Protocol == servicemodel.UDP && ports[key.Port] ||
-			slices.ContainsFunc(at, func(k servicemodel.FrontendKey) bool {
-				return k.EndPort != 0 && k.Protocol == key.Protocol && k.Contains(key.Port)
-			})
+		return key.EndPort != 0 && at != nil || inRange(at, key) ||
+			key.Protocol == servicemodel.UDP &&
+				(key.EndPort == 0 && ports[key.Port] || inRange(nodeRanges, key))
 	}
 
 	for _, k := range r.Shape.Kinds() {
-		if k == form.KindNodePort || k == form.KindService && !ranges && len(ports) == 0 {
+		if k == form.KindNodePort && len(nodeRanges) == 0 ||
+			k == form.KindService && !ranges && len(ports) == 0 {
 			continue
 		}
 		err := o.reader.DumpSet(ctx, r, k.Registry, func(e nft.Elem) {
@@ -184,8 +177,32 @@ func (o *ownerReading) dumpBeside(ctx context.Context, r *Reading) error {
 	return nil
 }
 
+// nodePorts returns the UDP node ports of the owners, and their ranges of node ports.
+func (o *ownerReading) nodePorts() (udp map[uint16]bool, ranges []servicemodel.FrontendKey) {
+	udp = map[uint16]bool{}
+	for _, key := range o.keys {
+		switch {
+		case form.KindOf(key) == form.KindNodeRange:
+			ranges = append(ranges, key)
+		case key.NodePort() && key.Protocol == servicemodel.UDP:
+			udp[key.Port] = true
+		}
+	}
+
+	return udp, ranges
+}
+
+// inRange reports whether one of the frontends is a range that has a port in common with a key.
+func inRange(l []servicemodel.FrontendKey, key servicemodel.FrontendKey) bool {
+	return slices.ContainsFunc(l, func(k servicemodel.FrontendKey) bool {
+		return k.EndPort != 0 && k.Protocol == key.Protocol && k.Port <= key.LastPort() &&
+			key.Port <= k.EndPort
+	})
+}
+
 // byAddress returns the frontends of the owners, and the wanted ones, by address, and whether a
-// range is among them.
+// range is among them. Ranges of node ports count only with UDP, because the others need no
+// frontends at addresses.
 func (o *ownerReading) byAddress() (own map[netip.Addr][]servicemodel.FrontendKey, ranges bool) {
 	l := slices.Clone(o.keys)
 	for _, fe := range o.others { // these have wanted keys
@@ -195,7 +212,8 @@ func (o *ownerReading) byAddress() (own map[netip.Addr][]servicemodel.FrontendKe
 	own = map[netip.Addr][]servicemodel.FrontendKey{}
 	for _, key := range l {
 		own[key.Addr] = append(own[key.Addr], key)
-		ranges = ranges || key.EndPort != 0
+		ranges = ranges || key.EndPort != 0 &&
+			(!key.NodePort() || key.Protocol == servicemodel.UDP)
 	}
 
 	return own, ranges
@@ -224,7 +242,7 @@ func (o *ownerReading) queryMembers(ctx context.Context, r *Reading) error {
 	err := o.reader.querying(func(query queryFunc) {
 		for _, k := range r.Shape.Kinds() {
 			sets := k.Memberships(r.Family, &r.Shape)
-			if k != form.KindNodePort {
+			if k.HasAddress() {
 				sets = append(sets, &nft.Set{Name: k.SetRestricted()})
 			}
 			for _, set := range sets {
@@ -272,7 +290,10 @@ func (o *ownerReading) queryRange(key servicemodel.FrontendKey, query queryFunc)
 		return
 	}
 	for b := range key.Blocks() {
-		query(form.BlockMap(b.Bits), nft.AppendBlock(nil, b.First, key))
+		query(form.BlockMap(form.KindOf(key), b.Bits), nft.AppendBlock(nil, b.First, key))
+	}
+	if key.NodePort() {
+		return
 	}
 	query(form.SetRangeAddresses, nft.AppendAddr(nil, key.Addr))
 	for _, set := range []string{form.SetRangeToPort, form.SetRangePorts} {

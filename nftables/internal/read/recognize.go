@@ -17,7 +17,7 @@ import (
 func ShapeOf(r *Reading) form.Shape {
 	s := form.Shape{}
 	for name := range r.Specs {
-		for _, k := range form.Kinds {
+		for _, k := range form.Kinds[:3] { // ranges of node ports have none
 			rest, ok := strings.CutPrefix(name, k.Prefix+form.SetAffinity)
 			if a, parsed := form.ParseAffinity(rest); ok && parsed {
 				s.Affinity = form.Insert(s.Affinity, a, form.Affinity.Compare)
@@ -48,9 +48,11 @@ func ShapeOf(r *Reading) form.Shape {
 	if r.Has(form.SetRangePorts) {
 		s.Uses |= form.RangesToPort
 	}
-	for bits := range uint8(form.BlockBits + 1) {
-		if r.Has(form.BlockMap(bits)) {
-			s.Uses |= form.BlocksOf(bits)
+	for _, k := range []*form.Kind{form.KindRange, form.KindNodeRange} {
+		for bits := range uint8(form.BlockBits + 1) {
+			if r.Has(k.Registry) && r.Has(form.BlockMap(k, bits)) {
+				s.Uses |= form.BlocksOf(k, bits)
+			}
 		}
 	}
 

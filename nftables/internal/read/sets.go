@@ -25,7 +25,17 @@ func IsRead(name string) bool {
 // keyOf returns the frontend that an element of a set belongs to, or false if there is none.
 func (r *Reading) keyOf(set *nft.Set, e nft.Elem) (servicemodel.FrontendKey, bool) {
 	addr := r.Family.Addr
+	node := servicemodel.FrontendKey{Addr: r.Family.Any}
 	switch {
+	case slices.Equal(set.Key, []nft.Field{nft.FieldPort, nft.FieldProto}): // blocks of node ports
+		rd, data := nft.Reader{Bytes: e.Key}, nft.Reader{Bytes: e.Data}
+		rd.Port()
+		node.Protocol = rd.Proto()
+		data.Range(&node, r.Family.AddrLen)
+		return node, rd.Done() && data.Done()
+	case len(set.Key) > 1 && slices.Equal(set.Key[:2], []nft.Field{nft.FieldProto, addr}):
+		rd := nft.Reader{Bytes: e.Key[:min(len(e.Key), r.Family.AddrLen+4)]}
+		return form.KindNodeRange.ReadKey(&rd, r.Family), rd.Done()
 	case slices.Equal(set.Key, []nft.Field{nft.FieldPort, addr, nft.FieldProto}): // blocks
 		rd, data := nft.Reader{Bytes: e.Key}, nft.Reader{Bytes: e.Data}
 		key := rd.Block(r.Family.AddrLen)
