@@ -38,7 +38,7 @@ import (
 // is no error, because the kernel holds the state: see [Result.Unsettled].
 //
 // Apply works like [Engine.Set] followed by waiting. While [Engine.Run] is running, the state
-// replaces the one that Run holds, from Apply's turn on, and Run retries if Apply fails.
+// replaces Run's state from Apply's turn on, and Run retries if Apply fails.
 func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, error) {
 	ctx, err := e.begin(ctx, "apply", PhaseLock)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// ApplyChanges applies a change set that [Engine.Plan] made and that was stored as JSON, perhaps on
-// another machine and after a review. It applies exactly these changes or nothing. The error is
+// ApplyChanges applies a change set of [Engine.Plan] that was stored as JSON, perhaps on another
+// machine and after a review. It applies exactly these changes or nothing. The error is
 // servicemodel.ErrOtherTable if the kernel does not hold the table that the changes begin from. An
 // edited change set is an error, too.
 //

@@ -101,8 +101,8 @@ type Settled struct {
 // or [Result.Unsettled] if later work failed: then Failed follows Applied or Switched, and the
 // kernel holds the state.
 type Failed struct {
-	// Doing is "apply", "apply changes", "settle", "switch" or "cleanup", and of parts "apply the
-	// part", "remove the parts", "keep parts", "configure parts" or "settle parts".
+	// Doing is the operation: "apply", "apply changes", "settle", "switch" or "cleanup"; for parts,
+	// "apply the part", "remove the parts", "keep parts", "configure parts" or "settle parts".
 	Doing    string
 	Owners   []string // the owners of the parts, as far as they are known
 	Backend  string   // the name of the engine's backend at that time

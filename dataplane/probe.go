@@ -48,8 +48,8 @@ type Choice struct {
 }
 
 // Choose opens the first candidate that the kernel supports and that can express the state, for an
-// engine with the configuration cfg. If no candidate can express all of it, Choose opens the one
-// that refuses the fewest services, the first among equals; with a strict engine, none.
+// engine with the configuration cfg. If no candidate can express the whole state, Choose opens the
+// first candidate with the fewest refused services; for a strict engine, it opens none.
 //
 // The error joins the reasons against each candidate. It matches [backends.ErrUnsupported] if the
 // kernel supports a backend that cannot express the state. If the node is invalid, or if the engine

@@ -10,10 +10,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// intact reports whether another apply of the same state would find nothing to do. It reads the
-// kernel only if its contents are unknown. After a denied apply, it reports whether the kernel has
-// not changed since then. Then a suspicion causes a reading here, because another apply would be
-// denied again.
+// intact reports whether the kernel holds the applied state, so that another apply would change
+// nothing. It reads the kernel only if its contents are unknown. After a denied apply, it reports
+// whether the kernel has not changed since then. Then a suspicion causes a reading here, because
+// another apply would be denied again.
 func (e *Engine) intact(ctx context.Context, denied bool) bool {
 	ctx, err := e.begin(ctx, "", PhaseObserve)
 	if err != nil {

@@ -174,9 +174,9 @@ func (d *reducedState) refuse(name servicemodel.Name, err error) {
 }
 
 // keep restores a service's old definition, and its old endpoints if the present ones are invalid.
-// If the service is kept already, the backend refuses the present endpoints, and only the old ones
-// that still exist stay. If the backend refuses these, too, because some were accepted but never
-// used, the service has no endpoints. keep returns false if this changes nothing.
+// If the service is kept already, the backend refuses the present endpoints, so only the old
+// endpoints that still exist stay. If the backend refuses these, too, because some were accepted
+// but never used, the service has no endpoints. keep returns false if this changes nothing.
 func (d *reducedState) keep(was *servicemodel.Service, kept bool) bool {
 	before, present := d.state, d.state.Endpoints(was.Name)
 	d.state = d.state.WithService(was)
@@ -200,8 +200,8 @@ func (d *reducedState) keep(was *servicemodel.Service, kept bool) bool {
 }
 
 // common returns the accepted endpoints that still exist. Endpoints of the same address but
-// different ports are distinct. An endpoint takes traffic if it did when it was accepted and still
-// may.
+// different ports are distinct. An endpoint takes traffic only if its accepted condition and its
+// present condition both allow traffic.
 func common(accepted, present []servicemodel.Endpoint) []servicemodel.Endpoint {
 	type place struct {
 		addr netip.Addr

@@ -25,7 +25,7 @@ type Flows interface {
 }
 
 // Settle does the work of earlier applies that is due: it removes drained endpoints, takes the next
-// step of slow starts (servicemodel.Service.SlowStart), and retries what failed. It returns the
+// step of slow starts (servicemodel.Service.SlowStart), and retries failed work. It returns the
 // time until the next call; 0 means that no work is left. [Engine.Run] calls it when work is due.
 // Programs without Run call it themselves, or leave the work to the next Apply. Some work waits 10
 // to 25 ms for packets that the kernel is working on. Settle and Apply include that wait; Run

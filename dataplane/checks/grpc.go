@@ -20,7 +20,7 @@ import (
 const (
 	healthPath = "/grpc.health.v1.Health/Check"
 	serving    = 1
-	// maxMessage limits the bytes of an answer, which usually has two.
+	// maxMessage limits the size of an answer, which usually has two bytes.
 	maxMessage = 64 << 10
 )
 

@@ -39,8 +39,8 @@ type Config struct {
 	// and whether it is verified. Nil means the authorities of the system.
 	TLS *tls.Config
 	// Ask replaces the package's way of checking a target, for tests and for other protocols. The
-	// error says why the target failed. It must return when the context ends, which happens after
-	// the timeout of the check at the latest.
+	// error says why the target failed. It must return when the context ends, at the latest after
+	// the timeout of the check.
 	Ask func(context.Context, Target) error
 }
 

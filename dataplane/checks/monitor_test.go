@@ -276,7 +276,7 @@ func TestRunEndsAllChecks(t *testing.T) {
 	})
 }
 
-// Changed is called by one goroutine at a time, and may call the monitor.
+// Calls of Changed do not overlap, and Changed may call the monitor.
 func TestChangesAreToldOneAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

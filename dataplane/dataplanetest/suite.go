@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 )
 
-// Run runs the whole suite against a backend.
+// Run tests a backend with the whole suite.
 func Run(t *testing.T, under scenario.Backend) {
 	dataplanetest.Run(t, dataplanetest.Backend(under))
 }

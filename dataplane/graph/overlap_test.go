@@ -29,7 +29,7 @@ func (a area) meets(b area) bool {
 	return a.x1 < b.x2 && b.x1 < a.x2 && a.y1 < b.y2 && b.y1 < a.y2
 }
 
-// has reports whether a point is in the area, and not at its edge.
+// has reports whether a point is inside the area, and not on its edge.
 func (a area) has(p point) bool {
 	return p.x > a.x1+1 && p.x < a.x2-1 && p.y > a.y1+1 && p.y < a.y2-1
 }

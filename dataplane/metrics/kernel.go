@@ -180,8 +180,8 @@ func growth(before, now map[counters.Pair]counters.Values) map[counters.Pair]cou
 }
 
 // between returns the growth between two values, and the earlier values of the numbers that fell. A
-// number that fell has restarted from zero, each number on its own: after a day without a new
-// connection, the kernel forgets the connections of a pair, but still counts its packets.
+// number that fell has restarted from zero, independently of the other numbers: after a day without
+// a new connection, the kernel forgets the connections of a pair, but still counts its packets.
 func between(had, now counters.Values) (grown, lost counters.Values) {
 	for _, n := range [...]struct {
 		had, now    uint64

@@ -6,7 +6,8 @@ import (
 
 // network has the addresses of a [Cluster].
 type network struct {
-	// NodeIPv4 and NodeIPv6 are the primary addresses of the node: the source of its default route.
+	// NodeIPv4 and NodeIPv6 are the primary addresses of the node: the source addresses of its
+	// default route.
 	NodeIPv4 string
 	NodeIPv6 string
 	// NodeSecondaryIPv4 and NodeSecondaryIPv6 are further addresses on the same interface, eth0.

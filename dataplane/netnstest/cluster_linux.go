@@ -98,8 +98,8 @@ func (b *builder) addInternet() {
 	b.internet = far.ns
 	b.veth(near, far)
 
-	// The secondary IPv6 address is added first, because the kernel prefers the youngest of equal
-	// addresses as a source.
+	// The secondary IPv6 address is added first, because among equal addresses the kernel prefers
+	// the newest as a source.
 	for _, prefix := range []string{Net.NodeIPv4 + "/24", Net.NodeSecondaryIPv4 + "/24",
 		Net.NodeSecondaryIPv6 + "/64", Net.NodeIPv6 + "/64"} {
 		b.addr(near, netip.MustParsePrefix(prefix))

@@ -55,8 +55,8 @@ type ConnsReport struct {
 func (r ConnsReport) Lost() int { return r.Reset + r.Closed + r.Silent }
 
 // OpenConns opens count connections from a host to servers of this package behind an address, and
-// waits for each greeting. If a connection cannot be opened, it closes all and returns an error.
-// Both ends of a connection use a file descriptor of this process.
+// waits for each greeting. If a connection cannot be opened, it closes all connections and returns
+// an error. Both ends of a connection use a file descriptor of this process.
 func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*Conns, error) {
 	// The timeout allows the kernel to send a lost SYN again, after a second.
 	p := Probe{From: from, Proto: servicemodel.TCP, To: to, Timeout: 5 * time.Second}

@@ -65,8 +65,8 @@ func use(tb testing.TB, c *Cluster) {
 func TestClosingAClusterLeavesNothing(t *testing.T) {
 	Require(t)
 
-	// Each namespace of a cluster has a link that ends here, and vanishes only when that namespace
-	// does.
+	// Each namespace of a cluster has a link whose other end is here, and which vanishes only with
+	// that namespace.
 	witness := ok(NewNS("witness"))(t)
 	defer witness.Close() //nolint:errcheck // tested elsewhere
 	files, goroutines, links := openFiles(t), runtime.NumGoroutine(), linkCount(t, witness)

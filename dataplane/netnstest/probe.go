@@ -143,8 +143,8 @@ func (o Outcome) String() string {
 // Send sends the probe and waits for its outcome. If ctx ends, the wait ends, and the outcome is
 // Failed. Send does not retry, but the kernel repeats a TCP SYN after a second.
 //
-// Time in which this process was too busy, or did not run, does not count towards the timeout: a
-// slow machine makes probes slow, not wrong. The wait never exceeds 100 times the timeout.
+// Time in which this process was too busy, or did not run, does not count towards the timeout, so
+// on a slow machine probes are slow but correct. The wait never exceeds 100 times the timeout.
 func (p Probe) Send(ctx context.Context) Outcome {
 	start := time.Now()
 	o := p.send(ctx)

@@ -172,8 +172,8 @@ func (s *Server) converse(conn *net.TCPConn) {
 	}
 }
 
-// reset ends a connection at once. If the kernel closed it in the background, it would hold its
-// namespace.
+// reset ends a connection at once. Otherwise the kernel would close it in the background, and the
+// connection would hold its namespace.
 func reset(conn *net.TCPConn) {
 	conn.SetLinger(0) //nolint:errcheck // the next call has the same error
 	conn.Close()      //nolint:errcheck // nothing is owed to the client

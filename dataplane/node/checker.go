@@ -22,11 +22,11 @@ const (
 type Config struct {
 	// NetNS names the network namespace of the node. Each report opens it again.
 	NetNS netns.Namespace
-	// Ours reports whether a chain of a table of nf_tables belongs to kernlb or, if chain is empty,
-	// whether the whole table does. Nil means the tables and chains of the default instances. The
-	// tables of the nftables and ipvs backends are also recognised by their contents, whatever
-	// their names are. So only a program with a different prefix of iptables chains needs Ours
-	// ([iptables.Config.Prefix]).
+	// Ours reports whether a chain of an nf_tables table belongs to kernlb or, if chain is empty,
+	// whether the whole table belongs to kernlb. Nil means the tables and chains of the default
+	// instances. The tables of the nftables and ipvs backends are also recognised by their
+	// contents, whatever their names are. So only a program with a different prefix of iptables
+	// chains needs Ours ([iptables.Config.Prefix]).
 	//
 	// [iptables.Config.Prefix]: https://pkg.go.dev/github.com/kernlb/kernlb/iptables#Config
 	Ours func(table, chain string) bool

@@ -37,8 +37,8 @@ type Config struct {
 }
 
 // Source is a [dataplane.NodeSource]. It knows the addresses of a network namespace that other
-// machines can reach: neither loopback nor link-local addresses, nor IPv4 addresses with the scope
-// of the host. Addresses that are not deprecated come first; within both groups, the order is the
+// machines can reach. Loopback addresses, link-local addresses and IPv4 addresses with host scope
+// are excluded. Addresses that are not deprecated come first; within both groups, the order is the
 // kernel's, by the index of the device. A new IPv6 address is included once duplicate address
 // detection has ended. Addresses of a device that is down are included, so that a short link
 // failure changes nothing. But the kernel reports a new IPv6 address on such a device only when the

@@ -108,7 +108,7 @@ func (l *listing) add(e entry) {
 }
 
 // conditionOf returns the condition of a wanted service with its frontends. marked is the condition
-// that follows from the last apply.
+// according to the last apply.
 func (l *listing) conditionOf(own []*servicemodel.Frontend, marked condition) condition {
 	switch {
 	case marked == refused:

@@ -78,7 +78,7 @@ func (r *ring) add(e event) {
 }
 
 // observe keeps an event of the engine. It skips applies that found nothing to do, and steps of
-// slow starts, because there are many.
+// slow starts, because they are frequent.
 func (r *ring) observe(_ context.Context, ev dataplane.Event) {
 	switch ev := ev.(type) {
 	case dataplane.Applied:

@@ -130,7 +130,7 @@ func (p *Page) html(name string, v view) http.Handler {
 	})
 }
 
-// json returns a handler that answers with a view as JSON.
+// json returns a handler that answers with the data of a view as JSON.
 func (p *Page) json(v view) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		status := p.engine.Status()

@@ -201,7 +201,7 @@ func (p *portPart) addPool(pool *servicemodel.Pool, rows map[netip.AddrPort]int)
 	}
 }
 
-// Affinity returns the session affinity as text, empty if there is none.
+// Affinity returns the session affinity as text, or "" without affinity.
 func (r frontendRow) Affinity() string {
 	return r.Frontend.AffinityText()
 }

@@ -24,7 +24,7 @@ type Guards struct {
 	Table, Chain string
 }
 
-// NewLoopback returns the owner of the values that [Loopback] names. in runs a function on a thread
+// NewLoopback returns an Owner of the values that [Loopback] names. in runs a function on a thread
 // in the network namespace.
 func NewLoopback(in func(func() error) error, g Guards, log *slog.Logger) Owner {
 	return Owner{Values: &Files{In: in}, Others: &g, Ours: map[string]string{RouteLocalnet: "1"},

@@ -55,7 +55,7 @@ type Owner struct {
 	// Ours are the values that this instance sets, as far as they are known, by name. A present
 	// value that differs from Ours was set by another program or a person, and is not restored.
 	Ours map[string]string
-	// Logger gets a record at the level info for each value that is not restored. Nil means no log.
+	// Logger gets a record at info level for each value that is not restored. Nil means no log.
 	Logger *slog.Logger
 }
 

@@ -40,8 +40,8 @@ type Backend struct {
 	// differ from the default. Other backends skip scenarios that need this.
 	Answers bool
 	// Ranges says that service ports can be ranges ([servicemodel.ServicePort.EndPort]) whose
-	// packets keep their ports, without affinity of prefixes and of whole services. Other backends
-	// skip scenarios that need this.
+	// packets keep their ports. Scenarios do not combine ranges with affinity of prefixes or of
+	// whole services. Other backends skip scenarios that need this.
 	Ranges bool
 	// NodeRanges says that these ranges can have node ports, without affinity and given sources.
 	NodeRanges bool
