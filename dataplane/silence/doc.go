@@ -35,11 +35,12 @@
 //     one. A client that no endpoint answers does not count at all;
 //   - another endpoint of the service answered a connection meanwhile.
 //
-// Then the follower connects to the endpoint itself, once a second at most, and at the same time to
-// another one that answers clients. It ejects the endpoint only if the other one alone answers. So
-// no client can make an endpoint look silent, whatever it sends, and an endpoint that answers only
-// this node stays in. An endpoint that did not answer promptly before, because it is new or slow,
-// is given 3 s instead of 200 ms, for connections and for the question.
+// Then the follower makes four connections to the endpoint itself, because one may be lost, once a
+// second at most, and one to another endpoint that answers clients. It ejects the endpoint only if
+// the other one alone answers. So no client can make an endpoint look silent, whatever it sends,
+// and an endpoint that answers only this node stays in. An endpoint that did not answer promptly
+// before, because it is new or slow, is given 3 s instead of 200 ms, for connections and for the
+// question.
 //
 // At most a share of the endpoints of a pool ([Config]) is out at a time, and one endpoint of each
 // pool always stays. If endpoints leave the state, those that have been out longest come back, as
@@ -54,8 +55,9 @@
 //
 // In the state that the engine gets, an ejected endpoint is not ready. Its open connections stay,
 // unless the service's policy for connections to removed endpoints says otherwise. A program that
-// is killed leaves its last state in the kernel. When it starts again, all endpoints are in, and
-// those that are still silent are ejected again.
+// is killed leaves its last state in the kernel. If the next process knows which endpoints were out
+// ([Config].Earlier), it lets those in that answer, and the others stay out. Otherwise all are in
+// when it starts, and those that are still silent are ejected again.
 //
 // # IPVS
 //

@@ -24,8 +24,12 @@ type Config struct {
 	// field Held of an engine's Status. It must not block.
 	Table func() *servicemodel.Table
 	// Changed is called when an endpoint was ejected or let in, after the new state was set: one
-	// call at a time. It must not call the follower. Nil ignores changes.
+	// call at a time. It must call no method of the follower except Ejected. Nil ignores changes.
 	Changed func(Change)
+	// Earlier are the endpoints that were out when an earlier process ended, as its
+	// [Follower.Ejected] returned them. They are out from the first state on, if it has them, and
+	// are asked at once. Without it, they are in, and are ejected again by their connections.
+	Earlier []Change
 	// MaxShare is the largest share of the endpoints of a pool that may be out at a time, from 0 to
 	// 1. Zero means a half. At least one endpoint of each pool always stays.
 	MaxShare float64
@@ -128,9 +132,11 @@ func NewFollower(set func(servicemodel.State), cfg *Config) (*Follower, error) {
 	if err != nil {
 		return nil, fmt.Errorf("silence: %w", err)
 	}
-	return &Follower{cfg: *cfg, set: set, table: table,
+	f := &Follower{cfg: *cfg, set: set, table: table,
 		watch: watch{table: table, ipvs: cfg.IPVS}, woken: make(chan struct{}, 1),
-		added: make(chan struct{}, 1), asked: make(chan answer), judge: newJudge(share)}, nil
+		added: make(chan struct{}, 1), asked: make(chan answer), judge: newJudge(share)}
+	f.judge.remember(cfg.Earlier, time.Now())
+	return f, nil
 }
 
 // Close releases the follower's sockets. Run must have returned.
@@ -139,15 +145,20 @@ func (f *Follower) Close() error { return f.table.Close() }
 // Set takes the state that the program wants, and gives it to the engine without the endpoints that
 // are out. The cost depends on the number of endpoints of the services of which one is out.
 func (f *Follower) Set(s servicemodel.State) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.state, f.has = s, true
-	f.judge.keep(f.wants, f.pools, time.Now())
-	f.set(Without(f.state, f.judge.ejected()))
+	f.take(s, time.Now())
 	select {
 	case f.woken <- struct{}{}:
 	default:
 	}
+}
+
+// take does what Set does, at a time.
+func (f *Follower) take(s servicemodel.State, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.state, f.has = s, true
+	f.judge.keep(f.wants, f.pools, now)
+	f.set(Without(f.state, f.judge.ejected()))
 }
 
 // Ejected returns the endpoints that are out, each with the change that ejected it, in the order of
@@ -232,14 +243,29 @@ func (f *Follower) work(ctx context.Context, work *sync.WaitGroup) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
+	ask, wait := f.decide(samples, now)
+	for _, p := range ask {
+		work.Go(func() { f.ask(ctx, p) })
+	}
+	if at, ok := f.watch.due(); ok {
+		wait = min(wait, max(time.Until(at), pace))
+	}
+	return wait, nil
+}
+
+// decide judges by new samples, and sets a state if that changes something. It returns the
+// endpoints to ask, and the time until it is to be called again.
+func (f *Follower) decide(samples []sample, now time.Time) (ask []place, wait time.Duration) {
 	f.mu.Lock()
 	for _, s := range samples {
 		if svc, _ := f.state.Peek(s.service.Name); f.watches(svc) {
 			f.judge.hear(s, now)
 		}
 	}
-	ask := f.judge.next(now, f.pools)
-	wait, open := time.Minute, len(f.judge.open) > 0
+	ask, wait = f.judge.next(now, f.pools), time.Minute
+	if len(f.judge.open) > 0 {
+		wait = between / 4
+	}
 	news := f.judge.news
 	f.judge.news = nil
 	if len(news) > 0 && f.has {
@@ -253,16 +279,7 @@ func (f *Follower) work(ctx context.Context, work *sync.WaitGroup) (time.Duratio
 		}
 	}
 
-	for _, p := range ask {
-		work.Go(func() { f.ask(ctx, p) })
-	}
-	if at, ok := f.watch.due(); ok {
-		wait = min(wait, max(time.Until(at), pace))
-	}
-	if open {
-		wait = min(wait, between/4)
-	}
-	return wait, nil
+	return ask, wait
 }
 
 // indexAge is how long the addresses of the node are believed.
@@ -327,17 +344,23 @@ func (f *Follower) ask(ctx context.Context, p place) {
 	other, compare := f.judge.control(r, p)
 	f.mu.Unlock()
 	var otherErr error
-	var both sync.WaitGroup
+	var errs [questions]error
+	var all sync.WaitGroup
 	if compare {
-		both.Go(func() { otherErr = f.connect(ctx, other, timeout) })
+		all.Go(func() { otherErr = f.connect(ctx, other, timeout) })
 	}
-	err := f.connect(ctx, p.endpoint, timeout)
-	both.Wait()
-	if err != nil && (!silent(err) || otherErr != nil) {
+	for i := range errs {
+		all.Go(func() { errs[i] = f.connect(ctx, p.endpoint, timeout) })
+	}
+	all.Wait()
+	answers := slices.Contains(errs[:], nil)
+	if !answers && (otherErr != nil || slices.ContainsFunc(errs[:], func(err error) bool {
+		return !silent(err)
+	})) {
 		return // the question was not asked
 	}
 	select {
-	case f.asked <- answer{p, err == nil}:
+	case f.asked <- answer{p, answers}:
 	case <-ctx.Done():
 	}
 }

@@ -22,6 +22,9 @@ const (
 	patience = 3 * time.Second
 	// between is the shortest time between two questions to an endpoint, and the first pause.
 	between = time.Second
+	// questions is how many connections ask an endpoint at the same time. One answer is enough:
+	// where 3 % of connections get none in time, all do once in a million times.
+	questions = 4
 	// longest is the longest pause before the first question. A relapse is an ejection within that
 	// time of the last return.
 	longest = time.Minute
@@ -98,7 +101,8 @@ type record struct {
 	silent time.Time // when it last did not answer a question
 
 	out      bool
-	since    time.Time // of the present state
+	ejection Change    // that took it out
+	since    time.Time // of the present state; if an earlier process took it out, a pause ago
 	pause    time.Duration
 	returned time.Time
 }
@@ -372,25 +376,32 @@ func (j *judge) eject(r *record, p place, now time.Time) {
 		pause = min(2*r.pause, longest)
 	}
 	r.out, r.since, r.pause = true, now, pause
-	j.news = append(j.news, ejection(r, p))
+	r.ejection = Change{Service: p.service, Endpoint: p.endpoint, Out: true, Time: now,
+		Since: r.run.first, Connections: r.run.total, Clients: len(r.run.clients)}
+	j.news = append(j.news, r.ejection)
 }
 
-// ejection returns the change that ejected an endpoint.
-func ejection(r *record, p place) Change {
-	return Change{Service: p.service, Endpoint: p.endpoint, Out: true, Time: r.since,
-		Since: r.run.first, Connections: r.run.total, Clients: len(r.run.clients)}
+// remember takes out what an earlier process did. The endpoints are asked at once.
+func (j *judge) remember(earlier []Change, now time.Time) {
+	for _, c := range earlier {
+		p := place{c.Service, c.Endpoint}
+		r := j.at(p)
+		*r = record{out: true, ejection: c, since: now.Add(-between), pause: between, seen: now}
+		j.open[p] = r
+	}
 }
 
 // ejected returns the endpoints that are out, in the order of their ejection.
 func (j *judge) ejected() (out []Change) {
-	for p, r := range j.open {
+	for _, r := range j.open {
 		if r.out {
-			out = append(out, ejection(r, p))
+			out = append(out, r.ejection)
 		}
 	}
 
 	slices.SortFunc(out, func(a, b Change) int {
-		return cmp.Or(a.Time.Compare(b.Time), a.Endpoint.Compare(b.Endpoint))
+		return cmp.Or(a.Time.Compare(b.Time), a.Endpoint.Compare(b.Endpoint),
+			a.Service.Compare(b.Service))
 	})
 	return out
 }
@@ -398,7 +409,8 @@ func (j *judge) ejected() (out []Change) {
 // enter lets an endpoint in.
 func (j *judge) enter(r *record, p place, trial bool, now time.Time) {
 	j.news = append(j.news, Change{Service: p.service, Endpoint: p.endpoint, Time: now,
-		Since: r.since, Connections: r.run.total, Clients: len(r.run.clients), Trial: trial})
+		Since: r.ejection.Time, Connections: r.ejection.Connections,
+		Clients: r.ejection.Clients, Trial: trial})
 	r.out, r.since, r.returned, r.run = false, now, now, run{}
 	delete(j.open, p)
 }

@@ -4,12 +4,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -334,6 +337,65 @@ func TestLossEjectsNobody(t *testing.T) {
 		}
 
 		require.Empty(t, w.changes)
+	}
+}
+
+// Nothing that endpoints that answer can meet ejects one of them: 1 % of all packets are lost, one
+// endpoint takes 2 s, a client gets no answers, a policy drops a client at one endpoint, and at
+// another one all sources of a scan, which are forged. The questions of the node are lost, too.
+// KERNLB_TEST_CONNECTIONS says how many connections there are.
+func TestEndpointsThatAnswerAreNotEjected(t *testing.T) {
+	t.Parallel()
+	connections := 20_000
+	if s := os.Getenv("KERNLB_TEST_CONNECTIONS"); s != "" {
+		connections = must.OK(strconv.Atoi(s))(t)
+	}
+	const loss, slow, dropping, scanned = 0.01, 0, 1, 2
+	for seed := range uint64(2) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		w := newWorld(t, 5)
+		answered := func(endpoint int, c netip.Addr) time.Duration {
+			took, again := time.Duration(0), time.Second
+			for r.Float64() < 2*loss { // the SYN, or its answer
+				took, again = took+again, 2*again
+			}
+
+			if endpoint == slow {
+				took += 2 * time.Second
+			}
+			if c == client(0) || c == client(1) && endpoint == dropping {
+				took = never
+			}
+			return took
+		}
+
+		w.answers = func(int) bool {
+			for range questions {
+				if r.Float64() >= 2*loss {
+					return true
+				}
+			}
+
+			return false
+		}
+
+		for made := 0; made < connections; {
+			scanning := r.IntN(20) == 0
+			for range 25 { // some 500 a second
+				made++
+				i, from := r.IntN(5), client(r.IntN(200))
+				if took := answered(i, from); scanning && i == scanned {
+					w.connect(i, client(1000+made), never)
+				} else {
+					w.connect(i, from, took)
+				}
+			}
+
+			w.pass(50 * time.Millisecond)
+		}
+
+		require.Empty(t, w.changes, "seed %d", seed)
+		t.Log(w.questions, "questions")
 	}
 }
 

@@ -168,7 +168,7 @@ func (p *program) newWatcher() (*watcher, error) {
 // run applies states, and reads changed files, until ctx is done.
 func (w *watcher) run(ctx context.Context, e *dataplane.Engine) error {
 	defer e.Subscribe(w.tellManager)()
-	follower, err := feedback.New(e, w.opts.ejects, w.log)
+	follower, err := feedback.New(e, w.opts.ejects, filepath.Join(w.copies.dir, "silent"), w.log)
 	if err != nil {
 		return err
 	}

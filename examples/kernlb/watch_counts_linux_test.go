@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/nftables"
 )
@@ -21,7 +22,12 @@ func TestWatchCountsConnections(t *testing.T) {
 	backend := must.OK(nftables.New(&nftables.Config{NetNS: w.ns.NetNS()}))(t)
 	defer backend.Close()
 	require.Eventually(t, func() bool {
-		for p := range must.OK(backend.Observe(t.Context(), nil))(t).Table.Pools() {
+		o, err := backend.Observe(t.Context(), nil)
+		if err != nil {
+			require.ErrorIs(t, err, kernelerr.ErrConflict, "a commit interrupted it")
+			return false
+		}
+		for p := range o.Table.Pools() {
 			return p.UnitCounts() != nil
 		}
 		return false

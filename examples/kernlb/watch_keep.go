@@ -125,11 +125,11 @@ type copies struct {
 }
 
 // newCopies returns the copies of a directory's manifests. They are in dir. If dir is empty, they
-// are below [accepted.Dir].
+// are below [accepted.Path].
 func newCopies(dir, instance, of string, log *slog.Logger) *copies {
 	if dir == "" {
 		sum := sha256.Sum256([]byte(instance + "\x00" + of))
-		dir = filepath.Join(accepted.Dir(), "manifests-"+hex.EncodeToString(sum[:8]))
+		dir = accepted.Path("manifests-" + hex.EncodeToString(sum[:8]))
 	}
 
 	c := &copies{dir: dir, log: log}
@@ -154,14 +154,7 @@ func (c *copies) save(name string, data []byte) {
 		return
 	}
 	path := filepath.Join(c.dir, name)
-	err := os.MkdirAll(c.dir, 0o700) // somebody may have removed it
-	if err == nil {
-		err = os.WriteFile(path+".new", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
+	if err := accepted.Replace(path, data); err != nil {
 		os.Remove(path)
 		c.failed(err)
 	}

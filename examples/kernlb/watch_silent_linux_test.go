@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -28,64 +30,146 @@ func TestWatchEjectsSilentEndpoints(t *testing.T) {
 	}
 }
 
+// silentWorld is a service with two pods, and a program that takes out the one that is silent.
+type silentWorld struct {
+	*watched
+	*netnstest.Cluster
+	ipv6 bool
+}
+
+func newSilentWorld(t *testing.T, ipv6 bool, flag, annotations string) *silentWorld {
+	t.Helper()
+	s := &silentWorld{newWatched(t, flag, "-backend", "nftables", "-listen", "127.0.0.1:0"),
+		netnstest.Start(t, netnstest.Options{}), ipv6}
+	s.ns = s.Node.NS
+	text := strings.Replace(serviceManifest("a", "10.96.0.1", annotations, ""),
+		"endpoints: [", "endpoints: [{addresses: [10.244.1.1], conditions: {ready: true}}, ", 1)
+	if ipv6 {
+		text = strings.NewReplacer("10.96.0.1", `"fd00:10:96::1"`, "addressType: IPv4",
+			"addressType: IPv6", "10.244.1.1", s.Pods[0].IPv6.String(), "10.244.1.2",
+			s.Pods[1].IPv6.String()).Replace(text)
+	}
+
+	s.write("a.yaml", text)
+	return s
+}
+
+// serve starts the server of a pod.
+func (s *silentWorld) serve(i int) *netnstest.Server {
+	server, err := s.Pods[i].NS.Serve(s.Pods[i].Name, servicemodel.TCP, s.at(i))
+	require.NoError(s.t, err)
+	return server
+}
+
+// at returns the endpoint of a pod.
+func (s *silentWorld) at(i int) netip.AddrPort {
+	if s.ipv6 {
+		return netip.AddrPortFrom(s.Pods[i].IPv6, 8080)
+	}
+	return netip.AddrPortFrom(s.Pods[i].IPv4, 8080)
+}
+
+// answer returns what connections of two clients get: the names of servers, or what else happened.
+func (s *silentWorld) answer() map[string]bool {
+	to := netip.MustParseAddrPort("10.96.0.1:80")
+	if s.ipv6 {
+		to = netip.MustParseAddrPort("[fd00:10:96::1]:80")
+	}
+	var probes []netnstest.Probe
+	for i := range 16 {
+		probes = append(probes, netnstest.Probe{From: s.Outside[i%2], Proto: servicemodel.TCP,
+			To: to})
+	}
+
+	got := map[string]bool{}
+	for _, o := range netnstest.SendAll(s.t.Context(), probes) {
+		got[cmp.Or(o.Server, string(o.Kind))] = true
+	}
+	return got
+}
+
+// answers waits until only these servers answer.
+func (s *silentWorld) answers(want ...string) {
+	s.t.Helper()
+	all := map[string]bool{}
+	for _, name := range want {
+		all[name] = true
+	}
+	require.Eventually(s.t, func() bool { return maps.Equal(all, s.answer()) }, 60*time.Second,
+		50*time.Millisecond)
+}
+
 func ejects(t *testing.T, flag, annotations string) {
 	t.Helper()
-	c := netnstest.Start(t, netnstest.Options{})
-	serve := func(i int) *netnstest.Server {
-		s, err := c.Pods[i].NS.Serve(c.Pods[i].Name, servicemodel.TCP,
-			netip.AddrPortFrom(c.Pods[i].IPv4, 8080))
-		require.NoError(t, err)
-		return s
-	}
-
-	first := serve(0)
-	serve(1)
-	w := newWatched(t, flag, "-backend", "nftables", "-listen", "127.0.0.1:0")
-	w.ns = c.Node.NS
-	w.write("a.yaml", strings.Replace(serviceManifest("a", "10.96.0.1", annotations, ""),
-		"endpoints: [", "endpoints: [{addresses: [10.244.1.1], conditions: {ready: true}}, ", 1))
-	w.start()
-	w.holds("10.96.0.1")
-
-	// answers waits until only these servers answer connections of two clients.
-	answers := func(want ...string) {
-		t.Helper()
-		require.Eventually(t, func() bool {
-			var probes []netnstest.Probe
-			for i := range 16 {
-				probes = append(probes, netnstest.Probe{From: c.Outside[i%2],
-					Proto: servicemodel.TCP, To: netip.MustParseAddrPort("10.96.0.1:80")})
-			}
-
-			got := map[string]bool{}
-			for _, o := range netnstest.SendAll(t.Context(), probes) {
-				got[o.Server] = true
-			}
-			for _, name := range want {
-				if !got[name] {
-					return false
-				}
-			}
-
-			return len(got) == len(want)
-		}, 60*time.Second, 50*time.Millisecond)
-	}
-
-	answers("pod1", "pod2")
+	s := newSilentWorld(t, false, flag, annotations)
+	first := s.serve(0)
+	s.serve(1)
+	s.start()
+	s.answers("pod1", "pod2")
 	require.NoError(t, first.Close())
-	answers("pod2")
-	w.logs("10.244.1.1:8080 of default/a:http ejected: ")
-	w.namesSilent(func() { answers("pod2") })
-	serve(0)
-	answers("pod1", "pod2")
-	w.logs("10.244.1.1:8080 of default/a:http answers again after ")
+	s.answers("pod2")
+	s.logs("10.244.1.1:8080 of default/a:http ejected: ")
+	s.namesSilent()
+	s.serve(0)
+	s.answers("pod1", "pod2")
+	s.logs("10.244.1.1:8080 of default/a:http answers again after ")
+}
+
+// A program that is killed leaves the silent endpoint out. The next one knows it, and lets it in
+// only when it answers.
+func TestWatchRemembersSilentEndpoints(t *testing.T) {
+	t.Parallel()
+	for family, ipv6 := range map[string]bool{"IPv4": false, "IPv6": true} {
+		t.Run(family, func(t *testing.T) {
+			t.Parallel()
+			s := newSilentWorld(t, ipv6, "-eject-silent", "")
+			first := s.serve(0)
+			s.serve(1)
+			s.start()
+			s.answers("pod1", "pod2")
+			require.NoError(t, first.Close())
+			s.answers("pod2")
+			s.logs(" ejected: ") // and kept before
+			s.kill()
+			only := map[string]bool{"pod2": true}
+			require.Equal(t, only, s.answer(), "the kernel goes on")
+
+			s.start()
+			s.logs("msg=listening")
+			for began := time.Now(); time.Since(began) < 3*time.Second; {
+				require.Equal(t, only, s.answer(), "after the restart")
+				time.Sleep(100 * time.Millisecond)
+			}
+
+			p, out := process(t, s.ns, "status", "-page", "http://"+s.address())
+			require.NoError(t, p.Wait(), "%s", out)
+			require.Contains(t, out.String(), "silent: "+s.at(0).String()+" of default/a:http "+
+				"ejected ")
+			require.NotContains(t, s.log.String(), " let in on trial ")
+
+			s.kill()
+			s.serve(0)
+			require.Equal(t, only, s.answer())
+			started := time.Now()
+			s.start()
+			s.answers("pod1", "pod2")
+			t.Log("it came back while no program ran, and serves after", time.Since(started))
+			s.logs(s.at(0).String() + " of default/a:http answers again after ")
+		})
+	}
+}
+
+// kill ends the program as the kernel does when there is no memory.
+func (s *silentWorld) kill() {
+	require.NoError(s.t, s.process.Process.Kill())
+	_ = s.process.Wait()
+	s.process = nil
 }
 
 // namesSilent runs the commands that show a service, whose first endpoint was ejected because its
-// program is gone. They know the reason, and nothing else is wrong. silent waits until it is out,
-// in case it has just been let in on trial.
-func (w *watched) namesSilent(silent func()) {
-	w.t.Helper()
+// program is gone. They know the reason, and nothing else is wrong.
+func (s *silentWorld) namesSilent() {
+	s.t.Helper()
 	const evidence = `ejected \d+s ago: \d+ connections of [12] clients unanswered in `
 	const line = `silent: 10\.244\.1\.1:8080 of default/a:http ` + evidence
 	const traced = `(?m)^  silent +10\.244\.1\.1:8080 ` + evidence + `.*\n  outcome `
@@ -106,17 +190,17 @@ func (w *watched) namesSilent(silent func()) {
 		"diagnose default/a":                          wrong,
 		"diagnose default/a -f":                       wrong,
 	} {
-		silent()
-		l := append(strings.Fields(args), "-page", "http://"+w.address())
+		s.answers("pod2") // in case it has just been let in on trial
+		l := append(strings.Fields(args), "-page", "http://"+s.address())
 		if i := slices.Index(l, "-f"); i > 0 {
-			l = slices.Insert(l, i+1, w.dir)
+			l = slices.Insert(l, i+1, s.dir)
 		}
-		p, out := process(w.t, w.ns, l...)
+		p, out := process(s.t, s.ns, l...)
 		_ = p.Wait()
 		for _, text := range want {
-			require.Regexp(w.t, text, out.String(), args)
+			require.Regexp(s.t, text, out.String(), args)
 		}
 
-		require.NotContains(w.t, out.String(), "does not match the desired state", args)
+		require.NotContains(s.t, out.String(), "does not match the desired state", args)
 	}
 }

@@ -84,7 +84,8 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 		KeepRefused: true, Accepted: kept.Load()})
 	p.give = func(s servicemodel.State) { p.engine.Set(s) }
 	if p.mode != modeKernel && (p.ejects || p.tracker.Annotations != "") {
-		if p.silent, err = feedback.New(p.engine, p.ejects, log); err != nil {
+		if p.silent, err = feedback.New(p.engine, p.ejects,
+			accepted.Path("kubeproxy-silent.json"), log); err != nil {
 			return err
 		}
 		defer p.silent.Close()

@@ -105,7 +105,8 @@ func newBalanced(t *testing.T, who string) *balanced {
 		b.write("%s", converted.File)
 		b.command = func() *exec.Cmd {
 			cmd := exec.Command("/proc/self/exe")
-			cmd.Env = append(os.Environ(), asProgram+"=-backend ipvs -config "+b.file)
+			cmd.Env = append(os.Environ(), asProgram+"=-backend ipvs -config "+b.file,
+				"RUNTIME_DIRECTORY="+dir)
 			return cmd
 		}
 	}

@@ -51,6 +51,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/node"
+	"github.com/kernlb/kernlb/examples/command/accepted"
 	"github.com/kernlb/kernlb/examples/command/feedback"
 	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/examples/command/version"
@@ -378,7 +379,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	follower, err := feedback.New(engine, o.ejects, log)
+	follower, err := feedback.New(engine, o.ejects, accepted.Path("loadbalancer-silent.json"), log)
 	if err != nil {
 		return err
 	}

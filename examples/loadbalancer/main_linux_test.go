@@ -75,7 +75,8 @@ func (w *world) start(args ...string) {
 	w.Helper()
 	args = append([]string{"-config", w.file, "-listen", "127.0.0.1:9095"}, args...)
 	w.program = exec.Command("/proc/self/exe")
-	w.program.Env = append(os.Environ(), asProgram+"="+strings.Join(args, " "))
+	w.program.Env = append(os.Environ(), asProgram+"="+strings.Join(args, " "),
+		"RUNTIME_DIRECTORY="+filepath.Dir(w.file))
 	w.program.Stderr = w.log
 	require.NoError(w, w.Node.NS.Do(w.program.Start))
 	program, ended := w.program, make(chan error, 1)

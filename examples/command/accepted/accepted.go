@@ -32,17 +32,29 @@ type File struct {
 	written []byte
 }
 
-// Dir returns the directory for files that disappear at a reboot, like the kernel's contents. It is
-// the first runtime directory that systemd made for the program (systemd.exec(5)), or else
-// /run/kernlb.
-func Dir() string {
+// Path returns the path of a file or directory that disappears at a reboot, like the kernel's
+// contents. It is in the first runtime directory that systemd made for the program
+// (systemd.exec(5)), or else in /run/kernlb.
+func Path(name string) string {
 	first, _, _ := strings.Cut(os.Getenv("RUNTIME_DIRECTORY"), ":")
-	return cmp.Or(first, "/run/kernlb")
+	return filepath.Join(cmp.Or(first, "/run/kernlb"), name)
 }
 
-// Open returns the file of a program, in [Dir].
+// Replace writes a file as a whole, and makes its directory if need be.
+func Replace(path string, data []byte) error {
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		err = os.WriteFile(path+".new", data, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	return err
+}
+
+// Open returns the file of a program, at a [Path].
 func Open(program string, log *slog.Logger) *File {
-	return &File{path: filepath.Join(Dir(), program+"-services.json"), log: log}
+	return &File{path: Path(program + "-services.json"), log: log}
 }
 
 // Load returns a state with the services that an earlier process had accepted, without endpoints.
@@ -99,13 +111,7 @@ func (f *File) write() error {
 	if err != nil || bytes.Equal(data, f.written) {
 		return err
 	}
-	if err = os.MkdirAll(filepath.Dir(f.path), 0o700); err == nil {
-		err = os.WriteFile(f.path+".new", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(f.path+".new", f.path)
-	}
-	if err != nil {
+	if err = Replace(f.path, data); err != nil {
 		f.newest.CompareAndSwap(nil, s) // unless newer ones came
 		return err
 	}

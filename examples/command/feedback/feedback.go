@@ -4,14 +4,18 @@ package feedback
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"io/fs"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/leastconn"
 	"github.com/kernlb/kernlb/dataplane/silence"
+	"github.com/kernlb/kernlb/examples/command/accepted"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -27,23 +31,56 @@ type Follower struct {
 
 // New returns a follower that gives states to an engine, and logs its changes. If all is set, it
 // watches all services except services that say "stay" (servicemodel.SilentPolicy). Otherwise it
-// watches only services that say "eject".
-func New(e *dataplane.Engine, all bool, log *slog.Logger) (*Follower, error) {
+// watches only services that say "eject". The file keeps which endpoints are out, for the next
+// process.
+func New(e *dataplane.Engine, all bool, file string, log *slog.Logger) (*Follower, error) {
 	counts, err := leastconn.NewFollower(e, &leastconn.Config{Logger: log})
 	if err != nil {
 		return nil, err
 	}
-	f, err := silence.NewFollower(func(s servicemodel.State) { counts.Set(s) }, &silence.Config{
-		Table: func() *servicemodel.Table { return e.Status().Held },
-		Asked: !all,
-		IPVS:  e.Status().Backend == ipvs.Name,
-		Changed: func(c silence.Change) {
-			log.Warn(c.String(), "service", c.Service, "endpoint", c.Endpoint)
-		}})
+	f := &Follower{counts: counts}
+	f.Follower, err = silence.NewFollower(func(s servicemodel.State) { counts.Set(s) },
+		&silence.Config{
+			Table:   func() *servicemodel.Table { return e.Status().Held },
+			Asked:   !all,
+			IPVS:    e.Status().Backend == ipvs.Name,
+			Earlier: load(file, log),
+			Changed: func(c silence.Change) {
+				save(file, f.Ejected(), log)
+				log.Warn(c.String(), "service", c.Service, "endpoint", c.Endpoint)
+			}})
 	if err != nil {
 		return nil, errors.Join(err, counts.Close())
 	}
-	return &Follower{Follower: f, counts: counts}, nil
+	return f, nil
+}
+
+// load returns the endpoints that were out when an earlier process ended.
+func load(file string, log *slog.Logger) (out []silence.Change) {
+	data, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(data, &out)
+	}
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			log.Warn("endpoints that were silent before are not known", "error", err)
+		}
+		return nil
+	}
+
+	return out
+}
+
+// save keeps the endpoints that are out.
+func save(file string, out []silence.Change, log *slog.Logger) {
+	data, err := json.Marshal(out)
+	if err == nil {
+		err = accepted.Replace(file, data)
+	}
+	if err != nil {
+		log.Warn("silent endpoints are not kept: after a restart they take connections until "+
+			"they are ejected again", "error", err)
+	}
 }
 
 // Close releases the follower's sockets. Run must have returned.
