@@ -204,7 +204,7 @@ func TestPublishTenThousandPorts(t *testing.T) {
 	must(publish("ADD", 0, run(8000, 10000)...))
 	more := elements(t, c.Node.NS) - before
 	require.Positive(t, more)
-	require.LessOrEqual(t, more, 2*(13+13+5), "a range has 26 blocks at most, in each family")
+	require.LessOrEqual(t, more, 2*(7+6), "the range has 7 blocks in each family")
 	for _, port := range []int{8000, 12345, 17999} {
 		reaches(uint16(port), at(port))
 	}
