@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
@@ -66,13 +67,20 @@ func (p *program) cleanupKubeProxy(ctx context.Context) error {
 		return err
 	}
 	text := plan.String()
-	switch left := len(plan.Left); {
-	case plan.Empty() && left == 0:
+	if plan.Empty() && len(plan.Left) == 0 {
 		text += "nothing of kube-proxy to delete\n"
-	case left > 0:
-		text += fmt.Sprintf("left: %d; if no other program needs them, delete by hand what leads "+
-			"there, and repeat\n", left)
 	}
+	chains := 0
+	for _, l := range plan.Left {
+		if strings.HasPrefix(l.Object, "chain ") {
+			chains++
+		}
+	}
+	if chains > 0 {
+		text += fmt.Sprintf("chains left: %d; if no other program needs them, delete by hand the "+
+			"rules that lead there, and repeat\n", chains)
+	}
+
 	return cmp.Or(err, p.print(plan, text))
 }
 
