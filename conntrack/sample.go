@@ -69,7 +69,7 @@ type sampler struct {
 }
 
 // event counts an event, or a loss of events. It reports whether keep changed. It checks the rate
-// once a second, and at once after a loss or after twice the wanted number of events.
+// once a second, and immediately after a loss or after twice the target number of events.
 func (s *sampler) event(now time.Time, lost bool) (changed bool) {
 	if s.most == 0 {
 		return false

@@ -26,11 +26,11 @@ type PartsConfig struct {
 // owners, and leaves the rest as it is. Parts keeps no record outside the kernel. So a program can
 // run once for each change, like a CNI plugin, and needs neither a file nor a daemon.
 //
-// An owner is a namespace. Its part is the kernel's contents for the services in the namespace
-// ([servicemodel.Name.Namespace]) of that name. The part stays until a program replaces or removes
-// it. Choose names of owners that identify the program and cannot collide with names of other
-// programs; "network,container,interface" suits an attachment of CNI. [servicemodel.Name] says
-// which characters are allowed. Namespace, service and port have 189 bytes together
+// An owner is a namespace. Its part is everything in the kernel for the services of that namespace
+// ([servicemodel.Name.Namespace]). The part stays until a program replaces or removes it. Choose
+// names of owners that identify the program and cannot collide with names of other programs;
+// "network,container,interface" suits an attachment of CNI. [servicemodel.Name] says which
+// characters are allowed. Namespace, service and port have 189 bytes together
 // ([servicemodel.PortName], with two separators).
 //
 // Settings for the whole node ([servicemodel.Rules]) belong to the instance. The first part sets

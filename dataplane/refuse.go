@@ -22,10 +22,10 @@ type Refusal struct {
 	// endpoint is invalid, otherwise *[backends.UnsupportedError] and *[backends.CollisionError]
 	// values.
 	Err error
-	// Endpoints are the indices of invalid endpoints in the service's list that were left out. It
-	// is set only with [Config.LeaveOutEndpoints] and if the rest of the service is valid: the
-	// service is then served without these endpoints. If Endpoints is empty, the service is left
-	// out as a whole.
+	// Endpoints are the indices, in the service's list, of the invalid endpoints that were left
+	// out. It is set only with [Config.LeaveOutEndpoints] and if the rest of the service is valid:
+	// the service is then served without these endpoints. If Endpoints is empty, the service is
+	// left out as a whole.
 	Endpoints []int
 	// Kept says that the service is served by an earlier definition, see [Config.KeepRefused].
 	Kept bool

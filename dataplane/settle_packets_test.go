@@ -158,7 +158,7 @@ func growing(takes time.Duration, hosts ...byte) servicemodel.State {
 	return services(2).WithService(svc).WithEndpoints(svc.Name, endpoints(hosts...))
 }
 
-// part returns the part of its weight that an endpoint of service 1 has in the kernel.
+// part returns the fraction of its full weight that an endpoint of service 1 has in the kernel.
 func part(t *testing.T, k *memory.Kernel, host byte) float64 {
 	t.Helper()
 	for p := range k.Table().Pools() {
@@ -176,7 +176,7 @@ func part(t *testing.T, k *memory.Kernel, host byte) float64 {
 	return 0
 }
 
-// requireLine requires the part of the weight that a linear growth has reached after a time.
+// requireLine requires the fraction of the full weight that a linear slow start gives after a time.
 func requireLine(t *testing.T, k *memory.Kernel, host byte, after, takes time.Duration) {
 	t.Helper()
 	line := min(1, .1+.9*float64(after)/float64(takes))

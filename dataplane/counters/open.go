@@ -83,7 +83,7 @@ func (c *Counters) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop stops counting, and deletes the counts. Stopping counters that are off is no error.
+// Stop stops counting, and deletes the counts. Stopping counters that are off is not an error.
 func (c *Counters) Stop(ctx context.Context) error {
 	families, err := c.families(ctx)
 	if err != nil {

@@ -159,7 +159,8 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 // Settle cleans up everything that is due in one pass over the table. If nothing is due, it does
 // not read the table. It returns the time until draining connections or a second search become due.
 // After an error, all of this work stays due, except for frontends that the matcher refused
-// ([conntrack.ErrBadChange]): another try cannot help, and they do not delay the other frontends.
+// ([conntrack.ErrBadChange]). Retrying these cannot help, and they do not delay the other
+// frontends.
 //
 // It emits [backends.Cleaned] and [backends.Drained].
 func (k *Keeper) Settle(ctx context.Context) (next time.Duration, err error) {

@@ -22,7 +22,7 @@ var (
 	// ErrKernelTooOld says that the kernel is too old for the backend.
 	ErrKernelTooOld = errors.New("kernel too old")
 	// ErrConflict says that another program changed the kernel's state between reading and writing.
-	// An engine reads and tries again, and returns the error if the conflicts persist.
+	// The engine reads the kernel again and retries. It returns the error if the conflicts persist.
 	ErrConflict = errors.New("kernel state was changed by another program")
 	// ErrClosed says that the backend was closed.
 	ErrClosed = errors.New("already closed")

@@ -7,9 +7,10 @@ import (
 	"strings"
 )
 
-// Plan lists objects of kube-proxy in one network namespace. The lists have the objects that
-// [Cleanup] would delete, or has deleted, in order. Left has the objects that stay although they
-// are or seem to be kube-proxy's. A Plan is a plain value: it can be printed, and encoded as JSON.
+// Plan lists objects of kube-proxy in one network namespace. The lists contain the objects that
+// [Cleanup] would delete, or has deleted, in the order of deletion. Left contains the objects that
+// stay although they are or seem to be kube-proxy's. A Plan is a plain value: it can be printed,
+// and encoded as JSON.
 type Plan struct {
 	// Rules are rules in other programs' chains that jump to chains of kube-proxy: Family and Name
 	// of the table, Chain, Handle, Target and Comment.

@@ -38,7 +38,8 @@ const (
 	busyPause = 20 * time.Millisecond
 )
 
-// counterRequest is a request about a counter.
+// counterRequest returns an nfnetlink_acct message about one counter. verb names the operation in
+// errors.
 func counterRequest(msg uint8, verb, name string) *rawnl.Batch {
 	b := &rawnl.Batch{}
 	b.Message(subsysAcct, msg, 0, unix.NFPROTO_UNSPEC, 0,

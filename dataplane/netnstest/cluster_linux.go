@@ -36,7 +36,7 @@ type builder struct {
 	c    *Cluster
 	opts Options
 	node *NS
-	// internet is the destination of the node's default route. It has no addresses.
+	// internet is the namespace that the node's default route leads to. It has no addresses.
 	internet *NS
 }
 
@@ -192,7 +192,7 @@ func hosts(name string, n int, cidr4, cidr6 string, first int) (l []*Host) {
 	return l
 }
 
-// nth returns an address of a prefix; n is less than 256.
+// nth returns the address of a prefix whose last byte is n; n must be less than 256.
 func nth(prefix string, n int) netip.Addr {
 	b := netip.MustParsePrefix(prefix).Addr().AsSlice()
 	b[len(b)-1] = byte(n)

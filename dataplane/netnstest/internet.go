@@ -11,8 +11,8 @@ import (
 )
 
 // internet is the far end of the node's default route. For any destination, it answers every TCP,
-// UDP and SCTP client as a server named [Net].Internet does. It reads and writes IP packets:
-// AF_PACKET without the link-layer header (packet(7)).
+// UDP and SCTP client as a server named [Net].Internet does. It reads and writes IP packets through
+// an AF_PACKET socket without link-layer headers (packet(7)).
 type internet struct {
 	sock   io.Closer
 	reader sync.WaitGroup

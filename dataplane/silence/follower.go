@@ -282,7 +282,7 @@ func (f *Follower) decide(samples []sample, now time.Time) (ask []place, wait ti
 	return ask, wait
 }
 
-// indexAge is how long the addresses of the node are believed.
+// indexAge is the age at which the addresses of the node are read again.
 const indexAge = 10 * time.Second
 
 // indexNow returns the index of the services in the kernel.

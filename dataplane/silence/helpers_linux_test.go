@@ -154,7 +154,7 @@ func (n *network) warm(count int) {
 	}
 }
 
-// traffic makes connections at an interval, by turns from each client, until the test ends.
+// traffic opens a connection at each interval, from each client in turn, until the test ends.
 func (n *network) traffic(interval time.Duration) {
 	ctx, stop := context.WithCancel(context.Background())
 	var work sync.WaitGroup
@@ -209,7 +209,7 @@ func run(t *testing.T, h *netnstest.Host, stdin string, command ...string) {
 	}))
 }
 
-// sendMany makes many connections, a limited number at a time, by turns from each client.
+// sendMany opens count connections, a limited number at a time, from each client in turn.
 func (n *network) sendMany(count int) {
 	probes := make([]netnstest.Probe, count)
 	for i := range probes {

@@ -113,8 +113,8 @@ type judge struct {
 	all     history
 	records map[servicemodel.PortName]map[netip.AddrPort]*record
 	open    map[place]*record // those that are out, or have a run
-	// failing has the clients whose last connection to a service had no answer, and to which
-	// endpoint it went. The zero AddrPort stands for several endpoints.
+	// failing maps each client whose last connection to a service had no answer to the endpoint of
+	// that connection. The zero AddrPort means several endpoints.
 	failing map[servicemodel.PortName]map[netip.Addr]netip.AddrPort
 	news    []Change
 	swept   time.Time
