@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arpLimit is how long answers of ARP are awaited.
+// arpLimit is the time to wait for answers of ARP.
 const arpLimit = 300 * time.Millisecond
 
 // Fields of ARP for IPv4 over Ethernet (RFC 826).
@@ -91,7 +91,7 @@ func request(own net.HardwareAddr, src, target netip.Addr) []byte {
 	return b
 }
 
-// replies returns the machine that says that it has the address.
+// replies returns the link-layer address of a machine that claims the address.
 func replies(b []byte, target netip.Addr) (net.HardwareAddr, bool) {
 	if len(b) < arpLen || binary.BigEndian.Uint16(b[arpOperation:]) != arpReply ||
 		!bytes.Equal(b[arpSenderAddr:arpSenderAddr+net.IPv4len], target.AsSlice()) {

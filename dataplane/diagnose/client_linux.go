@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// answerLimit is how long an endpoint may take to answer. A lost packet is sent again after a
+	// answerLimit is the time that an endpoint has to answer. A lost packet is sent again after a
 	// second.
 	answerLimit = 1500 * time.Millisecond
-	// flowTimeout is how long a flow lives that sends a connection to an endpoint.
+	// flowTimeout is the lifetime of a flow that sends a connection to an endpoint.
 	flowTimeout = 10 * time.Second
 	// segmentTries and segmentLimit are for segments that are sent to an open connection.
 	segmentTries = 3
 	segmentLimit = 300 * time.Millisecond
 )
 
-// socket is a socket of the client, and the flow that leads its packets to an endpoint.
+// socket is a socket of the client, and the flow that sends its packets to an endpoint.
 type socket struct {
 	fd       int
 	protocol servicemodel.Protocol
@@ -33,7 +33,7 @@ type socket struct {
 	flow     *conntrack.Flow
 }
 
-// socket makes a socket for a connection to the service, or by the service to one endpoint.
+// socket returns a socket for a connection to the service, or through the service to one endpoint.
 func (r *runner) socket(ctx context.Context, to *servicemodel.Candidate) (s *socket, err error) {
 	s = &socket{fd: -1, dst: r.packet.Dst, protocol: r.To.Protocol}
 	if to != nil && r.Direct {
@@ -79,7 +79,7 @@ func (s *socket) open(src netip.Addr) (err error) {
 	return err
 }
 
-// aim makes the flow that sends the packets of the socket to an endpoint, and no others.
+// aim creates the flow that sends the packets of the socket, and only these, to an endpoint.
 func (r *runner) aim(ctx context.Context, s *socket, to *servicemodel.Candidate) error {
 	f := conntrack.Flow{Protocol: conntrack.Protocol(s.protocol), Timeout: flowTimeout,
 		Original: conntrack.Tuple{Src: s.src, Dst: s.dst},
@@ -106,7 +106,7 @@ func (r *runner) aim(ctx context.Context, s *socket, to *servicemodel.Candidate)
 	return err
 }
 
-// close closes the socket. Its flow ends by itself.
+// close closes the socket. Its flow expires.
 func (s *socket) close() error {
 	if s.fd < 0 {
 		return nil
@@ -211,8 +211,8 @@ func (s *socket) wait(ctx context.Context) error {
 }
 
 // fullSize tests whether a segment of full size is acknowledged, and returns its size. Its data is
-// older than all that the connection has sent, so the endpoint only acknowledges it (RFC 9293,
-// section 3.10.7.4). A segment of one byte shows first whether the endpoint does.
+// older than all data of the connection, so the endpoint only acknowledges it (RFC 9293, section
+// 3.10.7.4). First, a segment of one byte shows whether the endpoint acknowledges such data.
 func (r *runner) fullSize(s *socket) (size int, lost bool, err error) {
 	size, err = unix.GetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG)
 	if err != nil {
@@ -235,7 +235,7 @@ func (r *runner) fullSize(s *socket) (size int, lost bool, err error) {
 		ok, err := s.acknowledges(raw, sent, received, n)
 		switch {
 		case errors.Is(err, unix.EMSGSIZE):
-			return size, false, nil // the client has learnt the MTU of the way
+			return size, false, nil // the client has learnt the path MTU
 		case err != nil:
 			return size, false, err
 		case !ok && i == 0:
@@ -274,7 +274,7 @@ const (
 	repairReceive, repairSend = 1, 2
 )
 
-// sequence returns the next numbers that the connection sends and receives.
+// sequence returns the sequence numbers of the next bytes that the connection sends and receives.
 func (s *socket) sequence() (sent, received uint32, err error) {
 	set := func(option, value int) {
 		if err == nil {
@@ -324,7 +324,7 @@ func (s *socket) acknowledges(raw int, sent, received uint32, n int) (bool, erro
 	return false, nil
 }
 
-// acks returns how many segments without data have come.
+// acks returns the number of received segments without data.
 func (s *socket) acks() (uint32, error) {
 	i, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {

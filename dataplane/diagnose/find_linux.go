@@ -14,9 +14,10 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// FindNamespace returns the network namespace that has an address: the one of the calling thread,
-// which is "", one below /run/netns, or one of a process. It is an error if several others have it.
-// It needs CAP_SYS_ADMIN to look into other namespaces.
+// FindNamespace returns the network namespace that has an address: the namespace of the calling
+// thread (""), a namespace below /run/netns, or the namespace of a process. If only other
+// namespaces have the address, and more than one, that is an error. It needs CAP_SYS_ADMIN to look
+// into other namespaces.
 func FindNamespace(addr netip.Addr) (netns.Namespace, error) {
 	names := []string{""}
 	for _, pattern := range []string{"/run/netns/*", "/proc/[0-9]*/ns/net"} {

@@ -12,8 +12,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// judgeModel judges what the tables say of the packet. pod says that the client is in a network
-// namespace of its own.
+// judgeModel judges the decision of the tables about the packet. pod says that the client is in a
+// network namespace of its own.
 func (c *Config) judgeModel(p servicemodel.Packet, pod bool) (servicemodel.Decision, *Fault) {
 	d := c.Table.Decide(p, c.Here)
 	var want servicemodel.Decision
@@ -63,8 +63,8 @@ func doRefused(d *servicemodel.Decision, c *servicemodel.Cause) string {
 	return do
 }
 
-// others notes what the tables say of the other addresses of a service port, which get no packets,
-// and of clients from outside.
+// others notes the decisions of the tables about the other addresses of a service port, which get
+// no packets, and about clients from outside.
 func (r *Report) others(c *Config, p servicemodel.Packet, pod bool,
 	asked *servicemodel.Decision) {
 	table := cmp.Or(c.Wanted, c.Table)
@@ -131,8 +131,8 @@ func brief(d servicemodel.Decision) string {
 	return string(d.Outcome)
 }
 
-// judgeTrace judges the way of a packet and of its answer. nil means that the endpoint answered, or
-// that the endpoint alone is to blame.
+// judgeTrace judges the path of a packet and of its answer. nil means that the endpoint answered,
+// or that only the endpoint is at fault.
 func (c *Config) judgeTrace(t *livetrace.Trace, d servicemodel.Decision) *Fault {
 	if f := c.judgeWay(t, ForeignRule, "the packet"); f != nil {
 		return f
@@ -163,8 +163,8 @@ func (c *Config) judgeTrace(t *livetrace.Trace, d servicemodel.Decision) *Fault 
 const doMasquerade = "kernlb show -diff -f says whether its own rules are there; another program " +
 	"may translate the source, or clear the mark: kernlb trace -live lists all rules of a packet"
 
-// judgeWay judges where a packet was lost. kind is the kind of fault if another program or routing
-// lost it.
+// judgeWay judges the place where a packet was lost. kind is the kind of fault if another program
+// or routing lost the packet.
 func (c *Config) judgeWay(t *livetrace.Trace, kind Kind, what string) *Fault {
 	switch {
 	case t.By != nil && c.Ours != nil && c.Ours(*t.By):
@@ -238,11 +238,12 @@ func doRouting(t *livetrace.Trace) string {
 		" iif " + t.In
 }
 
-// link is what the node knows of the link-layer address of a next hop, and what answers for it.
+// link is the node's knowledge about the link-layer address of a next hop, with the machines that
+// claim it.
 type link struct {
 	name    string
 	hop     netip.Addr
-	known   net.HardwareAddr // in the table of neighbours, nil if there is none
+	known   net.HardwareAddr // in the table of neighbours; nil if it is not there
 	failed  bool
 	asked   bool               // ARP was asked
 	answers []net.HardwareAddr // of different machines

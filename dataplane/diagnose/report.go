@@ -24,22 +24,23 @@ type Config struct {
 	Source netip.Addr
 	// To is the address, protocol and port of the service. It is required.
 	To servicemodel.FrontendKey
-	// Table is what the kernel holds. Here are the node's addresses. Both are required.
+	// Table is the table that the kernel holds. Here contains the node's addresses. Both are
+	// required.
 	Table *servicemodel.Table
 	Here  servicemodel.Locality
 	// Wanted is the table that the kernel should hold, if it is known: it knows why a service has
 	// no endpoints.
 	Wanted *servicemodel.Table
-	// Drift describes objects of kernlb in the kernel that are not as it wrote them, as an
-	// observation has it. If they can be the cause of a fault, they come first.
+	// Drift describes objects of kernlb in the kernel that are not as it wrote them, as in an
+	// observation. If they can be the cause of a fault, they come first.
 	Drift []string
-	// Silent are endpoints that a program took out because they do not answer clients, and that
-	// Table does not have therefore. Those of the service are asked, too.
+	// Silent are endpoints that a program took out because they do not answer clients, and that are
+	// therefore not in Table. The silent endpoints of the service are asked, too.
 	Silent []silence.Change
 	// Direct says that flows in the table of connections do not send packets to endpoints, as with
 	// IPVS.
 	Direct bool
-	// Ours returns true for rules of kernlb. Nil means for none.
+	// Ours returns true for rules of kernlb. Nil means that no rule is.
 	Ours func(livetrace.Rule) bool
 }
 
@@ -60,7 +61,7 @@ const (
 	Routing        Kind = "routing"         // the kernel does not forward the packet
 	NotMasqueraded Kind = "not-masqueraded" // the client's address was to be replaced, and is not
 	Hairpin        Kind = "hairpin"         // the same, and the client is the endpoint
-	Elsewhere      Kind = "wrong-endpoint"  // the packet goes to an address that is no endpoint
+	Elsewhere      Kind = "wrong-endpoint"  // the packet goes to an address that is not an endpoint
 	Duplicate      Kind = "duplicate"       // two machines have the address of an endpoint
 	Neighbour      Kind = "neighbour"       // the link-layer address is unknown, or out of date
 	NotListening   Kind = "not-listening"   // the endpoint refuses
@@ -83,9 +84,9 @@ type Endpoint struct {
 	Endpoint netip.AddrPort `json:"endpoint"`
 	// Says is the result of a connection to it: "answers", or what is wrong.
 	Says string `json:"says"`
-	// Begun, Answered and Reset count the connections of other clients to the endpoint in the table
-	// of connections: without an answer, with one, and those that ended with a reset. Connections
-	// that this node refused or dropped are not there.
+	// Begun, Answered and Reset count the connections of other clients to the endpoint in the
+	// conntrack table: unanswered, answered, and ended by a reset. Connections that this node
+	// refused or dropped are not there.
 	Begun    int `json:"begun"`
 	Answered int `json:"answered"`
 	Reset    int `json:"reset"`
@@ -96,13 +97,13 @@ type Report struct {
 	// Client is the source of the packets, and To their destination.
 	Client netip.Addr               `json:"client"`
 	To     servicemodel.FrontendKey `json:"to"`
-	// Steps says what was found to be right, one line each, in the order of the walk.
+	// Steps lists the checks that passed, a line each, in the order of the checks.
 	Steps     []string   `json:"steps"`
 	Endpoints []Endpoint `json:"endpoints,omitempty"`
-	// Fault is the first thing that is wrong, nil if nothing is. More are the others.
+	// Fault is the first fault, or nil. More contains the other faults.
 	Fault *Fault  `json:"fault,omitempty"`
 	More  []Fault `json:"more,omitempty"`
-	// Notes says what was not tested.
+	// Notes names the checks that were not made.
 	Notes []string `json:"notes,omitempty"`
 }
 

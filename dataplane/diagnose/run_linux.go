@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// mostEndpoints is how many endpoints get a connection, and mostTraces how many of those that
-	// do not answer are followed.
+	// mostEndpoints is the maximum number of endpoints that get a connection. mostTraces is the
+	// maximum number of unanswered connections that are followed.
 	mostEndpoints = 32
 	mostTraces    = 2
-	// traceLimit is how long a packet may take to be seen in this node.
+	// traceLimit is the time to wait for a packet to be seen in this node.
 	traceLimit = 3 * time.Second
-	// flowsLimit is how long the table of connections may take.
+	// flowsLimit limits the time for reading the conntrack table.
 	flowsLimit = 2 * time.Second
 )
 
@@ -41,7 +41,7 @@ type runner struct {
 	node, client *threadns.NS
 	table        *conntrack.Table
 	routes       *rtnetlink.Conn
-	pod          bool // the client is in another namespace than the node
+	pod          bool // the client's namespace differs from the node's
 	packet       servicemodel.Packet
 	decision     servicemodel.Decision
 
@@ -49,7 +49,8 @@ type runner struct {
 }
 
 // Run diagnoses. It needs CAP_NET_ADMIN and CAP_NET_RAW, and CAP_SYS_ADMIN if the client is in
-// another network namespace. It takes up to ten seconds if much is wrong, and else less than one.
+// another network namespace. It takes up to ten seconds if there are many faults, and otherwise
+// less than a second.
 func Run(ctx context.Context, cfg *Config) (*Report, error) {
 	r, err := begin(cfg)
 	if err != nil {
@@ -66,8 +67,8 @@ func Run(ctx context.Context, cfg *Config) (*Report, error) {
 	return r.report, nil
 }
 
-// Follow follows one connection of the client to an endpoint of the service, or to the one that the
-// rules choose if endpoint is the zero value. It connects as [Run] does.
+// Follow follows one connection of the client to an endpoint of the service. If endpoint is the
+// zero value, the rules choose the endpoint. It connects as [Run] does.
 func Follow(ctx context.Context, cfg *Config, endpoint netip.AddrPort) (*livetrace.Trace, error) {
 	r, err := begin(cfg)
 	if err != nil {
@@ -312,8 +313,8 @@ func (r *runner) endpoints(ctx context.Context) error {
 	return nil
 }
 
-// silent returns the endpoints that are out of the service of a decision, and what sends packets to
-// each of them.
+// silent returns the endpoints of a decision's service that are out, each with the flow's data that
+// sends packets to it.
 func (r *runner) silent(d *servicemodel.Decision) ([]silence.Change, []servicemodel.Candidate) {
 	of := silence.Of(d.Frontend, r.Silent)
 	out := make([]servicemodel.Candidate, len(of))
@@ -367,7 +368,7 @@ func (r *runner) judgeSilence(ctx context.Context, to *servicemodel.Candidate, g
 		"(nft list ruleset in the pod), and whether its answers come through this node"}, nil
 }
 
-// flows counts the connections of clients by endpoint, and looks for stale ones.
+// flows counts the connections of clients by endpoint, and looks for stale connections.
 func (r *runner) flows(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, flowsLimit)
 	defer cancel()
@@ -432,7 +433,8 @@ func (e *Endpoint) count(f *conntrack.Flow) {
 	}
 }
 
-// link reads what the node knows of the next hop to an address, and asks for it by ARP.
+// link reads the node's knowledge about the next hop to an address, and asks for the next hop by
+// ARP.
 func (r *runner) link(to netip.Addr) (l link) {
 	l.hop = to
 	conn, err := rtnetlink.Open(r.node) // r.routes is for one goroutine

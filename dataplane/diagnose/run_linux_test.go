@@ -123,7 +123,7 @@ func TestKernelEveryBackend(t *testing.T) {
 	}
 }
 
-// A datagram that is refused shows that nothing listens; one that is not answered shows nothing.
+// A refused datagram shows that nothing listens; an unanswered datagram shows nothing.
 func TestKernelUDP(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, nftables.Name)

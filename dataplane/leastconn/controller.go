@@ -8,24 +8,24 @@ import (
 )
 
 const (
-	// mostGain is the greatest gain: by how many percent of its share an endpoint gets fewer
-	// connections for each percent of open connections that it has above the mean.
+	// mostGain is the greatest gain. The gain is the percentage by which an endpoint's share
+	// shrinks for each percent of open connections above the mean.
 	mostGain = 10
-	// leastPart and mostPart bound the part of its fair share that an endpoint gets. So an endpoint
-	// that comes, and has no connections, is not flooded.
+	// leastPart and mostPart limit an endpoint's share, as multiples of its fair share. So a new
+	// endpoint, which has no connections, is not flooded.
 	leastPart, mostPart = .1, 2
-	// mostMoved is the part of the units of a pool that one update moves at most.
+	// mostMoved is the largest fraction of a pool's units that one update moves.
 	mostMoved = 1. / 8
 )
 
-// gainOf returns the gain for connections that live so long in the mean, at a time between two
-// updates. Until an update, connections that begin meet shares that know nothing of them. A greater
-// gain would answer with a swing.
+// gainOf returns the gain for connections with the mean lifetime life, if updates are period apart.
+// Connections that begin after an update affect the shares only with the next update. So a greater
+// gain would make the loads swing.
 func gainOf(life, period time.Duration) float64 {
 	return min(mostGain, life.Seconds()/(2*period.Seconds()))
 }
 
-// next returns the units that the endpoints are to have, and keeps in p.debt what rounding left.
+// next returns the units that the endpoints should have, and keeps the rounding errors in p.debt.
 func (p *pool) next(period time.Duration) []int {
 	size := servicemodel.FedUnits(len(p.weights))
 	if p.judge(period); p.random || size == 0 {
@@ -89,7 +89,7 @@ func (p *pool) judge(period time.Duration) {
 	}
 }
 
-// wanted returns the units that the endpoints are to have, not rounded.
+// wanted returns the units that the endpoints should have, before rounding.
 func (p *pool) wanted(size int, gain float64) []float64 {
 	conns, weights := 0., 0.
 	for i, weight := range p.weights {

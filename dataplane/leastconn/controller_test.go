@@ -75,7 +75,7 @@ func (s *simulation) loads() []float64 {
 	return out
 }
 
-// run goes on until a time. each is called eight times in a mean life.
+// run continues until a time. each is called eight times in a mean life.
 func (s *simulation) run(until float64, each func()) {
 	period, sampled := shortest.Seconds(), s.now
 	for s.now < until {
@@ -156,7 +156,7 @@ func (s *simulation) greatest(lives float64) (mean, p99, first float64) {
 }
 
 // With ten endpoints of 100 open connections, the greatest load stays near the mean, and an
-// endpoint that keeps its connections three times as long gets fewer.
+// endpoint that keeps its connections three times as long gets fewer connections.
 func TestLoadsAreNearlyEqual(t *testing.T) {
 	t.Parallel()
 	for _, life := range []float64{1, 10, 60} {
@@ -176,7 +176,7 @@ func TestLoadsAreNearlyEqual(t *testing.T) {
 	}
 }
 
-// Whatever the load is, shares that are fed back are no worse than random.
+// Under any load, shares that are fed back are at least as good as random choice.
 func TestNeverWorseThanRandom(t *testing.T) {
 	t.Parallel()
 	for _, endpoints := range []int{2, 10, 30} {
@@ -194,8 +194,8 @@ func TestNeverWorseThanRandom(t *testing.T) {
 	}
 }
 
-// When the load doubles, and an endpoint joins without connections, loads do not swing: they come
-// near the mean once, and stay there.
+// When the load doubles, and an endpoint joins without connections, loads do not swing: they
+// approach the mean, and stay near it.
 func TestAStepDoesNotSwing(t *testing.T) {
 	t.Parallel()
 	for _, life := range []float64{1, 10, 60} {

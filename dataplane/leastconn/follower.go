@@ -62,7 +62,7 @@ func (f *Follower) Close() error { return f.table.Close() }
 
 // Set takes the state that the program wants, and gives it to the engine with the newest shares,
 // like [dataplane.Engine.Set]. The cost depends on the number of services that have shares. A
-// service without shares keeps those that it has in the kernel.
+// service without shares in the state keeps its shares in the kernel.
 func (f *Follower) Set(s servicemodel.State) dataplane.Revision {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,9 +73,9 @@ func (f *Follower) Set(s servicemodel.State) dataplane.Revision {
 // The times between two counts of the connections.
 const (
 	shortest, longest = 100 * time.Millisecond, 5 * time.Second
-	// perLife is how many counts there are in the mean life of a connection.
+	// perLife is the number of counts in the mean life of a connection.
 	perLife = 10
-	// costShare bounds the part of a CPU that counting takes: one in so many.
+	// costShare limits the CPU time of counting to 1/costShare of one CPU.
 	costShare = 20
 	// idle is the time until the next search for services that ask for least connections.
 	idle = time.Second
@@ -126,8 +126,8 @@ func (f *Follower) work(ctx context.Context, passed time.Duration) (time.Duratio
 // countsItself is the backend whose kernel counts connections.
 const countsItself = "ipvs"
 
-// search finds the pools in the kernel that ask for least connections. Those that are known keep
-// what was learnt of them. It looks at all pools at most once a second.
+// search finds the pools in the kernel that ask for least connections. Known pools keep what was
+// learnt about them. It looks at all pools at most once a second.
 func (f *Follower) search(now time.Time) {
 	status, all := f.engine.Status(), now.Sub(f.scanned) >= idle
 	held := status.Held
@@ -141,7 +141,7 @@ func (f *Follower) search(now time.Time) {
 	if all {
 		f.scanned = now
 		for p := range held.Pools() {
-			// The pool of this node has endpoints of the pool of the cluster.
+			// The pool of this node is a subset of the cluster's pool, which covers both.
 			wide := p.ID
 			wide.Local = false
 			if p.Scheduler.Fed() && (!p.ID.Local || held.Pool(wide) == nil) {
@@ -262,8 +262,8 @@ func (f *Follower) shared() servicemodel.State {
 	return s
 }
 
-// sharedEndpoints returns endpoints with their shares. Ports with other shares are in endpoints of
-// their own.
+// sharedEndpoints returns endpoints with their shares. If the shares of an endpoint's ports differ,
+// each of these ports is in an endpoint of its own.
 func (f *Follower) sharedEndpoints(svc *servicemodel.Service,
 	eps []servicemodel.Endpoint) (out []servicemodel.Endpoint) {
 	for _, ep := range eps {

@@ -160,9 +160,9 @@ func (n *network) loads() (greatest, first float64) {
 	return greatest / mean, n.open[n.Pods[0].Name] / mean
 }
 
-// An endpoint that keeps its connections three times as long would have twice as many as the mean.
-// It gets fewer, and so has nearly as many as the others. After a restart, nothing begins anew, and
-// without a follower shares stay.
+// An endpoint that keeps its connections three times as long would have twice the mean number of
+// connections. It gets fewer new connections, and so has nearly the same number as the other
+// endpoints. After a restart the shares continue, and without a follower they stay.
 func TestABusyEndpointGetsFewer(t *testing.T) {
 	t.Parallel()
 	n := start(t, nftables.Name, servicemodel.LeastConn, 4)
@@ -198,7 +198,7 @@ func TestABusyEndpointGetsFewer(t *testing.T) {
 		n.state(servicemodel.LeastConn, 4)))(t)
 	require.Zero(t, r.Stats.Messages)
 
-	// One endpoint leaves: its units go to the others, in proportion.
+	// One endpoint is removed: the other endpoints get its units, in proportion.
 	r = must.OK(dataplane.New(backend, nil).Apply(t.Context(),
 		n.state(servicemodel.LeastConn, 3)))(t)
 	got := unitsIn(r.Changes.New)
@@ -239,7 +239,7 @@ func TestFollowerSetsShares(t *testing.T) {
 		20*time.Second, 10*time.Millisecond)
 }
 
-// units returns how many units each endpoint has in the kernel.
+// units returns the number of units of each endpoint in the kernel.
 func (n *network) units() map[netip.Addr]int { return unitsIn(n.engine.Status().Held) }
 
 func unitsIn(table *servicemodel.Table) map[netip.Addr]int {

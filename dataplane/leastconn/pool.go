@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// sample is how many connections of a pool are recognized in the next count.
+	// sample is the number of connections of a pool that are recognized in the next count.
 	sample = 1024
-	// remembered is how much of what was learnt of the life of connections stays with each count.
+	// remembered is the weight that earlier observations of lifetimes keep at each count.
 	remembered = .9
 )
 
-// pool is a pool under lc or wlc, and what was learnt of its connections.
+// pool is a pool under lc or wlc, and the observations of its connections.
 type pool struct {
 	id        servicemodel.PoolID
 	endpoints []netip.AddrPort
@@ -26,13 +26,15 @@ type pool struct {
 
 	open        []float64           // connections, by endpoint
 	seen, known map[uint32]struct{} // a sample of the connections, now and in the count before
-	survived    int                 // how many of known are still open
-	// time is for how long connections were watched, and ended how many of them ended meanwhile.
+	survived    int                 // the number of connections in known that are still open
+	// time is the total time for which connections were watched, and ended the number of
+	// connections that ended during it.
 	time, ended float64
 	passed      time.Duration // between the last two counts
 }
 
-// is takes the pool that the kernel holds. With a slow start, the weights are those of the moment.
+// is takes the pool that the kernel holds. During a slow start, the weights are the present
+// weights.
 func (p *pool) is(in *servicemodel.Pool) {
 	if !slices.EqualFunc(p.endpoints, in.Slots, func(e netip.AddrPort, s servicemodel.Slot) bool {
 		return e == s.Endpoint
@@ -67,25 +69,25 @@ func (p *pool) add(slot int, id uint32) {
 	}
 }
 
-// learn learns from a count how long connections live. passed is the time since the count before.
+// learn updates the observed lifetimes after a count. passed is the time since the previous count.
 func (p *pool) learn(passed time.Duration) {
 	before := float64(len(p.known))
 	p.passed = passed
 	if passed >= idle && 10*p.survived < len(p.known) {
-		return // they ended before this count, and it is unknown when
+		return // they ended at an unknown time before this count
 	}
 	ended := max(before-float64(p.survived), 0)
 	p.time = remembered*p.time + passed.Seconds()*(before-ended/2)
 	p.ended = remembered*p.ended + ended
 }
 
-// life returns how long a connection lives in the mean, 0 if that is unknown.
+// life returns the mean lifetime of a connection, or 0 if it is unknown.
 func (p *pool) life() time.Duration {
 	return time.Duration(p.time / max(p.ended, 1) * float64(time.Second))
 }
 
 // pause returns the time until the next count. If connections end before a second count can find
-// them, there are two counts a second, near one another, which tell whether that has changed.
+// them, there are two counts a second, close together, which show whether lifetimes have changed.
 func (p *pool) pause() time.Duration {
 	life := p.life()
 	if life < shortest && p.passed < idle {

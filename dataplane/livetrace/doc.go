@@ -16,7 +16,7 @@
 //
 // # How
 //
-// A [Tracer] makes a table of its own, of the packet's family. In each hook the table has a first
+// A [Tracer] creates a table of its own, of the packet's family. In each hook the table has a first
 // and a last chain, which show that a packet came in and that it came through. So a packet that is
 // lost between them was lost in that hook, even if no rule of nf_tables shows it. The first chains
 // of prerouting and output turn on the trace of packets that match [Filter], five a second at most;

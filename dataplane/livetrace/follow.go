@@ -61,9 +61,9 @@ func (f *follower) event(family uint8, e *nft.TraceInfo) bool {
 	return true
 }
 
-// walkOf returns the walk to which an event belongs, and begins one if the packet is new. Only the
-// rule that turns the trace on begins a walk of the request: packets of earlier connections, and
-// their answers, still make events elsewhere.
+// walkOf returns the walk to which an event belongs, and begins a walk if the packet is new. Only
+// the rule that turns the trace on begins a walk of the request: packets of earlier connections,
+// and their answers, still generate events elsewhere.
 func (f *follower) walkOf(e *nft.TraceInfo, hook, place string) *walk {
 	for _, w := range []*walk{f.request, f.answer} {
 		if w != nil && !w.over && w.has(e, hook, place) {
@@ -127,7 +127,7 @@ func (w *walk) see(p Packet) {
 
 // enter notes that the packet came to a hook.
 func (w *walk) enter(hook string) {
-	if w.Within && w.Hook != hook { // the end of the last one was not reached
+	if w.Within && w.Hook != hook { // the end of the last hook was not reached
 		w.Steps = append(w.Steps, Step{Hook: w.Hook, Taken: true})
 	}
 	w.Hook, w.Within = hook, true
@@ -179,7 +179,7 @@ const (
 	protocolICMPv6 servicemodel.Protocol = 58
 )
 
-// packetOf reads the headers of an event, if it has any.
+// packetOf reads the headers of an event, if it contains headers.
 func packetOf(e *nft.TraceInfo) (Packet, bool) {
 	var p Packet
 	var src, dst netip.Addr
@@ -233,8 +233,8 @@ func kindOf(protocol servicemodel.Protocol, t []byte) string {
 	return ""
 }
 
-// done reports whether the trace is complete: the packet came to its end, and so did its answer if
-// there can be one.
+// done reports whether the trace is complete: the paths of the packet and, if there can be an
+// answer, of the answer have ended.
 func (f *follower) done() bool {
 	return f.request != nil && f.request.over &&
 		(!f.request.answered() || f.answer != nil && f.answer.over)

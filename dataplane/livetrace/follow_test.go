@@ -106,8 +106,8 @@ func TestLooped(t *testing.T) {
 	require.Equal(t, "delivered to "+server+" on this node", f.request.outcome())
 }
 
-// Packets of a connection that was followed before still make events: its answers, and itself
-// behind the translation. None of them is followed again.
+// Packets of a connection that was followed before still generate events: its answers, and its
+// packets after the translation. None of these packets is followed again.
 func TestOnlyTheRuleThatTracesBegins(t *testing.T) {
 	t.Parallel()
 	for name, e := range map[string]*nft.TraceInfo{

@@ -71,7 +71,7 @@ func send(ctx context.Context, cfg *Config) (*Trace, error) {
 	return t.next(ctx)
 }
 
-// sendLimit is how long the way of a sent packet may take.
+// sendLimit limits the time of following a sent packet.
 const sendLimit = 30 * time.Second
 
 // bound opens a socket with the source of the packet. It fills in a source that the filter leaves

@@ -14,8 +14,7 @@ var hooks = [...]string{"prerouting", "input", "forward", "output", "postrouting
 // afterConntrack is the priority just after conntrack (NF_IP_PRI_CONNTRACK + 1).
 const afterConntrack = -199
 
-// The greatest numbers of traced packets a second: of packets that begin connections, and of
-// answers.
+// The maximum numbers of traced packets a second: packets that begin connections, and answers.
 const (
 	perSecond        = 5
 	answersPerSecond = 50
@@ -27,10 +26,10 @@ func followed(f *nft.Family) *nft.Set {
 		Flags: nft.SetTimeout | nft.SetEval, Size: 1024}
 }
 
-// remembered is how long answers are traced.
+// remembered is the time for which answers are traced.
 const remembered = 30 * time.Second
 
-// program makes the chains of the tracer's table.
+// program builds the chains of the tracer's table.
 func program(f *nft.Family, want *Filter) nft.Program {
 	var p nft.Program
 	for i, hook := range hooks {

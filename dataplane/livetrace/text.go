@@ -125,12 +125,12 @@ func (t *Trace) Summary(ours func(Rule) bool) string {
 	return "it works: " + server + " answers"
 }
 
-// Works reports whether the packet arrived, and an answer that is no refusal came back.
+// Works reports whether the packet arrived, and an answer other than a refusal came back.
 func (t *Trace) Works() bool {
 	return t.answered() && t.Answer != nil && t.Answer.answered() && !t.Answer.Packet.refusal()
 }
 
-// by names the rule that ended the way of a packet, and the program that has it.
+// by names the rule that ended the path of a packet, and the program that the rule belongs to.
 func by(t *Trace, ours func(Rule) bool) string {
 	verb := "drops"
 	if t.Fate == Refused {

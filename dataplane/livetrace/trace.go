@@ -16,8 +16,8 @@ type Config struct {
 	NetNS netns.Namespace
 	// Filter says which packets are followed.
 	Filter Filter
-	// Patience is how long the tracer waits for the next event until a packet counts as lost, and
-	// how long for an answer. Zero means a second.
+	// Patience is the time that the tracer waits for the next event before a packet counts as lost,
+	// and also the time that it waits for an answer. Zero means a second.
 	Patience time.Duration
 }
 
@@ -32,7 +32,7 @@ type Filter struct {
 	// Protocol is TCP, UDP or SCTP.
 	Protocol servicemodel.Protocol
 	// InInterface is the name of the interface where the packets come in. Empty means any
-	// interface, and also packets of the node itself, which have none.
+	// interface, and also packets of the node itself, which have no such interface.
 	InInterface string
 }
 
@@ -138,7 +138,7 @@ type Step struct {
 	Taken bool `json:"taken,omitzero"`
 }
 
-// Fate is what became of a packet, in one word.
+// Fate is the fate of a packet, in one word.
 type Fate string
 
 // The fates.
@@ -169,13 +169,13 @@ type Trace struct {
 	// Routing is the reason why the kernel does not send the packet on, if it was lost where the
 	// kernel routes. The tracer asks for it afterwards. Empty means unknown.
 	Routing string `json:"routing,omitzero"`
-	// Full says how full the table of connections was, if the packet was lost where conntrack adds
+	// Full is the fill level of the conntrack table, if the packet was lost where conntrack adds
 	// its connection and the table has no room: "262144 of 262144".
 	Full string `json:"full,omitzero"`
 	// Out is the interface through which the packet left.
 	Out string `json:"out,omitempty"`
-	// Answer is the way of the first answer. It is nil if there was none in time, or if there can
-	// be none.
+	// Answer is the path of the first answer. It is nil if no answer came in time, or if none is
+	// possible.
 	Answer *Trace `json:"answer,omitempty"`
 }
 

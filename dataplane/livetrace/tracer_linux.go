@@ -22,8 +22,8 @@ import (
 const (
 	tableName       = "kernlb-trace"
 	defaultPatience = time.Second
-	// queueSize is the size of the queue of events, which the kernel doubles. A packet makes some
-	// fifty events, of less than 1 KiB each.
+	// queueSize is the size of the queue of events, which the kernel doubles. A packet generates
+	// some fifty events of less than 1 KiB each.
 	queueSize = 4 << 20
 	eventSize = 8 << 10
 )
@@ -68,7 +68,7 @@ func open(ctx context.Context, cfg *Config) (*Tracer, error) {
 	return t, nil
 }
 
-// begin listens, and makes the table.
+// begin listens, and creates the table.
 func (t *Tracer) begin(ctx context.Context, want *Filter) error {
 	err := t.ns.Do(func() (err error) {
 		if t.conn, err = rawnl.Dial(nil); err != nil {
@@ -133,8 +133,8 @@ func (t *Tracer) Close() error {
 	return errors.Join(append(errs, t.ns.Close())...)
 }
 
-// Next waits for the next packet that matches, until ctx ends, and returns the way of the packet
-// and of the first answer. It does not follow packets that come meanwhile.
+// Next waits for the next packet that matches, until ctx ends, and returns the path of the packet
+// and of the first answer. Meanwhile, it does not follow other packets.
 func (t *Tracer) Next(ctx context.Context) (*Trace, error) {
 	tr, err := t.next(ctx)
 	if err != nil {

@@ -127,11 +127,11 @@ func (n *network) follow(from *netnstest.Host, proto servicemodel.Protocol,
 	return tr, got
 }
 
-// told is what a trace must say of a packet.
+// told is the required content of a packet's trace.
 type told struct {
 	to   netip.AddrPort
 	fate Fate
-	by   string // in the name of the rule that ended its way
+	by   string // in the name of the rule that ended its path
 	says string // in the trace as text
 }
 

@@ -34,11 +34,11 @@ type Config struct {
 	// 1. Zero means a half. At least one endpoint of each pool always stays.
 	MaxShare float64
 	// Asked leaves all services alone except those whose SilentEndpoints is
-	// [servicemodel.SilentEject]. Without it, the follower leaves only those alone whose
+	// [servicemodel.SilentEject]. Without it, the follower watches all services except those whose
 	// SilentEndpoints is [servicemodel.SilentStay].
 	Asked bool
 	// IPVS says that the services are in IPVS, which does not mark flows as translated. The kernel
-	// then makes a message for each new TCP connection of the network namespace.
+	// then sends a message for each new TCP connection of the network namespace.
 	IPVS bool
 	// NetNS names the network namespace of the services. Empty means the process's.
 	NetNS netns.Namespace
@@ -51,8 +51,8 @@ type Change struct {
 	// Out says that it was ejected, at Time. Otherwise it was let in.
 	Out  bool      `json:"out"`
 	Time time.Time `json:"time"`
-	// Since is when the first connection without an answer began, or, if the endpoint was let in,
-	// when it was ejected.
+	// Since is the time at which the first connection without an answer began, or, if the endpoint
+	// was let in, the time at which it was ejected.
 	Since time.Time `json:"since"`
 	// Connections and Clients count the connections without an answer that made it suspect. They
 	// are a sample if there are more than 500 new connections a second.
@@ -78,15 +78,15 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s answers again after %s", what, took)
 }
 
-// Evidence returns what made the endpoint suspect, such as "12 connections of 5 clients unanswered
-// in 400ms", of a change that ejected it.
+// Evidence returns the reason of an ejection, such as "12 connections of 5 clients unanswered in
+// 400ms".
 func (c Change) Evidence() string {
 	return fmt.Sprintf("%d connections of %d clients unanswered in %s", c.Connections, c.Clients,
 		c.Time.Sub(c.Since).Round(time.Millisecond))
 }
 
-// Status returns what is to be said of an endpoint that is out, such as "ejected 4s ago: 12
-// connections of 5 clients unanswered in 400ms".
+// Status describes the state of an endpoint that is out, such as "ejected 4s ago: 12 connections of
+// 5 clients unanswered in 400ms".
 func (c Change) Status(now time.Time) string {
 	return fmt.Sprintf("ejected %s ago: %s", now.Sub(c.Time).Truncate(time.Second), c.Evidence())
 }
@@ -143,7 +143,8 @@ func NewFollower(set func(servicemodel.State), cfg *Config) (*Follower, error) {
 func (f *Follower) Close() error { return f.table.Close() }
 
 // Set takes the state that the program wants, and gives it to the engine without the endpoints that
-// are out. The cost depends on the number of endpoints of the services of which one is out.
+// are out. The cost depends on the number of endpoints of the services that have an endpoint that
+// is out.
 func (f *Follower) Set(s servicemodel.State) {
 	f.take(s, time.Now())
 	select {
@@ -169,9 +170,9 @@ func (f *Follower) Ejected() []Change {
 	return f.judge.ejected()
 }
 
-// Run watches new connections until the context ends, and returns the context's error, or the one
-// that ended the watch. While no service is to be watched, it follows no events. Endpoints that are
-// out when it returns stay out until the next call of Run.
+// Run watches new connections until the context ends, and returns the context's error, or the error
+// that ended the watch. While there is no service to watch, it follows no events. Endpoints that
+// are out when it returns stay out until the next call of Run.
 func (f *Follower) Run(ctx context.Context) error {
 	for {
 		if f.needed() {
@@ -229,7 +230,7 @@ func (f *Follower) follow(ctx context.Context) error {
 	}
 }
 
-// pace is the shortest time between two look-ups, so that one asks for several connections.
+// pace is the shortest time between two look-ups, so that one look-up covers several connections.
 const pace = 20 * time.Millisecond
 
 // work looks up what is due, judges, and asks. It returns the time until something may be due.
@@ -331,9 +332,9 @@ func (f *Follower) pools(p place) (out [][]netip.AddrPort) {
 	return out
 }
 
-// ask connects to an endpoint, and tells Run whether it answered. At the same time it connects to
-// another one that answers clients. If that one does not answer either, this node is too busy, or
-// cut off, and the answer says nothing.
+// ask connects to an endpoint, and tells Run whether the endpoint answered. At the same time it
+// connects to another endpoint, which answers clients. If neither endpoint answers, this node is
+// too busy or cut off, and the result is discarded.
 func (f *Follower) ask(ctx context.Context, p place) {
 	f.mu.Lock()
 	r := f.judge.at(p)
@@ -387,8 +388,8 @@ func silent(err error) bool {
 }
 
 // Without returns a state without endpoints that are out, as [Follower.Ejected] returns them: they
-// are not ready, or terminate. Their open connections go on as the service's policy says. A change
-// of an endpoint that the state does not have is ignored.
+// are not ready, or terminate. Their open connections continue or end as the service's policy says.
+// Changes of endpoints that are not in the state are ignored.
 func Without(s servicemodel.State, out []Change) servicemodel.State {
 	of := map[servicemodel.Name]map[place]bool{}
 	for _, c := range out {

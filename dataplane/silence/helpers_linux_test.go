@@ -64,7 +64,7 @@ type network struct {
 	outcomes []outcome
 }
 
-// outcome is what became of a connection that began at a time.
+// outcome is the outcome of a connection, with the time of its beginning.
 type outcome struct {
 	netnstest.Outcome
 	began time.Time

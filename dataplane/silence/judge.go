@@ -22,15 +22,17 @@ const (
 	patience = 3 * time.Second
 	// between is the shortest time between two questions to an endpoint, and the first pause.
 	between = time.Second
-	// questions is how many connections ask an endpoint at the same time. One answer is enough:
-	// where 3 % of connections get none in time, all do once in a million times.
+	// questions is the number of connections that ask an endpoint at the same time. One answer is
+	// enough: if 3 % of connections get no answer in time, all four get none once in a million
+	// times.
 	questions = 4
 	// longest is the longest pause before the first question. A relapse is an ejection within that
 	// time of the last return.
 	longest = time.Minute
-	// trialAfter is how many pauses an endpoint that answers no question stays out.
+	// trialAfter is the number of pauses after which an endpoint that answers no question is let
+	// in.
 	trialAfter = 30
-	// forget is how long the judge remembers an endpoint without connections.
+	// forget is the time for which the judge remembers an endpoint without connections.
 	forget = 10 * time.Minute
 )
 
@@ -38,12 +40,12 @@ const (
 const (
 	// chance is the largest probability that lost packets alone explain a run of connections.
 	chance = 1e-6
-	// A first guess of the share of connections that chance leaves without an answer, and how many
-	// connections of one's own outweigh it.
+	// A first guess of the share of connections that chance leaves without an answer, and its
+	// weight: the number of connections that count as much as the guess.
 	firstShare, firstWeight = 0.01, 10
-	// remembered is after how many connections the older half of an endpoint's history is dropped.
+	// remembered is the number of connections after which an endpoint's history is halved.
 	remembered = 1000
-	// The most clients that a run, and a service, remember.
+	// The maximum number of clients that are remembered for a run, and for a service.
 	runClients, serviceClients = 256, 4096
 )
 
@@ -53,7 +55,7 @@ type place struct {
 	endpoint netip.AddrPort
 }
 
-// sample is what became of one new connection.
+// sample is the outcome of one new connection.
 type sample struct {
 	place
 	client   netip.Addr
@@ -64,7 +66,7 @@ type sample struct {
 	late bool
 }
 
-// history counts connections: with an answer, and without one for no lasting reason.
+// history counts connections: with an answer, and without an answer by chance.
 type history struct{ answered, missed float64 }
 
 // add adds connections, and halves the history when it is long.
@@ -77,24 +79,24 @@ func (h *history) add(answered, missed int, length float64) {
 	}
 }
 
-// share is the share of connections without an answer. Before many have been seen, it is near to
+// share is the share of connections without an answer. As long as the history is short, it is near
 // the guess.
 func (h *history) share(guess float64) float64 {
 	return (h.missed + guess*firstWeight) / (h.answered + h.missed + firstWeight)
 }
 
-// run is a row of connections of one endpoint without an answer.
+// run is a series of connections to one endpoint without an answer.
 type run struct {
-	first   time.Time // when the first of them began
+	first   time.Time // when the first connection began
 	total   int
 	clients map[netip.Addr]int
 }
 
-// record is what the judge knows of an endpoint.
+// record is the judge's knowledge about an endpoint.
 type record struct {
 	history
 	seen   time.Time // the last sample
-	last   time.Time // when the last connection began that was answered
+	last   time.Time // when the last answered connection began
 	prompt bool      // its last answer came within quick
 	run    run
 	asked  time.Time // when it was last asked
@@ -112,7 +114,7 @@ type judge struct {
 	most    float64 // the largest share of a service's endpoints that may be out
 	all     history
 	records map[servicemodel.PortName]map[netip.AddrPort]*record
-	open    map[place]*record // those that are out, or have a run
+	open    map[place]*record // endpoints that are out, or have a run
 	// failing maps each client whose last connection to a service had no answer to the endpoint of
 	// that connection. The zero AddrPort means several endpoints.
 	failing map[servicemodel.PortName]map[netip.Addr]netip.AddrPort
@@ -140,7 +142,7 @@ func (j *judge) at(p place) *record {
 	return of[p.endpoint]
 }
 
-// hear takes note of a sample.
+// hear records a sample.
 func (j *judge) hear(s sample, now time.Time) {
 	r := j.at(s.place)
 	r.seen = now
@@ -152,8 +154,8 @@ func (j *judge) hear(s sample, now time.Time) {
 	j.missed(s)
 
 	// An endpoint that is known to answer in time is judged by connections as old as quick, any
-	// other one by those as old as patience. Connections that began before an answered one say
-	// nothing.
+	// other endpoint by connections as old as patience. Connections that began before an answered
+	// connection say nothing.
 	if s.late == r.prompt || !s.began.After(r.last) || s.began.Before(r.since) || r.out {
 		return
 	}
@@ -168,7 +170,7 @@ func (j *judge) hear(s sample, now time.Time) {
 	}
 }
 
-// answered takes note of a connection that was answered.
+// answered records an answered connection.
 func (j *judge) answered(r *record, s sample, now time.Time) {
 	delete(j.failing[s.service], s.client)
 	if s.began.After(r.last) {
@@ -218,11 +220,11 @@ func (j *judge) missed(s sample) {
 	of[s.client] = s.endpoint
 }
 
-// heard takes note of the answer to a question: whether the endpoint answered.
+// heard records whether an endpoint answered a question.
 func (j *judge) heard(p place, answered bool, now time.Time) {
 	r := j.records[p.service][p.endpoint]
 	switch {
-	case r == nil: // forgotten meanwhile
+	case r == nil: // forgotten during the question
 	case answered:
 		j.alive(r, p, now)
 	default:
@@ -292,8 +294,9 @@ func (j *judge) suspect(r *record, p place, now time.Time,
 	return now.Sub(r.asked) >= between && (enough || r.asked.Before(r.run.first))
 }
 
-// weight counts the connections of a run. Those of the client that has most count as one, so one
-// client alone never ejects an endpoint. Those of clients that no endpoint answers do not count.
+// weight counts the connections of a run. All connections of the client with the most connections
+// count as one, so one client alone never ejects an endpoint. Connections of clients that no
+// endpoint answers do not count.
 func (j *judge) weight(r *record, p place) int {
 	total, most := 0, 0
 	for client, n := range r.run.clients {
@@ -306,15 +309,16 @@ func (j *judge) weight(r *record, p place) int {
 	return total - most + min(most, 1)
 }
 
-// need returns how many connections in a row need a reason other than chance. There are always at
+// need returns the number of unanswered connections in a row that chance does not explain. It is at
 // least two.
 func (j *judge) need(r *record) int {
 	share := min(r.share(j.all.share(firstShare)), 0.99)
 	return max(2, int(math.Ceil(math.Log(chance)/math.Log(share))))
 }
 
-// control returns the endpoint that last answered a client, among those that could stand in for one
-// that is not out yet.
+// control returns the endpoint to ask in addition to p, if p is not out: of the endpoints of the
+// same service port and family that are neither out nor suspect, the endpoint that last answered a
+// client.
 func (j *judge) control(r *record, p place) (endpoint netip.AddrPort, ok bool) {
 	var best time.Time
 	for other, of := range j.records[p.service] {
@@ -369,7 +373,7 @@ func (j *judge) room(p place, pools [][]netip.AddrPort) bool {
 	return true
 }
 
-// eject takes an endpoint out.
+// eject ejects an endpoint.
 func (j *judge) eject(r *record, p place, now time.Time) {
 	pause := between
 	if !r.returned.IsZero() && now.Sub(r.returned) < longest {
@@ -381,7 +385,7 @@ func (j *judge) eject(r *record, p place, now time.Time) {
 	j.news = append(j.news, r.ejection)
 }
 
-// remember takes out what an earlier process did. The endpoints are asked at once.
+// remember ejects the endpoints that an earlier process had ejected. They are asked at once.
 func (j *judge) remember(earlier []Change, now time.Time) {
 	for _, c := range earlier {
 		p := place{c.Service, c.Endpoint}
@@ -421,8 +425,8 @@ func (j *judge) isOut(p place) bool {
 	return r != nil && r.out
 }
 
-// keep forgets the endpoints that are out or suspected, and no longer wanted. It lets endpoints in,
-// those first that have been out longest, where too many of the wanted ones are out.
+// keep forgets endpoints that are out or suspect, and no longer wanted. If too many of the wanted
+// endpoints are out, it lets endpoints in, beginning with the endpoint that has been out longest.
 func (j *judge) keep(wanted func(place) bool, pools func(place) [][]netip.AddrPort,
 	now time.Time) {
 	out := map[place]*record{}

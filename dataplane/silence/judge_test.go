@@ -340,10 +340,10 @@ func TestLossEjectsNobody(t *testing.T) {
 	}
 }
 
-// Nothing that endpoints that answer can meet ejects one of them: 1 % of all packets are lost, one
-// endpoint takes 2 s, a client gets no answers, a policy drops a client at one endpoint, and at
-// another one all sources of a scan, which are forged. The questions of the node are lost, too.
-// KERNLB_TEST_CONNECTIONS says how many connections there are.
+// No endpoint that answers is ejected, whatever happens in the network: 1 % of all packets are
+// lost, one endpoint takes 2 s, a client gets no answers, and policies drop a client at one
+// endpoint and all forged sources of a scan at another endpoint. The questions of the node are
+// lost, too. KERNLB_TEST_CONNECTIONS sets the number of connections.
 func TestEndpointsThatAnswerAreNotEjected(t *testing.T) {
 	t.Parallel()
 	connections := 20_000
@@ -463,7 +463,7 @@ func TestEndpointsComeBackWhenOthersGo(t *testing.T) {
 	require.Equal(t, []string{"0 on trial at 20ms", "1 on trial at 40ms"}, w.says(begin))
 }
 
-// An endpoint is compared with the one that answered a client last, and has answered since.
+// An endpoint is compared with the endpoint that last answered a client, and has answered since.
 func TestEndpointsAreComparedWithOneThatAnswers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 4)

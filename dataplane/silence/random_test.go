@@ -13,8 +13,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// story is what a follower lives through: services whose endpoints fail, and programs that are
-// killed. Evidence and time are made up.
+// story is a random sequence of events for a follower: services whose endpoints fail, and programs
+// that are killed. Evidence and time are made up.
 type story struct {
 	t     *testing.T
 	r     *rand.Rand

@@ -10,9 +10,10 @@ import (
 )
 
 const (
-	// rate is how many new connections a second are looked up.
+	// rate is the maximum number of new connections that are looked up in a second.
 	rate = 500
-	// mostPending is how many connections wait for each of their look-ups. More are ignored.
+	// mostPending is the maximum length of each of the two queues for look-ups. Further connections
+	// are ignored.
 	mostPending = 4096
 )
 
@@ -22,7 +23,7 @@ type watch struct {
 	ipvs  bool // flows are not marked as translated
 
 	mu    sync.Mutex
-	young []pending // in the order in which they began, not looked up yet
+	young []pending // in the order of their beginnings, not looked up yet
 
 	old []pending // without an answer when they were looked up first; only for the method look
 }
@@ -68,7 +69,7 @@ func (w *watch) follow(ctx context.Context, added chan<- struct{}) error {
 	return ctx.Err()
 }
 
-// due returns when the next connection is to be looked up. ok is false if there is none.
+// due returns the time of the next look-up. ok is false if no connection is waiting.
 func (w *watch) due() (at time.Time, ok bool) {
 	w.mu.Lock()
 	if len(w.young) > 0 {
@@ -84,9 +85,9 @@ func (w *watch) due() (at time.Time, ok bool) {
 	return at, ok
 }
 
-// look looks up the connections that are due, and returns what became of them. The kernel deletes
-// the flow of a connection that is refused, so a flow that is gone had no answer either. A client
-// that resets its connection looks the same: therefore the follower asks before it ejects.
+// look looks up the connections that are due, and returns their outcomes. The kernel deletes the
+// flow of a refused connection, so a missing flow counts as unanswered. The flow of a connection
+// that its client reset is missing, too: therefore the follower asks before it ejects.
 func (w *watch) look(ctx context.Context, now time.Time, index *flows.Index) ([]sample, error) {
 	w.mu.Lock()
 	young := ripe(&w.young, now.Add(-quick))
