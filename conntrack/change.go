@@ -21,15 +21,15 @@ type Change struct {
 
 // FrontendKey is the address, port and protocol to which clients send.
 type FrontendKey struct {
-	// Addr is the address. 0.0.0.0 and :: stand for each of [Change.NodeAddrs] of that family,
-	// except an address at which a different frontend has the same port and protocol.
+	// Addr is the address. 0.0.0.0 and :: mean each of [Change.NodeAddrs] of that family, except an
+	// address at which a different frontend has the same port and protocol.
 	Addr     netip.Addr
 	Port     uint16
 	Protocol Protocol
 	// EndPort is the last port of a range that begins with Port, and zero for a single port. A
-	// frontend with exactly the port of a flow wins over a range, a narrower range over a wider
-	// range, and of two equally wide ranges the one that begins first. All of them win over a range
-	// of [Change.NodeAddrs].
+	// frontend with exactly the port of a flow takes precedence over a range, and a narrower range
+	// over a wider range. Of two equally wide ranges, the range that begins first takes precedence.
+	// All of these take precedence over a range of [Change.NodeAddrs].
 	EndPort uint16
 }
 
@@ -76,7 +76,7 @@ type Frontend struct {
 	Backwards bool
 }
 
-// ErrBadChange says that a part of a change makes no sense.
+// ErrBadChange says that a change contains an item that makes no sense.
 var ErrBadChange = errors.New("bad change")
 
 // class is the relation of a flow to a change, in one word.

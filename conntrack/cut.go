@@ -30,10 +30,10 @@ const (
 // new connection to a different endpoint, and that endpoint resets it. But a client that waits for
 // data may send nothing for hours. If the service has no endpoint left, the answer to its packet is
 // an ICMP error, which an established connection ignores. If the service is gone, its traffic is
-// dropped, or nf_conntrack_tcp_loose is off, there is no answer. So a cut replaces the flow by two
-// tombstones: flows in state CLOSE that translate the packets of either end to the node itself. The
-// node's TCP has no such connection and answers with a reset, whose sequence numbers it takes from
-// the packet. Then the cut makes both ends send, by segments that TCP must answer with an
+// dropped, or nf_conntrack_tcp_loose is off, there is no answer. So a cut replaces the flow with
+// two tombstones: flows in state CLOSE that translate the packets of either end to the node itself.
+// The node's TCP has no such connection and answers with a reset, whose sequence numbers it takes
+// from the packet. Then the cut makes both ends send, by segments that TCP must answer with an
 // acknowledgement (see RFC 5961). The kernel sends the reset back along the tombstone, so the reset
 // comes from the address that the peer expects.
 //
@@ -74,8 +74,8 @@ func (c *cutting) cut(ctx context.Context, flows []Flow) error {
 	return nil
 }
 
-// cutAll cuts connections, and retries those that a packet created again before their tombstones
-// existed.
+// cutAll cuts connections, and retries connections that a packet created again before their
+// tombstones existed.
 func (c *cutting) cutAll(ctx context.Context, batch []Flow) error {
 	targets := make([]target, len(batch))
 	for i := range batch {
@@ -104,13 +104,13 @@ type target struct {
 	stones [2]*Flow
 }
 
-// The sides of a connection: a tombstone is for the packets of its client or of its endpoint.
+// The sides of a connection: a tombstone handles the packets of its client or of its endpoint.
 const (
 	clientSide = iota
 	endpointSide
 )
 
-// replace replaces the flows by tombstones and makes their ends send. It returns the flows that a
+// replace replaces the flows with tombstones and makes their ends send. It returns the flows that a
 // packet created again before the tombstone for the client's packets existed.
 func (c *cutting) replace(ctx context.Context, targets []target) (survivors []Flow, err error) {
 	var b rawnl.Batch
@@ -222,7 +222,7 @@ func (c *cutting) tombstones(f *Flow) (stones [2]*Flow) {
 			netip.AddrPortFrom(node, tombstonePort))
 	}
 
-	// The endpoint sends to the client, or to an address of the node that stands for it.
+	// The endpoint sends to the client, or to an address of the node that represents the client.
 	node := f.Reply.Dst.Addr()
 	if !f.masqueraded() {
 		node = c.node(f.Reply.Src.Addr())

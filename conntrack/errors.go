@@ -21,7 +21,7 @@ var (
 	ErrClosed = errors.New("the conntrack table is closed")
 )
 
-// explain replaces an error by its counterpart in this package. The cause stays in the chain.
+// explain replaces an error with its counterpart in this package. The cause stays in the chain.
 func explain(err error) error {
 	err = kernelerr.Permission(err)
 	for _, known := range []struct{ cause, meaning error }{

@@ -62,7 +62,7 @@ func (f Filter) Match(fl *Flow) bool {
 		fl.Status&statusMask == status && fl.Mark&markMask == mark
 }
 
-// matchOriginal is the part of Match that needs only the protocol and the original tuple.
+// matchOriginal makes the comparisons of Match that need only the protocol and the original tuple.
 func (f *Filter) matchOriginal(fl *Flow) bool {
 	return (f.Protocol == 0 || f.Protocol == fl.Protocol) &&
 		(f.OriginalDstPort == 0 || f.OriginalDstPort == fl.Original.Dst.Port()) &&

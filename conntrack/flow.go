@@ -62,8 +62,8 @@ func (f *Flow) Zone() uint16 {
 	return f.Reply.Zone
 }
 
-// Translated reports whether the flow's destination is not the one that the client addressed: it
-// was changed by DNAT, or by IPVS, which does not set IPS_DST_NAT.
+// Translated reports whether the flow's destination differs from the destination that the client
+// addressed. DNAT changes the destination, and so does IPVS, which does not set IPS_DST_NAT.
 func (f *Flow) Translated() bool { return f.Reply.Src != f.Original.Dst }
 
 // masqueraded reports whether the endpoint sees a source other than the client's address.

@@ -80,8 +80,8 @@ func testFullTable(t *testing.T) {
 // million enables a test whose table takes a minute and half a gigabyte to fill.
 var million = flag.Bool("million", false, "test with a million flows; needs a VM made for tests")
 
-// A cleaning of a table with a million flows deletes the stale ones and no others, as conntrack(8)
-// counts them. The test prints the cost.
+// A cleaning of a table with a million flows deletes the stale flows and no other flows, as
+// conntrack(8) counts them. The test prints the cost.
 func TestAMillionFlows(t *testing.T) {
 	if os.Getenv("KERNLB_VM") == "" || !*million {
 		t.Skip("fills the table of the machine: needs a VM made for tests (KERNLB_VM), -million")

@@ -20,8 +20,8 @@ const (
 const wholeEvent = math.MaxUint32
 
 // kernelFilter returns the program that the kernel runs for each event. It drops events of other
-// protocols and of flows with other status bits. Of the remaining events, it keeps the share keep /
-// (2³² - 1).
+// protocols and of flows with other status bits. It keeps the fraction keep / (2³² - 1) of the
+// remaining events.
 func kernelFilter(f Filter, keep uint32) []bpf.Instruction {
 	var out []bpf.Instruction
 	drop := bpf.RetConstant{Val: 0}

@@ -34,8 +34,8 @@ import (
 // problem.
 //
 // If the context ends before Apply's turn, Apply returns the context's error and changes neither
-// the kernel nor the wanted state. All other errors are *[PhaseError] values. Later work that fails
-// is no error, because the kernel holds the state: see [Result.Unsettled].
+// the kernel nor the wanted state. All other errors are *[PhaseError] values. A failure of later
+// work is not an error of Apply, because the kernel holds the state: see [Result.Unsettled].
 //
 // Apply works like [Engine.Set] followed by waiting. While [Engine.Run] is running, the state
 // replaces Run's state from Apply's turn on, and Run retries if Apply fails.
@@ -258,7 +258,8 @@ func (e *Engine) countRepairs(r *Result) {
 
 // commit writes the changes c of the result r, repairs the drift of the last observation, and
 // records what the kernel then holds. After an error of the backend the kernel's contents are
-// unknown. Unless the commit failed because of another writer, the kernel may hold a part of it.
+// unknown. Unless the commit failed because of another writer, the kernel may hold some of its
+// changes.
 func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
 	if !c.Empty() || len(c.Health) > 0 || len(e.known.drift) > 0 {
 		if err := e.approve(ctx, r, c); err != nil {

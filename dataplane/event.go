@@ -30,7 +30,7 @@ type Observer func(ctx context.Context, ev Event)
 type Event interface{ event() }
 
 // Applied is a successful apply or change of parts, even if it changed nothing (see
-// [Result.Stats]). [Result.Phases] has the time of each phase.
+// [Result.Stats]). [Result.Phases] contains the time of each phase.
 type Applied struct{ *Result }
 
 // Refused is a service that an apply left out as a whole or in part, unless the previous apply left
@@ -77,7 +77,7 @@ type RepairUndone struct {
 // WriteConflict says that another program changed the kernel while the engine read or wrote. The
 // engine then starts over, or gives up after the last try. Err matches [kernelerr.ErrConflict].
 type WriteConflict struct {
-	Doing string // such as "apply", and of parts "read and commit"
+	Doing string // such as "apply", and for parts "read and commit"
 	Try   int    // from 1
 	Err   error
 }
@@ -90,7 +90,7 @@ type FlowsCleaned struct{ backends.Cleaned }
 type EndpointDrained struct{ backends.Drained }
 
 // Settled is a successful call of [Engine.Settle] by Run or by the program. Work that an apply
-// settles is part of Applied. Both mean that no failed work is left, unless Applied has an
+// settles is included in Applied. Both mean that no failed work is left, unless Applied has an
 // Unsettled.
 type Settled struct {
 	Next     time.Duration // time until there is more work; 0 means that no work is left

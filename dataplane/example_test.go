@@ -145,7 +145,7 @@ func ExampleParts_Get() {
 	for f := range held.Frontends() {
 		fmt.Println(f)
 	}
-	result, err := later.Remove(ctx, "default", "unknown") // an unknown owner is no error
+	result, err := later.Remove(ctx, "default", "unknown") // an unknown owner is not an error
 	fmt.Println(result.Counts, err)
 	fmt.Println("frontends in the kernel:", kernel.Table().Len())
 	// Output:

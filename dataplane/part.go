@@ -30,7 +30,7 @@ type PartsConfig struct {
 // ([servicemodel.Name.Namespace]). The part stays until a program replaces or removes it. Choose
 // names of owners that identify the program and cannot collide with names of other programs;
 // "network,container,interface" suits an attachment of CNI. [servicemodel.Name] says which
-// characters are allowed. Namespace, service and port have 189 bytes together
+// characters are allowed. Namespace, service and port together are limited to 189 bytes
 // ([servicemodel.PortName], with two separators).
 //
 // Settings for the whole node ([servicemodel.Rules]) belong to the instance. The first part sets
@@ -93,9 +93,9 @@ func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.obs
 // *[backends.CollisionError] for each refusal of the backend.
 //
 // If the context ends before Apply's turn, Apply returns the context's error. All other errors are
-// *[PhaseError] values. Later work that fails is no error, because the kernel holds the part: see
-// [Result.Unsettled]. [Result.Settle] is the time until there is work again, such as the flows of
-// late packets to a new UDP port. A program that is about to end may ignore both.
+// *[PhaseError] values. A failure of later work is not an error of Apply, because the kernel holds
+// the part: see [Result.Unsettled]. [Result.Settle] is the time until there is work again, such as
+// the flows of late packets to a new UDP port. A program that is about to end may ignore both.
 func (p *Parts) Apply(ctx context.Context, owner string, s servicemodel.State) (*Result, error) {
 	return p.change(ctx, task{"apply the part", []string{owner}, s, func() (*Result, error) {
 		return p.compare(ctx, owner, s)
@@ -117,7 +117,7 @@ func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*
 	})
 }
 
-// Remove removes the parts of owners. Removing an owner without a part is no error.
+// Remove removes the parts of owners. Removing an owner without a part is not an error.
 func (p *Parts) Remove(ctx context.Context, owners ...string) (*Result, error) {
 	owners = slices.Compact(slices.Sorted(slices.Values(owners))) // each once
 	return p.change(ctx, task{doing: "remove the parts", owners: owners,

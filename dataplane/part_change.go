@@ -155,7 +155,7 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 	return r, nil
 }
 
-// claimsMore reports whether part has a frontend that the table than lacks.
+// claimsMore reports whether part contains a frontend that is not in the table than.
 func claimsMore(part, than *servicemodel.Table) bool {
 	for f := range part.Frontends() {
 		if than.Frontend(f.Key) == nil {
@@ -209,7 +209,7 @@ func (p *Parts) without(ctx context.Context, owners []string) (*Result, error) {
 	p.engine.enter(PhaseCheck)
 	next := o.Table.WithoutParts(owners...)
 	r := p.changeTo(o, next, owners...)
-	if o.OtherLayout && (next.Len() > 0 || !o.OnlyOwners) { // others need it: leave it as it is
+	if o.OtherLayout && (next.Len() > 0 || !o.OnlyOwners) { // other owners need it: leave it
 		r.Drift = nil
 	}
 	return r, nil

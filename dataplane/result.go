@@ -62,7 +62,7 @@ type Result struct {
 	// Step says that the apply was a step of slow starts ([Engine.Settle]) and not a request, or
 	// that it changed only shares ([servicemodel.Endpoint.Share]). Steps are logged at debug level.
 	Step bool `json:"step,omitzero"`
-	// Phases has the time of each phase.
+	// Phases contains the time of each phase.
 	Phases Phases `json:"phases"`
 	// Duration is the time of the whole call, from its turn on.
 	Duration time.Duration `json:"-"`
@@ -75,7 +75,7 @@ type Result struct {
 	damaged bool
 	// stored says that the changes were planned from an unknown state, see [Engine.ApplyChanges].
 	stored bool
-	// partly are services that are kept with a part of their accepted endpoints. All of these
+	// partly are services that are kept with some of their accepted endpoints. All accepted
 	// endpoints stay in Accepted.
 	partly []servicemodel.Name
 }

@@ -259,8 +259,8 @@ func TestProgramsLetEndpointsGrowInTurn(t *testing.T) {
 	})
 }
 
-// A plan ends at the final state, whatever part of its weight an endpoint has now. So after a
-// stored change set is applied, no endpoint has only a part of its weight.
+// A plan ends at the final state, even while endpoints are in slow start. So after a stored change
+// set is applied, every endpoint has its full weight.
 func TestAPlanHasWholeWeights(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		s, start := growing(20*time.Second, 1, 2), newBench(nil)

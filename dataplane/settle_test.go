@@ -193,8 +193,8 @@ func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 	require.Contains(t, both[1], "+ frontend 10.96.0.2:80/tcp", "but it was not there in between")
 }
 
-// Another program commits during Settle. That is no failure. Its changes are repaired, although the
-// reading of Settle found them.
+// Another program commits during Settle. That is not a failure. Its changes are repaired, although
+// the reading of Settle found them.
 func TestWhatSettlingReadsIsRepaired(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r, b := runSettling(t, dataplane.RunOptions{Resync: never})
@@ -277,7 +277,7 @@ func (b *drainingBackend) Settle(ctx context.Context) (time.Duration, error) {
 	return 0, nil
 }
 
-// After a cleanup no weight grows any more.
+// After a cleanup, no endpoint is in slow start.
 func TestACleanupLeavesNoLaterWork(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)

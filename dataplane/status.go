@@ -36,7 +36,7 @@ type Status struct {
 	Refused   []Refusal               `json:"refused,omitempty"`
 	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
 	Warnings  servicemodel.Warnings   `json:"warnings,omitzero"`
-	// Accepted has the definitions and endpoints that [Config.KeepRefused] serves when newer
+	// Accepted contains the definitions and endpoints that [Config.KeepRefused] serves when newer
 	// definitions are refused. A program can store it, and pass it to the next process as
 	// [Config.Accepted]. Without KeepRefused it is empty.
 	Accepted servicemodel.State `json:"-"`
@@ -228,7 +228,7 @@ func (e *Engine) Set(s servicemodel.State) Revision { return e.progress.ask(s, t
 // revision yet, as before the first Set, and if the state was refused as a whole ([ErrRefused]) or
 // not approved ([ErrNotApproved]): a retry rarely helps then, though Run goes on. It also returns
 // an error when ctx is done: the context's error, joined with the last try's if that failed. A nil
-// error does not say that each service is served: [Status] names those that were refused, and the
+// error does not say that each service is served: [Status] names the refused services, and the
 // addresses that a service lost to another service (Conflicts).
 func (e *Engine) Wait(ctx context.Context, r Revision) error {
 	if e.isWithin(ctx) {

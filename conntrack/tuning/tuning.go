@@ -12,8 +12,9 @@ import (
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
 )
 
-// Config has the wanted limits and timeouts, with the same meaning as in kube-proxy. The zero value
-// changes nothing. A nil *Config is the zero Config. Times are whole seconds, as in the kernel.
+// Config contains the wanted limits and timeouts, with the same meaning as in kube-proxy. The zero
+// value changes nothing. A nil *Config is the zero Config. Times are whole seconds, as in the
+// kernel.
 type Config struct {
 	// MaxPerCore is the number of flows per CPU that the table should hold, at least Min in all and
 	// at most 1,048,576. Set a higher maximum by other means. 0 changes neither the maximum nor the
@@ -103,8 +104,8 @@ type Setting struct {
 // changes reports whether the setting must be written.
 func (s Setting) changes() bool { return s.Old != s.New }
 
-// Plan has the settings that result from a [Config] on one machine, in the order in which they are
-// written.
+// Plan contains the settings that result from a [Config] on one machine, in the order in which they
+// are written.
 type Plan []Setting
 
 // Empty reports whether there is nothing to write.

@@ -23,7 +23,7 @@ func fresh(limit uint64) map[string]uint64 {
 	}
 }
 
-// plans are configurations and present settings. testdata/plans.txt has the resulting plans.
+// plans are configurations and present settings. testdata/plans.txt contains the resulting plans.
 var plans = []struct {
 	name   string
 	config Config

@@ -64,11 +64,12 @@ type Backend interface {
 	//
 	// An error that wraps [kernelerr.ErrConflict] has one of two reasons. Another writer of the
 	// instance, or a person, changed the contents that the change set begins from. Or, after Check,
-	// a foreign object took the place of one of our objects. A neighbour's commit alone is no
+	// a foreign object took the place of one of our objects. A neighbour's commit alone is not a
 	// conflict. After any error the kernel must be observed before the next Commit.
 	Commit(ctx context.Context, c *servicemodel.ChangeSet) (Stats, error)
 
-	// Cleanup removes every trace of the instance from the kernel. A missing instance is no error.
+	// Cleanup removes every trace of the instance from the kernel. A missing instance is not an
+	// error.
 	Cleanup(ctx context.Context) (Stats, error)
 
 	// Close releases sockets. It leaves the kernel as it is. Later calls fail with
@@ -76,7 +77,7 @@ type Backend interface {
 	Close() error
 }
 
-// Observation is the contents of the kernel that a backend has read.
+// Observation is a backend's reading of the kernel's contents.
 type Observation struct {
 	// Table holds the complete objects. It is empty if the kernel has no instance.
 	Table *servicemodel.Table `json:"table"`
@@ -109,7 +110,7 @@ const (
 	Broken
 )
 
-// Plan has the messages of a commit that is not sent.
+// Plan contains the messages of a commit that is not sent.
 type Plan interface {
 	// String is the plan in the language of the reference tool (nft, iptables-restore, ipvsadm).
 	fmt.Stringer

@@ -61,18 +61,18 @@ type Blamer interface {
 type PartReader interface {
 	// ObserveParts reads the parts of owners, each named once, and finds out whether other owners
 	// hold anything ([Observation.OnlyOwners]). If the named owners hold nothing yet and want has
-	// something for them, OnlyOwners may be false in any case. The table of the observation has the
-	// rules of the instance and all objects of the named owners. From other owners it has the
-	// frontends with a key of want and, if dataplane.Flows would need them, the frontends with the
-	// protocol and port of a node port of the named owners or of want, all without their pools. If
-	// it has more of another owner's part, it has the whole parts of all other owners. Drift
-	// concerns only the named owners.
+	// something for them, OnlyOwners may be false in any case. The table of the observation
+	// contains the rules of the instance and all objects of the named owners. From other owners it
+	// contains the frontends with a key of want and, if dataplane.Flows would need them, the
+	// frontends with the protocol and port of a node port of the named owners or of want, all
+	// without their pools. If it contains more of another owner's part, it contains the whole parts
+	// of all other owners. Drift concerns only the named owners.
 	//
-	// If another version of kernlb made the instance ([Observation.OtherLayout]), the table has the
-	// frontends of all owners, without their pools, and no rules. Commit then accepts two kinds of
-	// change sets. The first removes everything that the owners hold. The second replaces the
-	// instance by a whole table; it requires that no other owner holds anything. If the backend
-	// cannot tell which frontends exist, the error is [ErrOtherLayout].
+	// If another version of kernlb made the instance ([Observation.OtherLayout]), the table
+	// contains the frontends of all owners, without their pools, and no rules. Commit then accepts
+	// two kinds of change sets. The first removes everything that the owners hold. The second
+	// replaces the instance with a whole table; it requires that no other owner holds anything. If
+	// the backend cannot tell which frontends exist, the error is [ErrOtherLayout].
 	//
 	// Until the next observation, Plan and Commit accept change sets for these owners and for the
 	// rules. Settle does the work that the commit left. When an owner removes an address, Commit

@@ -35,7 +35,7 @@
 // # What is counted
 //
 // The table counts every packet whose destination is translated, by any program; [Reading.Of]
-// leaves out destinations that are no service. A packet is counted when it arrives, even if a
+// leaves out destinations that are not services. A packet is counted when it arrives, even if a
 // firewall drops it afterwards. A connection counts with its first packet, and again with each
 // retry until conntrack remembers it. Packets that services reject or drop are not translated, so
 // they are not counted. Bytes include the IP headers. IPVS does not translate this way, and has its

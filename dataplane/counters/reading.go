@@ -40,7 +40,7 @@ type Pair struct {
 	Endpoint netip.AddrPort
 }
 
-// Reading has the counts at one time.
+// Reading contains the counts at one time.
 type Reading struct {
 	Pairs map[Pair]Values
 	// Full says that the set was full, so further pairs are not counted.
@@ -49,7 +49,7 @@ type Reading struct {
 	OnlyConnections bool
 }
 
-// Sums has the counts of services.
+// Sums contains the counts of services.
 type Sums struct {
 	frontends map[servicemodel.FrontendKey]Values
 	endpoints map[endpoint]Values
@@ -113,7 +113,7 @@ func (s *Sums) Endpoint(k servicemodel.FrontendKey, addr netip.AddrPort) Values 
 	return s.endpoints[endpoint{k, addr}]
 }
 
-// Row has the counts of a frontend or of one of its endpoints.
+// Row contains the counts of a frontend or of one of its endpoints.
 type Row struct {
 	Frontend servicemodel.FrontendKey `json:"frontend"`
 	Endpoint *netip.AddrPort          `json:"endpoint,omitempty"` // nil: the frontend

@@ -15,9 +15,9 @@ import (
 )
 
 // FindNamespace returns the network namespace that has an address: the namespace of the calling
-// thread (""), a namespace below /run/netns, or the namespace of a process. If only other
-// namespaces have the address, and more than one, that is an error. It needs CAP_SYS_ADMIN to look
-// into other namespaces.
+// thread (""), a namespace below /run/netns, or the namespace of a process. If the thread's
+// namespace does not have the address and several other namespaces do, it returns an error. It
+// needs CAP_SYS_ADMIN to look into other namespaces.
 func FindNamespace(addr netip.Addr) (netns.Namespace, error) {
 	names := []string{""}
 	for _, pattern := range []string{"/run/netns/*", "/proc/[0-9]*/ns/net"} {

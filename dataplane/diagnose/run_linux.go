@@ -313,8 +313,8 @@ func (r *runner) endpoints(ctx context.Context) error {
 	return nil
 }
 
-// silent returns the endpoints of a decision's service that are out, each with the flow's data that
-// sends packets to it.
+// silent returns the endpoints of a decision's service that are out. The candidates say how to send
+// packets to these endpoints.
 func (r *runner) silent(d *servicemodel.Decision) ([]silence.Change, []servicemodel.Candidate) {
 	of := silence.Of(d.Frontend, r.Silent)
 	out := make([]servicemodel.Candidate, len(of))

@@ -11,8 +11,8 @@
 //
 // # What is stale
 //
-// After each change the keeper works out, from the change alone, whether it can have left stale
-// flows: flows to a destination that no new flow would get. It deletes exactly those in one pass
+// After each change the keeper determines, from the change alone, whether there may be stale flows:
+// flows to a destination that no new flow would get. It deletes exactly these flows in one pass
 // over the table. If there cannot be stale flows, it does not read the table.
 //
 // UDP flows are stale
@@ -39,8 +39,8 @@
 // # Connections to removed endpoints
 //
 // TCP and SCTP connections to an endpoint that left are subject to a policy
-// ([servicemodel.ConnectionPolicy]). [Config] has the policy for all services, and a service can
-// have its own:
+// ([servicemodel.ConnectionPolicy]). [Config] contains the policy for all services, and a service
+// can have its own policy:
 //
 //   - leave, the default: they continue as long as both ends live;
 //   - drain: they may continue for some time after the endpoint left, and then are cut;

@@ -20,7 +20,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Table has the methods of a [conntrack.Table] that a [Keeper] uses.
+// Table contains the methods of a [conntrack.Table] that a [Keeper] uses.
 type Table interface {
 	Clean(ctx context.Context, m *conntrack.Matcher, o conntrack.CleanOptions) (
 		conntrack.CleanResult, error)
@@ -59,7 +59,7 @@ type Keeper struct {
 	state    servicemodel.State  // the state from which services was resolved
 	// rules are the rules of services or, after the removal of the instance, the last rules.
 	rules servicemodel.Rules
-	// before is the previous state, which has the policies of removed services.
+	// before is the previous state, which contains the policies of removed services.
 	before servicemodel.State
 
 	departed map[servicemodel.FrontendKey]departures
@@ -244,7 +244,7 @@ func (k *Keeper) passed(p *wait.Packets) (left int) {
 	return len(k.due)
 }
 
-// clean deletes the flows that are due. bad lists the parts of the change that the matcher left
+// clean deletes the flows that are due. bad lists the items of the change that the matcher left
 // out.
 func (k *Keeper) clean(ctx context.Context) (bad, err error) {
 	change, err := k.change()

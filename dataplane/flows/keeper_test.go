@@ -418,7 +418,7 @@ func TestANewProgramFindsWhatTheLastOneMissed(t *testing.T) {
 		"an endpoint that terminated all the while is watched, too")
 }
 
-// An apply fails after the kernel has taken a part of it.
+// An apply fails after the kernel has accepted some of its changes.
 func TestWhatAFailedApplyDidIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, flows.Config{})

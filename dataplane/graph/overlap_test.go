@@ -36,7 +36,7 @@ func (a area) has(p point) bool {
 
 type point struct{ x, y float64 }
 
-// picture has the visible shapes of a drawing.
+// picture contains the visible shapes of a drawing.
 type picture struct {
 	Texts []shape `xml:"text"`
 	Boxes []struct {
@@ -57,8 +57,8 @@ type shape struct {
 	Text   string  `xml:",chardata"`
 }
 
-// text returns the area of a text: fonts of 12 px have characters of 7.2 px, and the texts of
-// arrows have 11 px.
+// text returns the area of a text: in a font of 12 px, characters are 7.2 px wide; the texts of
+// arrows have a font of 11 px.
 func (s shape) text() area {
 	size := 12.0
 	if s.Class == "on" {

@@ -10,7 +10,7 @@ import (
 )
 
 // maxPorts is the maximum number of service ports that are drawn one by one. maxNames is the
-// maximum number of names in a box that stands for many service ports.
+// maximum number of names in a box that represents many service ports.
 const maxPorts, maxNames = 30, 3
 
 // chunks splits a list wherever a key changes.

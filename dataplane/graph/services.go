@@ -15,7 +15,7 @@ const maxEndpoints = 12
 
 // Services draws the frontends of a table for which keep returns true, with their pools and
 // endpoints. A nil keep draws all frontends. The box of a frontend that rejects or drops names the
-// cause ([servicemodel.Table.Cause]). Of a large pool, only the first twelve endpoints are drawn,
+// cause ([servicemodel.Table.Cause]). For a large pool, only the first twelve endpoints are drawn,
 // and the number of further endpoints. With more than 30 service ports, each namespace is one row
 // of numbers, which names up to three service ports that reject or drop.
 func Services(t *servicemodel.Table, keep func(*servicemodel.Frontend) bool) *Graph {

@@ -11,7 +11,7 @@ import (
 
 // Sizes in pixels. Texts are monospaced, so that their width is known without a font.
 const (
-	charWidth  = 7.3 // for a font of 12 px; fonts have 7.2 or less
+	charWidth  = 7.3 // for a font of 12 px, whose characters are at most 7.2 wide
 	lineHeight = 16
 	padding    = 10
 	below      = 14 // from one box to the next
@@ -21,7 +21,7 @@ const (
 	tip        = 16 // from the text of an arrow to its end
 )
 
-// svgStyle has the colours for light and dark mode.
+// svgStyle contains the colours for light and dark mode.
 const svgStyle = `text{font:12px ui-monospace,"DejaVu Sans Mono",Menlo,monospace;fill:#1c2024}
 .head,.on{fill:#5b6570}.on{font-size:11px}
 rect{fill:#f4f6f8;stroke:#8a94a0}path{fill:none;stroke:#8a94a0}marker path{fill:#8a94a0}

@@ -46,7 +46,7 @@ func (g *Graph) Mermaid() string {
 	return b.String()
 }
 
-// mermaidText replaces the special characters of Mermaid and HTML by their numbers.
+// mermaidText replaces the special characters of Mermaid and HTML with their numbers.
 func mermaidText(s string) string {
 	var b strings.Builder
 	for _, r := range s {

@@ -128,7 +128,7 @@ func TestTheAnswerListsProblems(t *testing.T) {
 	require.True(t, got.Refused[0].Kept)
 }
 
-// The JSON of /healthz has the findings of the node's checks. /livez does not check the node.
+// The JSON of /healthz contains the findings of the node's checks. /livez does not check the node.
 func TestTheAnswerListsFindingsOfTheNode(t *testing.T) {
 	t.Parallel()
 	engine := dataplane.New(memory.New(nil), nil)

@@ -33,10 +33,10 @@ type Serving struct {
 	// Warnings the number of warnings.
 	Conflicts int `json:"conflicts,omitzero"`
 	Warnings  int `json:"warnings,omitzero"`
-	// Lost has the first [MaxRejected] of these conflicts.
+	// Lost contains the first [MaxRejected] of these conflicts.
 	Lost []servicemodel.Conflict `json:"lost,omitempty"`
-	// Rejected has the causes for the first [MaxRejected] services of Reject, in the order of their
-	// names, with one address for each.
+	// Rejected contains the causes for the first [MaxRejected] services of Reject, in the order of
+	// their names, with one address for each service.
 	Rejected []servicemodel.Cause `json:"rejected,omitempty"`
 }
 

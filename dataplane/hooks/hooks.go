@@ -29,13 +29,13 @@ func (p place) compare(o place) int {
 		cmp.Compare(p.chain, o.chain))
 }
 
-// reading has the contents of all tables.
+// reading contains the contents of all tables.
 type reading struct {
 	base  []Chain
 	at    []place // of each base chain
 	leads map[place][]string
 	drops map[place][]Rule
-	// accepts has the chains with a rule that may accept packets that begin connections.
+	// accepts contains the chains with a rule that may accept packets that begin connections.
 	accepts map[place]bool
 }
 
@@ -45,7 +45,7 @@ const tries = 100
 
 // Read returns the base chains of a network namespace, in the order of family, table and name. It
 // does not read the rules of tables for which skip returns true, because kernlb's own tables may
-// have many; a nil skip skips none. The result is no snapshot: it may or may not contain changes
+// have many; a nil skip skips none. The result is not a snapshot: it may or may not contain changes
 // made during the reading. Read needs CAP_NET_ADMIN, and CAP_SYS_ADMIN for another network
 // namespace; without them it fails with kernelerr.ErrNoPermission.
 func Read(ctx context.Context, cfg *Config, skip func(table string) bool) ([]Chain, error) {

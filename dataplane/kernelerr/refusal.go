@@ -1,4 +1,4 @@
-// Package kernelerr has the errors of all packages that talk to the kernel: backends, package
+// Package kernelerr defines the errors of all packages that talk to the kernel: backends, package
 // conntrack, and the packages that only read. A program finds the sentinels with errors.Is, and an
 // [OpError] with errors.As.
 package kernelerr

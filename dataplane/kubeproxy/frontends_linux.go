@@ -64,7 +64,7 @@ func (k *kernel) readTable(ctx context.Context, c contents, name TableID, f *nft
 		return t.iptables(c, "KUBE-SERVICES", "KUBE-NODEPORTS")
 	}
 
-	// KUBE-NODEPORTS of this table has the health check node ports.
+	// KUBE-NODEPORTS of this table contains the health check node ports.
 	return t.iptables(c, "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES")
 }
 
@@ -118,14 +118,14 @@ func (k *kernel) readVirtualFrontends(ctx context.Context, c contents) error {
 type contents map[servicemodel.FrontendKey]Frontend
 
 // add adds a frontend. A frontend with endpoints replaces a frontend without endpoints, because
-// kube-proxy has rules that drop and rules that balance for the same address.
+// kube-proxy creates rules that drop and rules that balance for the same address.
 func (c contents) add(f Frontend) {
 	if old, known := c[f.Key]; !known || len(old.Endpoints) == 0 && len(f.Endpoints) > 0 {
 		c[f.Key] = f
 	}
 }
 
-// table has the rules of a table, and reads its maps.
+// table holds the rules of a table, and reads its maps.
 type table struct {
 	family *nft.Family
 	rules  map[string][]rule // by chain

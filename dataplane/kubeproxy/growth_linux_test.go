@@ -63,7 +63,7 @@ func copies(text string, n int) string {
 	return strings.Join(all, "")
 }
 
-// loadCopies is load with n times the services. In the mode ipvs, it fills the device and a set.
+// loadCopies is load with n times the services. In ipvs mode, it fills the device and a set.
 func loadCopies(t *testing.T, ns *netnstest.NS, version string, n int) {
 	t.Helper()
 	text := copies(recorded(t, version), n)

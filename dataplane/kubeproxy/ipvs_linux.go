@@ -118,7 +118,7 @@ func (k *kernel) readDevice(v *virtual) error {
 
 // deleteServers deletes the virtual servers of a plan. It removes servers that could not be deleted
 // from the plan, and then also the device and the sets, because the next cleanup recognises the
-// servers by the device and the sets. A server that another program has already deleted is no
+// servers by the device and the sets. A server that another program has already deleted is not an
 // error.
 func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
 	if len(p.VirtualServers) == 0 {

@@ -19,7 +19,7 @@ func (k *kernel) query(t TableID) nft.Query {
 	return nft.Query{Conn: k.nf, Family: byName[t.Family], Table: t.Name}
 }
 
-// ruleset has the chains of the tables of nf_tables. Rules are read on demand, because most rules
+// ruleset holds the chains of the tables of nf_tables. Rules are read on demand, because most rules
 // are in chains that are deleted as a whole.
 type ruleset map[TableID][]chain
 

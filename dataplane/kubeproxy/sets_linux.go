@@ -128,7 +128,7 @@ func (k *kernel) readSets(ctx context.Context, v *virtual) error {
 	return nil
 }
 
-// readEntries adds the entries of a part of a set.
+// readEntries adds the entries in one message of a set's dump.
 func readEntries(attrs []byte, entries map[VirtualServer]bool) error {
 	it := rawnl.Attrs(attrs)
 	for it.Next() {

@@ -302,7 +302,7 @@ func (m *Backend) write(c *servicemodel.ChangeSet) error {
 	if m.render(c) != "" {
 		k.generation++
 		k.version++
-		m.seen++ // not k.generation: others may have committed since the observation
+		m.seen++ // not k.generation: other programs may have committed since the observation
 	}
 
 	k.table, m.held = k.table.Apply(&own), c.New

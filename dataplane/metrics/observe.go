@@ -57,7 +57,7 @@ func (c *Collector) applied(r *dataplane.Result, adopts bool) {
 	c.cleanedFlows()
 }
 
-// failed counts a failure. The end of the program is no failure.
+// failed counts a failure. The end of the program is not a failure.
 func (c *Collector) failed(ev *dataplane.Failed) {
 	if errors.Is(ev.Err, context.Canceled) {
 		return

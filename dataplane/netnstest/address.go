@@ -4,7 +4,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// network has the addresses of a [Cluster].
+// network contains the addresses of a [Cluster].
 type network struct {
 	// NodeIPv4 and NodeIPv6 are the primary addresses of the node: the source addresses of its
 	// default route.
@@ -50,7 +50,7 @@ type network struct {
 	Internet string
 }
 
-// Net has the well-known addresses of a [Cluster], and is never changed. All addresses are in
+// Net contains the well-known addresses of a [Cluster], and is never changed. All addresses are in
 // documentation ranges (RFC 5737, RFC 3849) and private ranges.
 var Net = network{
 	NodeIPv4:           "192.0.2.10",

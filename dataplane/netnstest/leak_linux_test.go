@@ -28,7 +28,7 @@ func linkCount(tb testing.TB, ns *NS) int {
 	defer w.close()
 	count := 0
 	w.do(ns, func(h *netlink.Handle) error {
-		var err error = netlink.ErrDumpInterrupted // by a link that goes
+		var err error = netlink.ErrDumpInterrupted // by a link that is removed
 		for errors.Is(err, netlink.ErrDumpInterrupted) {
 			var links []netlink.Link
 			links, err = h.LinkList()
@@ -61,7 +61,7 @@ func use(tb testing.TB, c *Cluster) {
 		8080), 50))(tb)
 }
 
-// This test does not run in parallel with others, because it counts resources of the process.
+// This test does not run in parallel with other tests, because it counts resources of the process.
 func TestClosingAClusterLeavesNothing(t *testing.T) {
 	Require(t)
 

@@ -24,7 +24,7 @@ const (
 	sctpInitLen   = 16
 )
 
-// sctpPacket is an SCTP packet with one chunk. It has only the fields that this package uses.
+// sctpPacket is an SCTP packet with one chunk. It contains only the fields that this package uses.
 type sctpPacket struct {
 	SrcPort, DstPort uint16
 	// Tag is the verification tag: zero in an INIT, otherwise the other side's InitTag.

@@ -9,8 +9,8 @@ import (
 // envReExecError tells [Require] why the process could not be re-executed.
 const envReExecError = "KERNLB_NETNSTEST_REEXEC_ERROR"
 
-// TB has the methods of [testing.TB] that this package needs, so that programs can use this package
-// without package testing.
+// TB contains the methods of [testing.TB] that this package needs, so that programs can use this
+// package without package testing.
 type TB interface {
 	Helper()
 	Cleanup(f func())

@@ -68,8 +68,8 @@ func dropsAll(c hooks.Chain) (rule string, ok bool) {
 	return ", its policy", c.DropsByDefault
 }
 
-// dropped names the endpoints of which a rule drops all connections. It returns "" if there are no
-// such endpoints.
+// dropped names the endpoints whose connections a rule drops completely. It returns "" if there are
+// no such endpoints.
 func dropped(r hooks.Rule, c hooks.Chain, targets []target) (text string) {
 	m, known := parseRule(r.Text)
 	if !known || m == (matches{}) || c.Hook != hooks.Forward && c.Hook != hooks.Postrouting {

@@ -15,7 +15,7 @@ import (
 // families are the families in the order of messages.
 var families = []servicemodel.Family{servicemodel.IPv4, servicemodel.IPv6}
 
-// use has the parts of the facts that concern the services.
+// use contains the facts that concern the services.
 type use struct {
 	remote, local map[servicemodel.Family]bool // endpoints elsewhere, and on the node itself
 	bridges       map[int]bool                 // bridges of endpoints, by index in facts

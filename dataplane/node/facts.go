@@ -15,8 +15,8 @@ type facts struct {
 	addrs   servicemodel.Locality
 	unknown []string
 
-	// forwards says by family whether any packets are forwarded. still has the links from which
-	// IPv4 packets are not forwarded.
+	// forwards says by family whether any packets are forwarded. still contains the links from
+	// which IPv4 packets are not forwarded.
 	forwards map[servicemodel.Family]bool
 	still    []string
 	strict   []string // links with rp_filter on

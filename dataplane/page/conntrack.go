@@ -19,7 +19,7 @@ import (
 // dumpTime is the maximum time for reading the conntrack table for one request.
 const dumpTime = 10 * time.Second
 
-// conntrackData has the size and limit of the conntrack table.
+// conntrackData contains the size and limit of the conntrack table.
 type conntrackData struct {
 	conntrack.Usage
 	Fraction float64 `json:"fraction"`

@@ -116,8 +116,8 @@ func web() sm.State {
 		})
 }
 
-// broken returns web with three more services: one without endpoints, one that loses its node port,
-// and an invalid one.
+// broken returns web with three more services: a service without endpoints, a service that loses
+// its node port, and an invalid service.
 func broken() sm.State {
 	nodePort := func(s *sm.Service) { s.Ports[0].NodePort = 30080 }
 	zebra := sm.Name{Namespace: "default", Name: "zebra"}
@@ -134,7 +134,7 @@ func found(r node.Report) func(context.Context, *sm.Table) *node.Report {
 	return func(context.Context, *sm.Table) *node.Report { return &r }
 }
 
-// findings has one finding of each severity.
+// findings contains one finding of each severity.
 var findings = []node.Finding{
 	{Check: node.Forwarding, Severity: node.Error, Means: "IPv4 forwarding is off",
 		Do: "sysctl -w net.ipv4.ip_forward=1"},

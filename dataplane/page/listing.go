@@ -141,7 +141,7 @@ func (l *listing) conditionOf(own []*servicemodel.Frontend, marked condition) co
 	return ok
 }
 
-// named returns the service of that name, and the listing that has it.
+// named returns the service of that name, and the listing that contains it.
 func (p *Page) named(text string, s *dataplane.Status) (*listing, *entry, error) {
 	var name servicemodel.Name
 	if err := name.UnmarshalText([]byte(text)); err != nil {

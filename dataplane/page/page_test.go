@@ -186,8 +186,8 @@ func TestTheListFollowsTheEngine(t *testing.T) {
 	require.Zero(t, got.All)
 }
 
-// The pages show what is left of a refused service in the kernel. A refused family is no service,
-// so no link refers to it.
+// The pages show what is left of a refused service in the kernel. A refused family is not a
+// service, so no link refers to it.
 func TestRefusalsSayWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	n := sm.Name{Namespace: "default", Name: "web"}

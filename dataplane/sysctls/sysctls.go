@@ -2,7 +2,7 @@
 // decides the order of the steps, keeps records of earlier values, and finds out whether other
 // programs rely on a value. A backend calls it in each commit:
 //
-//	err := owner.Look(ctx, &state, want) // present values, and earlier ones that others know
+//	err := owner.Look(ctx, &state, want) // present values, and others' earlier values
 //	change := state.Plan(want)           // the transaction brings the guards and change.Records
 //	err = owner.Around(ctx, change, transaction)
 //	state.Committed(change)
@@ -29,7 +29,7 @@ import (
 )
 
 // Values reads and writes values of one network namespace. Their names are paths below /proc/sys,
-// such as "net/ipv4/ip_forward". A backend may add others.
+// such as "net/ipv4/ip_forward". A backend may add other names.
 type Values interface {
 	// Read returns the present value. If the value does not exist, the error matches
 	// fs.ErrNotExist.
@@ -61,7 +61,7 @@ type Owner struct {
 
 // State is a process's knowledge of the values of one instance. The zero State knows nothing.
 type State struct {
-	// Now has the present values, as far as they were read.
+	// Now contains the present values, as far as they were read.
 	Now map[string]string
 	// Records are the earlier values that the instance has recorded in the kernel.
 	Records map[string]string

@@ -1,5 +1,5 @@
-// Package scenario has the declarations of tests of package dataplanetest: the backend under test,
-// the states to apply, and the expected fate of packets after each state.
+// Package scenario contains the declarations of tests of package dataplanetest: the backend under
+// test, the states to apply, and the expected fate of packets after each state.
 package scenario
 
 import (
