@@ -2,7 +2,7 @@
 // decides the order of the steps, keeps records of earlier values, and finds out whether other
 // programs rely on a value. A backend calls it in each commit:
 //
-//	err := owner.Look(ctx, &state, want) // present values, and others' earlier values
+//	err := owner.Look(ctx, &state, want) // reads the present and earlier values
 //	change := state.Plan(want)           // the transaction brings the guards and change.Records
 //	err = owner.Around(ctx, change, transaction)
 //	state.Committed(change)
