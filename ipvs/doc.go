@@ -112,10 +112,11 @@
 // its connections continue.
 //
 // The same number is the group of a device that we created and the metric of an address that we
-// bound (IFLA_GROUP, IFA_RT_PRIORITY). The kernel sets them when it creates the device or binds the
-// address, and lists them. A device that existed before is used and not removed. Addresses that
-// other programs bound to it stay; on our own device they are removed with the device. The instance
-// removes devices and addresses that it created under another name, or no longer needs.
+// bound (IFLA_GROUP, IFA_RT_PRIORITY). The kernel sets the group or metric when it creates the
+// device or binds the address, and reports it in dumps. A device that existed before is used and
+// not removed. Addresses that other programs bound to it stay; on our own device they are removed
+// with the device. The instance removes devices and addresses that it created under another name,
+// or no longer needs.
 //
 // # Commits and draining
 //

@@ -181,16 +181,16 @@
 //
 // # Loopback addresses
 //
-// With servicemodel.Node.LocalhostNodePorts, nat-output translates packets of this host to loopback
-// addresses. nat-prerouting translates no packets to loopback addresses. The kernel routes such
-// packets only with the sysctl net.ipv4.conf.all.route_localnet, which also lets other hosts send
-// to programs that listen on loopback addresses. So filter-input jumps to the chain guard-loopback,
-// which drops such packets from other hosts. The backend turns the sysctl on after the transaction
-// that adds the guard, and restores it before the transaction that removes the guard. A setting in
-// the table records the value to restore. The sysctl stays on if another instance, kube-proxy,
-// kubelet or the iptables backend has its own guard; a log record then says so. The last instance
-// restores the value from before the first. If another program turns the sysctl off, the next apply
-// turns it on again.
+// With servicemodel.Node.LocalhostNodePorts, nat-output translates packets that this host sends to
+// loopback addresses. nat-prerouting never translates packets whose destination is a loopback
+// address. The kernel routes such packets only with the sysctl net.ipv4.conf.all.route_localnet,
+// which also lets other hosts send to programs that listen on loopback addresses. So filter-input
+// jumps to the chain guard-loopback, which drops such packets from other hosts. The backend turns
+// the sysctl on after the transaction that adds the guard, and restores it before the transaction
+// that removes the guard. A setting in the table records the value to restore. The sysctl stays on
+// if another instance, kube-proxy, kubelet or the iptables backend has its own guard; a log record
+// then says so. The last instance restores the value from before the first. If another program
+// turns the sysctl off, the next apply turns it on again.
 //
 // # Owners
 //

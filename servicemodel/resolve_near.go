@@ -83,7 +83,7 @@ type nearness [levels]struct {
 }
 
 // nearnessOf divides the traffic among levels by the rule of Envoy's priority levels. A level is
-// healthy as long as 10 of 14 of its endpoints are ready. With fewer, its traffic shrinks in
+// healthy as long as at least 10/14 of its endpoints are ready. With fewer, its traffic shrinks in
 // proportion, and the rest is sent to the next levels. If no level is left, the shares grow in
 // proportion. Percentages are rounded down, and the first level gets the remainder.
 func (v *view) nearnessOf(cs []candidate, prefer string) (n nearness) {

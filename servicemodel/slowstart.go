@@ -112,11 +112,12 @@ func find(list []growing, endpoint netip.AddrPort) *growing {
 	return nil
 }
 
-// At returns the table, which [Resolve] made, at a point in time: endpoints that became ready after
-// prev, and endpoints that grow in prev, have a fraction of their weight. prev is the present or
-// planned table of the kernel: an earlier result of At, or a table that was read from a kernel.
-// From a reading, At takes the endpoints' weights in relation to the endpoint that has grown most,
-// and lets them grow from there.
+// At returns t as it is at a point in time; t is a result of [Resolve]. Endpoints that became ready
+// after prev, and endpoints that are in slow start in prev, have a fraction of their weight. prev
+// is the present or planned table of the kernel: an earlier result of At, or a table that was read
+// from a kernel. In a table that was read, the endpoint with the greatest fraction of its weight
+// counts as complete. The other endpoints continue their slow start from their fractions relative
+// to it.
 //
 // The result depends only on prev, the state and the time. If no service has a slow start, At
 // returns t itself at no cost. At takes the next step at least 100 ms after the last step. It also

@@ -31,8 +31,8 @@ type liveTrace struct {
 	tracer *livetrace.Tracer // nil if it sends
 }
 
-// traceLive follows the next packet, or one that it sends. It also prints what the table says of
-// such a packet. With -count, -until-lost or both, it follows several.
+// traceLive follows the next packet, or a packet that it sends. It also prints the outcome that the
+// table gives such a packet. With -count, -until-lost or both, it follows several packets.
 func (p *program) traceLive(ctx context.Context, table *servicemodel.Table,
 	packet servicemodel.Packet, here servicemodel.Locality) error {
 	o := &p.opts.trace

@@ -33,7 +33,7 @@ type options struct {
 	warnings []string
 }
 
-// ofFlag returns the first field that a flag sets, or the entry of a flag without a field. Of a
+// ofFlag returns the first field that a flag sets, or the entry of a flag without a field. For a
 // dropped flag it returns an empty entry.
 func ofFlag(flag string) field {
 	i := slices.IndexFunc(fields, func(f field) bool { return f.flag == flag })
@@ -95,8 +95,9 @@ func newFlags(o *options) *pflag.FlagSet {
 	return fs
 }
 
-// usage returns the help of a flag: its fields, and the text of the first. It removes backquotes,
-// because pflag would use a word in backquotes as the name of the value.
+// usage returns the help of a flag: the name of the first field that it sets, and the text of that
+// field. It removes backquotes, because pflag would use a word in backquotes as the name of the
+// value.
 func usage(flag string) string {
 	f := ofFlag(flag)
 	return strings.ReplaceAll(strings.Trim(f.field+": "+f.text, ": "), "`", "")

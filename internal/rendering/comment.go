@@ -130,8 +130,8 @@ func appendVerdicts(b []byte, f *servicemodel.Frontend, short bool) []byte {
 	return append(append(b, " external="...), f.External.String()...)
 }
 
-// ParseComment is the inverse of [Comment]. It returns the frontend with the given key that a
-// comment describes, without its sources. It passes a word outside this grammar to more, which
+// ParseComment is the inverse of [Comment]. It returns the frontend that a comment describes, with
+// the given key and without source ranges. It passes a word outside this grammar to more, which
 // reports whether the word belongs to the backend. If more is nil, no such words are allowed.
 func ParseComment(s string, k servicemodel.FrontendKey, more func(word string) bool) (
 	*servicemodel.Frontend, error) {

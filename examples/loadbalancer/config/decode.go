@@ -41,16 +41,16 @@ func (e *FieldError) Error() string {
 // Unwrap returns the reason.
 func (e *FieldError) Unwrap() error { return e.Err }
 
-// TwiceError says that the file has something at two places.
+// TwiceError says that the file defines an object at two places.
 type TwiceError struct {
 	What string // such as 203.0.113.10:80/tcp
 	Path string // the first place
 	Line int
 }
 
-// Error returns "203.0.113.10:80/tcp stands at line 4 already".
+// Error returns "203.0.113.10:80/tcp is already defined at line 4".
 func (e *TwiceError) Error() string {
-	return fmt.Sprintf("%s stands at line %d already", e.What, e.Line)
+	return fmt.Sprintf("%s is already defined at line %d", e.What, e.Line)
 }
 
 // twice notes that the field at a path repeats what the first one is.
@@ -172,7 +172,7 @@ func (s *source) fields(n *yaml.Node, v reflect.Value, path string) {
 				s.fail(at, "no such field: there are %s", strings.Join(all, ", "))
 			}
 		case seen[key.Value]:
-			s.fail(at, "stands here a second time")
+			s.fail(at, "is defined here a second time")
 		default:
 			seen[key.Value] = true
 			s.decode(n.Content[i+1], v.Field(field), at)

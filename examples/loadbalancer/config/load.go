@@ -174,7 +174,7 @@ func (svc *Service) validate(s *source, path string, taken frontends) {
 		b, at := &svc.Backends[i], fmt.Sprintf("%s.backends[%d]", path, i)
 		s.must(b.Address.IsValid(), at+".address", "is missing")
 		svc.validateAddress(s, at+".address", b.Address)
-		s.must(!seen[b.Address], at+".address", "%s stands here a second time", b.Address)
+		s.must(!seen[b.Address], at+".address", "%s is defined here a second time", b.Address)
 		seen[b.Address] = true
 		s.faults(at+".checks", b.Checks)
 	}

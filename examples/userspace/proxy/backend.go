@@ -192,8 +192,8 @@ func (b *Backend) Cleanup(context.Context) (backends.Stats, error) {
 	return backends.Stats{Messages: n, Elements: n, Duration: time.Since(start)}, nil
 }
 
-// Retire closes all listeners, which ends the UDP flows, before the process ends. Unlike after
-// [Backend.Cleanup], connections that were accepted before still get an endpoint, and
+// Retire is for the end of the process: it closes all listeners, which ends the UDP flows. Unlike
+// after [Backend.Cleanup], connections that were accepted before still get an endpoint, and
 // [Backend.Drain] waits for them. No commit may follow.
 func (b *Backend) Retire() {
 	b.mu.Lock()

@@ -54,8 +54,8 @@ func (b *builder) translate(c *nft.ProgramChain, k *Kind, to nft.Mapped) {
 	}
 }
 
-// original selects, from conntrack, the frontend to which a flow was sent before DNAT: as the key
-// of a service, and as the key of a node port.
+// original returns the conntrack fields that identify the frontend of a flow, which is its
+// destination before DNAT: as the key of a service, and as the key of a node port.
 func (b *builder) original() (service, nodePort nft.Concat) {
 	nodePort = nft.Concat{nft.L4Proto, nft.CTOriginalDPort}
 	return append(nft.Concat{b.f.CTDaddr}, nodePort...), nodePort
@@ -74,7 +74,7 @@ func (b *builder) loopback() []netip.Prefix {
 	return sysctls.LoopbackNodePorts(&b.rules)
 }
 
-// nodeAddress matches packets to an address of this host in the range, except loopback.
+// nodeAddress matches packets to addresses of this host in the prefix p, except loopback addresses.
 func (b *builder) nodeAddress(p netip.Prefix) nft.Rule {
 	r := nft.Join(nft.FIBDaddrLocal, b.f.DaddrNotWithin(b.f.Loopback))
 	if p.Bits() > 0 {

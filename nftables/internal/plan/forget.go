@@ -64,6 +64,6 @@ func (f Forget) String() string {
 	return s
 }
 
-// ForgetAll forgets all clients of a frontend, except clients of endpoints that every client may
-// have when the maps are read.
+// ForgetAll returns a Forget for all clients of a frontend. A client keeps its endpoint if, when
+// the maps are read, inside and outside clients may both use it.
 func ForgetAll(fe *servicemodel.Frontend) Forget { return Forget{Frontend: fe, others: true} }
