@@ -22,7 +22,7 @@ func oneLine(t *testing.T, name string) string {
 // port.
 func TestNamesHaveTheLengthThatTheDocumentationNames(t *testing.T) {
 	t.Parallel()
-	m := regexp.MustCompile(`have (\d+) bytes together, (\d+) if the port has no name`).
+	m := regexp.MustCompile(`have at most (\d+) bytes, or (\d+) if the port has no name`).
 		FindStringSubmatch(oneLine(t, "programs.md"))
 	require.Len(t, m, 3)
 	for i, port := range []string{"http", ""} {
