@@ -30,8 +30,8 @@ const (
 // scan selects the precision of the requests by which the kernel is searched for stale flows. Every
 // scan finds the same flows.
 //
-// The narrower the request, the less the kernel copies. But the kernel answers in parts of some
-// hundred flows. Until a part is full, the kernel walks on with preemption and softirqs off
+// The narrower the request, the less the kernel copies. But the kernel answers in buffers of some
+// hundred flows. Until a buffer is full, the kernel walks on with preemption and softirqs off
 // (ctnetlink_dump_table, up to Linux 6.18 at least), and this CPU receives no packets. A walk takes
 // 0.1 to 0.4 µs for each flow on the machine, in all namespaces.
 type scan uint8
@@ -77,7 +77,7 @@ type CleanResult struct {
 // Clean deletes exactly the flows that the matcher finds stale, in one pass over the table. If no
 // flow can be stale, it makes no pass. Call it after the change is in the kernel: before, a client
 // that keeps sending would get its flow again. Clean first waits some 10 ms, until no packet that
-// saw the former rules is in flight: such a packet could create its flow behind the pass.
+// saw the former rules is in flight: such a packet could create its flow after the pass.
 //
 // If a client creates a flow again with a valid endpoint while Clean works, Clean leaves it alone,
 // see [Table.Delete].

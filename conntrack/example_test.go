@@ -35,7 +35,7 @@ func ExampleTable_Clean() {
 	log.Printf("%d flows deleted", result.Deleted)
 }
 
-// How many connections does each endpoint of a service have?
+// Count the connections of each endpoint of a service.
 func ExampleTable_Flows() {
 	table, err := conntrack.Open(nil)
 	if err != nil {

@@ -113,8 +113,8 @@ func (f Filter) family() (family nfFamily, err error) {
 	return family, nil
 }
 
-// dumpRequest is the part of a filter that the kernel evaluates. The zero value asks for the whole
-// table.
+// dumpRequest contains the conditions of a filter that the kernel evaluates. The zero value asks
+// for the whole table.
 type dumpRequest struct {
 	Family           nfFamily
 	Protocol         Protocol // with the fields below; 0 means that the tuple is not filtered

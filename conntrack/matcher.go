@@ -43,10 +43,10 @@ type criterion struct {
 	backwards          bool
 }
 
-// NewMatcher returns the matcher for a change. If parts of the change make no sense, it returns an
-// [ErrBadChange] that names each of them, and a matcher for all other parts. A frontend that is
-// left out has no stale flows. The matcher keeps no reference to c. Frontends with the same slice
-// of endpoints share memory.
+// NewMatcher returns the matcher for a change. If items of the change make no sense, it returns an
+// [ErrBadChange] that names each of these items, and a matcher for all other items. A frontend that
+// is left out has no stale flows. The matcher keeps no reference to c. Frontends with the same
+// slice of endpoints share memory.
 func NewMatcher(c Change) (*Matcher, error) {
 	var errs []error
 	m := &Matcher{

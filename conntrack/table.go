@@ -74,9 +74,9 @@ var errStop = errors.New("stop")
 // flows.
 //
 // A dump is not a snapshot. It may or may not contain flows that begin or end during the dump. A
-// flow may occur twice if its neighbour in the table ended between two parts of the dump. Changing
-// the size of the hash table (nf_conntrack_buckets) during a dump hides flows, and the kernel does
-// not report it.
+// flow may occur twice if its neighbour in the table ended between two buffers of the dump.
+// Changing the size of the hash table (nf_conntrack_buckets) during a dump hides flows, and the
+// kernel does not report it.
 //
 // A flow that the kernel filters out costs only its share of the walk over the table. But that walk
 // runs with softirqs off on one CPU until it has found some 100 wanted flows: 0.1 to 0.4 s for a

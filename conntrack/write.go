@@ -44,7 +44,7 @@ func (t *Table) Delete(ctx context.Context, flows iter.Seq2[Flow, error]) (delet
 
 // Create puts flows into the table, for a program that moves connections from one machine to
 // another. It uses the tuples, the timeout, the mark, the TCP state and the bits seen-reply,
-// assured and fixed-timeout of a flow. If the reply tuple is not the inverse of the original one,
+// assured and fixed-timeout of a flow. If the reply tuple is not the inverse of the original tuple,
 // the kernel will translate packets. TCP windows are not checked for such flows.
 //
 // It returns the number of created flows; the other flows had a tuple that was in use. It returns

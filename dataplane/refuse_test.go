@@ -458,7 +458,7 @@ func TestInvalidEndpointsAreLeftOutAlone(t *testing.T) {
 	require.Empty(t, r.Refused[0].Endpoints, "unless it is asked for, the service is left out")
 }
 
-// A service counts as refused if an invalid endpoint of it is left out, but a switch does not
+// A service counts as refused if one of its invalid endpoints is left out, but a switch does not
 // remove the service.
 func TestSwitchWithEndpointsLeftOut(t *testing.T) {
 	t.Parallel()

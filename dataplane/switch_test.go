@@ -233,7 +233,7 @@ func TestAStateThatWentWithAFormerBackendComesBack(t *testing.T) {
 	requireHolds(t, b.Kernel(), services(2))
 }
 
-// Run watches the new backend, and stops watching the old one.
+// Run watches the new backend, and stops watching the old backend.
 func TestRunWatchesTheBackendItSwitchedTo(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b, old := newWatching()

@@ -19,7 +19,7 @@
 // failures in a row, and up again after Rise successes in a row. A target that flaps faster than
 // that keeps its state. After an answer that contradicts the state, the next check begins after
 // Retry instead of Interval. With an interval of 10 s and a retry after 1 s, three failures take
-// two seconds longer than one.
+// two seconds longer than one failure.
 //
 // # Load
 //

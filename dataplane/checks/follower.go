@@ -51,7 +51,7 @@ func (f *Follower) Reports() []Report { return f.monitor.Reports() }
 // it returns. To wait until the kernel holds this state, call Engine.Wait with the Status.Wanted of
 // the engine. An endpoint of a service with checks is ready, or serving, only while all its checks
 // are up. A check uses the first port of the endpoint, unless it names a port. Services without
-// checks stay as they are. The checks may name services that the state does not have.
+// checks stay as they are. The checks may name services that are not in the state.
 //
 // Endpoints that were checked before keep their state, even if their checks have changed. A new
 // endpoint is up until its checks fail if the table balances connections over it, and otherwise
@@ -179,7 +179,7 @@ func addrOf(ep servicemodel.Endpoint) netip.AddrPort {
 	return netip.AddrPortFrom(ep.Addr, ep.Ports[0].Port)
 }
 
-// states returns the states of the endpoints. It returns none for a nil service.
+// states returns the states of the endpoints. It returns no states for a nil service.
 func (c *checked) states(of func(Target) State) map[netip.AddrPort]State {
 	out := map[netip.AddrPort]State{}
 	if c != nil {
@@ -192,7 +192,8 @@ func (c *checked) states(of func(Target) State) map[netip.AddrPort]State {
 }
 
 // marked returns the endpoints, and marks endpoints that are not up so that they take no
-// connections. A quiesced endpoint takes none anyway, and stays as it is until a check has failed.
+// connections. A quiesced endpoint takes no connections anyway, and stays as it is until a check
+// has failed.
 func (c *checked) marked(of func(Target) State) []servicemodel.Endpoint {
 	out := slices.Clone(c.endpoints)
 	for i := range out {

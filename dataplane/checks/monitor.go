@@ -35,8 +35,8 @@ type Config struct {
 	// other than the process's, the zone of an address must be the index of an interface. Empty
 	// means the namespace of the process.
 	NetNS netns.Namespace
-	// TLS has certificates of authorities and of the client. Each [Check] decides the server name,
-	// and whether it is verified. Nil means the authorities of the system.
+	// TLS contains certificates of authorities and of the client. Each [Check] decides the server
+	// name, and whether it is verified. Nil means the authorities of the system.
 	TLS *tls.Config
 	// Ask replaces the package's way of checking a target, for tests and for other protocols. The
 	// error says why the target failed. It must return when the context ends, at the latest after
@@ -133,7 +133,7 @@ func (m *Monitor) SetConcurrency(n int) error {
 	return nil
 }
 
-// Set makes the monitor check exactly these targets. The map has the initial state of each new
+// Set makes the monitor check exactly these targets. The map gives the initial state of each new
 // target. Targets that the monitor already checks keep their state. If any target is invalid, the
 // error joins a *[servicemodel.FieldError] for each wrong field, and nothing changes. The first
 // check of a new target is due at once.

@@ -30,7 +30,7 @@
 // Each family has such a table, whose chains come after the translation of destinations. Conntrack
 // knows the original destination of a packet and the endpoint that answers. So the rules of the
 // backend stay as they are, and commits of services do not become slower. [Counters.Start] creates
-// each table in one transaction, and [Counters.Stop] deletes both in one.
+// each table in one transaction, and [Counters.Stop] deletes both tables in one transaction.
 //
 // # What is counted
 //
@@ -39,7 +39,7 @@
 // firewall drops it afterwards. A connection counts with its first packet, and again with each
 // retry until conntrack remembers it. Packets that services reject or drop are not translated, so
 // they are not counted. Bytes include the IP headers. IPVS does not translate this way, and has its
-// own counters: a [Source] can read either.
+// own counters: a [Source] can read counters of either kind.
 //
 // # Cost
 //
@@ -47,7 +47,7 @@
 // of processor time for each packet of a connection, in addition to 12 µs from a pod to a pod, and
 // 2.5 µs for the first packet of a connection, in addition to 16 µs. Applies do not become slower.
 // Reading 10,000 pairs takes 0.1 s ("kernlb show -counters" of 10,000 services 0.5 s in all), and
-// 60,000 take 1.5 s: the kernel walks the set from the start for each 32 KB of the dump
+// 60,000 pairs take 1.5 s: the kernel walks the set from the start for each 32 KB of the dump
 // (nft_rhash_walk).
 //
 // # After a flush

@@ -22,7 +22,7 @@ func (v Values) Plus(o Values) Values {
 		v.PacketsOut + o.PacketsOut, v.BytesOut + o.BytesOut}
 }
 
-// Since returns the growth of each number since an earlier value, or 0 if the number is lower,
+// Since returns the increase of each number since an earlier value, or 0 if the number is lower,
 // because the counter started from zero again.
 func (v Values) Since(o Values) Values {
 	less := func(a, b uint64) uint64 { return a - min(a, b) }

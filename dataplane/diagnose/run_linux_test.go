@@ -152,7 +152,7 @@ func TestKernelFromTheNode(t *testing.T) {
 	require.NotEmpty(t, r.Notes)
 }
 
-// The namespace of a process is found by its address, unless several have it.
+// The namespace of a process is found by its address, unless several namespaces have the address.
 func TestFindNamespace(t *testing.T) {
 	t.Parallel()
 	const addr = "10.213.77.31"

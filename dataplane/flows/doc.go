@@ -38,25 +38,25 @@
 //
 // # Connections to removed endpoints
 //
-// TCP and SCTP connections to an endpoint that left are subject to a policy
+// TCP and SCTP connections to a removed endpoint are subject to a policy
 // ([servicemodel.ConnectionPolicy]). [Config] contains the policy for all services, and a service
 // can have its own policy:
 //
 //   - leave, the default: they continue as long as both ends live;
-//   - drain: they may continue for some time after the endpoint left, and then are cut;
+//   - drain: they may continue for some time after the removal, and then are cut;
 //   - cut: they are cut at once.
 //
 // To cut a TCP connection, the keeper resets both of its ends, so that the client connects again at
 // once ([conntrack.Table.Clean]). To cut an SCTP connection, it deletes the flow. The same policy
 // limits the time that a terminating endpoint keeps its UDP flows: with leave, as long as it
 // serves; with drain, at most the drain time; with cut, not at all. Connections of a removed
-// frontend are treated like connections to endpoints that left. An endpoint that comes back keeps
-// its flows.
+// frontend are treated like connections to removed endpoints. An endpoint that comes back keeps its
+// flows.
 //
 // # Restarts
 //
 // Changes are computed from the kernel's contents. So a restarted program that adopts the kernel's
-// state and applies a change cleans up like a program that ran all along. But a program that was
+// state and applies a change cleans up like a program that never stopped. But a program that was
 // stopped between a commit and its cleaning cannot know the stale flows of that commit. So on its
 // first pass, a keeper checks all UDP frontends, and all frontends whose connections are to be cut,
 // for flows that are certainly stale: they were sent to a frontend that exists, and that frontend

@@ -99,7 +99,7 @@ type search struct {
 
 // echoTimes are the delays of further searches, because a late answer can undo the deletion of an
 // untranslated flow ([conntrack.Frontend.Backwards]): soon, and, if the pass found such flows, once
-// more when no answer is in flight any more.
+// more when no answer is in flight.
 var echoTimes = []time.Duration{100 * time.Millisecond, time.Second}
 
 // New returns a keeper of a table. The caller closes the table. A nil table and invalid
@@ -331,7 +331,7 @@ func (k *Keeper) add(ctx context.Context, c conntrack.CleanResult) {
 }
 
 // find returns the search of the next pass for a frontend, which the service port n has or had. The
-// caller adds to the search.
+// caller adds endpoints to the search.
 func (k *Keeper) find(key servicemodel.FrontendKey, n servicemodel.PortName) *search {
 	now := time.Now()
 	s := k.due[key]

@@ -43,7 +43,7 @@ const defaultRetryAfter = 500 * time.Millisecond
 // Several goroutines may call its methods.
 //
 // All ports together keep at most 1024 connections open: a new connection beyond that closes the
-// oldest. A connection that is idle for a minute is closed, too.
+// oldest connection. A connection that is idle for a minute is closed, too.
 type NodePorts struct {
 	cfg     NodePortsConfig
 	mu      sync.Mutex
@@ -117,7 +117,7 @@ func NewNodePorts(cfg *NodePortsConfig) *NodePorts {
 	return p
 }
 
-// Sync opens the ports of [servicemodel.Table.HealthChecks] and closes all others. Each port
+// Sync opens the ports of [servicemodel.Table.HealthChecks] and closes all other ports. Each port
 // answers at the addresses of node ports, in the families in which its service exists. Ports that
 // stay are not interrupted. If node ports answer at all addresses, a port listens on the
 // unspecified address.

@@ -22,7 +22,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// ErrLegacy says that the legacy tables of iptables, which are not in nf_tables, have chains of
+// ErrLegacy says that the legacy tables of iptables, which are not in nf_tables, contain chains of
 // kube-proxy. This package leaves these chains alone. "kube-proxy --cleanup" or iptables-legacy can
 // delete them.
 var ErrLegacy = errors.New("legacy tables of iptables have chains of kube-proxy")
@@ -70,7 +70,7 @@ func withKernel(cfg *Config, doing string, do func(*kernel) error) error {
 // device, IP sets and counters follow one by one. The sets and the device show which virtual
 // servers are kube-proxy's. So they are deleted after the virtual servers, and stay if a virtual
 // server stays. Errors name the object; the other objects are deleted nevertheless. If legacy
-// tables have chains of kube-proxy, the error is an [ErrLegacy].
+// tables contain chains of kube-proxy, the error is an [ErrLegacy].
 func Cleanup(ctx context.Context, cfg *Config) (*Plan, error) {
 	done := &Plan{}
 	err := withKernel(cfg, "clean up after kube-proxy", func(k *kernel) (err error) {
@@ -94,10 +94,10 @@ type Frontend struct {
 	Endpoints []netip.AddrPort
 }
 
-// Frontends returns the frontends that kube-proxy has in the kernel, in the order of the keys. It
-// changes nothing, and needs the same privileges as [Find]. It does not read legacy tables of
-// iptables: if these have chains of kube-proxy, the error is an [ErrLegacy]. While kube-proxy
-// writes, the result may mix old and new contents.
+// Frontends returns kube-proxy's frontends in the kernel, in the order of the keys. It changes
+// nothing, and needs the same privileges as [Find]. It does not read legacy tables of iptables: if
+// these contain chains of kube-proxy, the error is an [ErrLegacy]. While kube-proxy writes, the
+// result may mix old and new contents.
 func Frontends(ctx context.Context, cfg *Config) ([]Frontend, error) {
 	c := map[servicemodel.FrontendKey]Frontend{}
 	err := withKernel(cfg, "read kube-proxy's services",

@@ -69,7 +69,7 @@ func tcp(addr string) ipvsnl.ServiceKey {
 }
 
 // These tests run one after the other: if two requests need the module dummy at once, the kernel
-// refuses one.
+// refuses one request.
 
 // The virtual servers of kube-proxy are deleted, with its device and sets. Virtual servers of
 // keepalived and of kernlb stay, even at an address of the node.

@@ -109,8 +109,8 @@ func getOption(fd, level, option int, data []byte) error {
 
 // The legacy tables of iptables are not in nf_tables. With iptables-legacy, the kernel reads and
 // writes each table as a whole, by socket options. This package only reads them, because other
-// tools replace these tables under a lock file, and a replacement by this package could undo
-// theirs.
+// tools replace these tables under a lock file, and a replacement by this package could undo their
+// changes.
 
 // legacyFamily is a family of legacy tables: struct ipt_entry and struct ip6t_entry
 // (include/uapi/linux/netfilter_ipv4/ip_tables.h, netfilter_ipv6/ip6_tables.h).

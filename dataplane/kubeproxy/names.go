@@ -69,7 +69,7 @@ var jumpComments = []string{
 const kernlbVersion = "KUBE-VERSION-"
 
 // Objects of the nftables mode, which came with 1.29: a table in each of the families ip and ip6.
-// In all versions, it has a chain of this name.
+// In all versions, each table contains a chain of this name.
 const (
 	nftTable = "kube-proxy"
 	nftChain = "services"

@@ -24,7 +24,7 @@ func Example() {
 	_, err := dataplane.New(backend, nil).Apply(ctx, state)
 	fmt.Println(err)
 
-	// The second process finds the kernel as the first left it.
+	// The second process finds the kernel as the first process left it.
 	_, err = dataplane.New(memory.New(kernel), nil).Apply(ctx, state)
 	fmt.Println(err)
 	fmt.Println(kernel.Table().Decide(sm.Packet{Protocol: sm.TCP,

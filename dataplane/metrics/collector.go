@@ -52,13 +52,13 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// Flows is the part of a [flows.Keeper] that a [Collector] needs.
+// Flows contains the methods of a [flows.Keeper] that a [Collector] needs.
 type Flows interface {
 	Totals() conntrack.CleanResult
 	Draining() int
 }
 
-// Conntrack is the part of a [conntrack.Table] that a [Collector] needs.
+// Conntrack contains the methods of a [conntrack.Table] that a [Collector] needs.
 type Conntrack interface {
 	Usage(ctx context.Context) (conntrack.Usage, error)
 	NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error)

@@ -319,7 +319,8 @@ func TestProblemsAreCounted(t *testing.T) {
 	}
 }
 
-// The number of silent endpoints is a metric, 0 if the program notices none.
+// The number of silent endpoints is a metric, which is 0 if the program notices no silent
+// endpoints.
 func TestSilentEndpointsAreCounted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "nftables")

@@ -10,8 +10,8 @@
 // If kube-proxy has a metric with the same meaning, the name, labels and buckets are the same
 // (kubeproxy_…), so that dashboards and alerts for kube-proxy work. An engine writes both families
 // at once: each apply counts as one sync of each of [Config.Families]. All other metrics have the
-// prefix kernlb_. docs/metrics.md lists all of them. The package's directory has a dashboard for
-// Grafana (dashboard.json) and alerts for Prometheus (alerts.yaml).
+// prefix kernlb_. docs/metrics.md lists all of them. The package's directory contains a dashboard
+// for Grafana (dashboard.json) and alerts for Prometheus (alerts.yaml).
 //
 // # Where the figures come from
 //

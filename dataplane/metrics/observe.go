@@ -103,7 +103,7 @@ type trigger struct {
 // Triggered reports the times at which the changes in a revision's state were triggered. From these
 // times the collector measures the time until the changes are in the kernel
 // (kubeproxy_network_programming_duration_seconds). In Kubernetes, an annotation of EndpointSlices
-// has the time:
+// contains the time:
 //
 //	source.Run(ctx, func(s servicemodel.State) {
 //		collector.Triggered(engine.Set(s), source.Triggers()...)

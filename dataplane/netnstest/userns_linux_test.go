@@ -33,8 +33,8 @@ func playRole() (code int, ok bool) {
 }
 
 // asNobody runs this binary as an ordinary user, in a role or with some tests, and returns its
-// output and exit code. TestMain moves it into a user namespace. The test is skipped if an ordinary
-// user may not have one.
+// output and exit code. TestMain moves the copy into a user namespace. The test is skipped if an
+// ordinary user may not create user namespaces.
 func asNobody(t *testing.T, role, tests, stdin string) (string, int) {
 	t.Helper()
 	if os.Getuid() != 0 || os.Getenv(envReExecuted) != "" {

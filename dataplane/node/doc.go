@@ -7,7 +7,7 @@
 //	report := checker.Report(ctx, engine.Status().Held)
 //
 // Packages dataplane/health, dataplane/page and dataplane/metrics show reports if their
-// configuration has a checker's method:
+// configuration contains a checker's method:
 //
 //	proxy := health.NewProxy(engine, &health.ProxyConfig{Node: checker.Report})
 //

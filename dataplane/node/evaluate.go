@@ -23,7 +23,7 @@ type use struct {
 	targets       []target // sorted, if rules of other programs drop
 }
 
-// target has the properties of an endpoint that a firewall rule may match.
+// target contains the properties of an endpoint that a firewall rule may match.
 type target struct {
 	protocol servicemodel.Protocol
 	endpoint netip.AddrPort

@@ -140,7 +140,7 @@ func TestBrowserRefreshes(t *testing.T) {
 	}
 }
 
-// The pictures in docs/page.md show the current pages. -update makes them.
+// The pictures in docs/page.md show the current pages. -update takes new pictures.
 func TestBrowserPictures(t *testing.T) {
 	t.Parallel()
 	if !*update {

@@ -241,7 +241,7 @@ func TestRandomStories(t *testing.T) {
 	require.Greater(t, together, 1)
 }
 
-// fail makes an endpoint fail, or all ports of it, or mends it.
+// fail makes some ports of an endpoint fail, or answer again.
 func (s *story) fail() {
 	var all []servicemodel.Endpoint
 	for svc := range s.state.Services() {

@@ -63,7 +63,7 @@ func TestASilentEndpointGetsNoConnections(t *testing.T) {
 				require.Len(t, ejected, 1)
 				require.Equal(t, out, ejected[0])
 
-				// Connections that begin later are answered by the other one.
+				// Connections that begin later are answered by the other endpoint.
 				require.Eventually(t, func() bool { return len(n.since(out.Time)) >= 15 },
 					60*time.Second, 50*time.Millisecond)
 				var first, last time.Time
