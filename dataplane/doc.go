@@ -15,9 +15,9 @@
 // kernel when it starts, after another program changed something, and after an error. So it always
 // compares the state with the kernel's true contents.
 //
-// One bad service does not hold back the others. A service is left out if it is invalid, if the
-// backend cannot express it, or if it collides with a foreign object in the kernel. The [Result]
-// names it; see [Engine.Apply].
+// One bad service does not hold back the other services. A service is left out if it is invalid, if
+// the backend cannot express it, or if it collides with a foreign object in the kernel. The
+// [Result] names it; see [Engine.Apply].
 //
 // There are two ways to use an engine, and they can be combined. [Engine.Apply] makes the kernel
 // hold a state, and returns when it does. A long-running program calls [Engine.Run] in a goroutine,
@@ -30,7 +30,7 @@
 // Some work is left for later: the removal of drained endpoints and the deletion of stale flows.
 // [Engine.Apply] does the work that is due, and [Engine.Run] does the rest when it becomes due.
 // Programs without Run call [Engine.Settle] or [Engine.Finish]. A program stops by ending the
-// context of Run, which leaves the kernel as it is. If all work must be done before, it calls
+// context of Run, which leaves the kernel as it is. If all work must be done by then, it calls
 // Finish first.
 //
 // Many programs can share one instance, each with services of its own owners: see [Parts].

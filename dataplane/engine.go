@@ -20,8 +20,8 @@ type Config struct {
 	// is left out, and everything else is applied; see [Engine.Apply].
 	Strict bool
 	// LeaveOutEndpoints leaves out only invalid endpoints, and serves the service's other
-	// endpoints. By default the whole service is left out. Result.Refused names both, see
-	// [Refusal.Endpoints].
+	// endpoints. By default the whole service is left out. Result.Refused names the service and the
+	// endpoints in either case, see [Refusal.Endpoints].
 	LeaveOutEndpoints bool
 	// Approve is called before each commit of [Engine.Apply], [Engine.Run], [Engine.ApplyChanges]
 	// and [Engine.Switch], repairs included ([Preview.Repaired], [Preview.Drift]). If nothing
@@ -33,9 +33,9 @@ type Config struct {
 	//
 	// After an error Run calls Approve again when a program sets a new state, when the objects that
 	// Run watches change, when another program changes the kernel's contents, and otherwise after
-	// [RunOptions.RetryMax]. Until then [Status.Err] has the error, and [Status.PendingSince] is
-	// set if a new state waits. Until then, other programs' changes of services are not repaired.
-	// Each error is an event [Failed].
+	// [RunOptions.RetryMax]. Until then, [Status.Err] contains the error, [Status.PendingSince] is
+	// set if a new state waits, and other programs' changes of services are not repaired. Each
+	// error is an event [Failed].
 	Approve func(context.Context, *Preview) error
 	// Span is a hook for tracing. It is called when a call of the engine begins, with the name
 	// "apply", "apply changes", "plan", "observe", "settle", "switch" or "cleanup". The context
@@ -50,8 +50,8 @@ type Config struct {
 	// accepted weights. By default, and without an accepted definition, the service is left out.
 	// Result.Refused names the service in either case ([Refusal.Kept]).
 	KeepRefused bool
-	// Accepted has the accepted definitions of an earlier process. KeepRefused uses them until this
-	// engine has accepted newer definitions. They come from [Status.Accepted], not from
+	// Accepted contains the accepted definitions of an earlier process. KeepRefused uses them until
+	// this engine has accepted newer definitions. They come from [Status.Accepted], not from
 	// [Status.State], which includes refused definitions. A restarted program without them leaves
 	// refused services out.
 	Accepted servicemodel.State
@@ -133,7 +133,7 @@ func (e *Engine) open(b backends.Backend, cfg Config) {
 
 // Plan returns the changes that Apply would make for the state, and changes nothing. It fails as
 // Apply would. The changes begin from the contents of the kernel that any process can read
-// ([Engine.ApplyChanges]). They end at the final state: endpoints with a slow start have their
+// ([Engine.ApplyChanges]). They end at the final state, in which endpoints in slow start have their
 // whole weights.
 func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, error) {
 	ctx, err := e.begin(ctx, "plan", PhaseResolve)
@@ -163,7 +163,7 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 	return p, nil
 }
 
-// preview describes the commit of c, which is the result r or a part of it.
+// preview describes the commit of c, which contains all or some changes of the result r.
 func (e *Engine) preview(r *Result, c *servicemodel.ChangeSet) (*Preview, error) {
 	plan, err := e.backend.Plan(c)
 	return &Preview{Revision: r.Revision, State: r.State, Changes: c, Plan: plan,

@@ -90,8 +90,8 @@ type FlowsCleaned struct{ backends.Cleaned }
 type EndpointDrained struct{ backends.Drained }
 
 // Settled is a successful call of [Engine.Settle] by Run or by the program. Work that an apply
-// settles is included in Applied. Both mean that no failed work is left, unless Applied has an
-// Unsettled.
+// settles is included in Applied. Both events mean that no failed work is left, unless Unsettled of
+// Applied is set.
 type Settled struct {
 	Next     time.Duration // time until there is more work; 0 means that no work is left
 	Duration time.Duration
@@ -152,8 +152,8 @@ type observers struct {
 	list []*Observer // not changed in place
 }
 
-// Subscribe adds an observer of the engine's future events. [Engine.Status] has the past. Calling
-// unsubscribe removes it, but does not stop a call in progress.
+// Subscribe adds an observer of the engine's future events. [Engine.Status] reports earlier
+// outcomes. Calling unsubscribe removes it, but does not stop a call in progress.
 func (e *Engine) Subscribe(o Observer) (unsubscribe func()) { return e.observers.add(o) }
 
 // add adds an observer, unless it is nil. Calling remove removes it.
@@ -273,8 +273,8 @@ func logTo(log *slog.Logger) Observer {
 	}
 }
 
-// logApplied logs the changes, at debug level if they are only steps of slow starts. A repair has
-// its own line.
+// logApplied logs the changes, at debug level if they are only steps of slow starts. The repairs
+// are logged in a separate line.
 func logApplied(ctx context.Context, log *slog.Logger, r *Result) {
 	level := slog.LevelDebug
 	if r.Stats.Messages > 0 && !r.Step && (r.Counts != servicemodel.Counts{} || !r.IsRepair()) {

@@ -18,7 +18,7 @@ import (
 type knowledge struct {
 	// applied is the table of the last apply, from which the next state is resolved. It is nil
 	// before the first apply and after a commit that may have failed half way, because then nothing
-	// tells our changes from those of other programs.
+	// tells our changes from other programs' changes.
 	applied *servicemodel.Table
 	// inKernel is the table that the kernel holds, and drift describes the kernel's other contents.
 	// inKernel is the same pointer as applied if the two are equal. It is nil if the kernel's
@@ -56,7 +56,7 @@ func newKnowledge(accepted servicemodel.State) knowledge {
 
 // observed takes over a reading. If it equals the applied table except for the order of slots,
 // which IPVS does not keep, the applied table takes over this order and stays in force, because it
-// also has data that no kernel stores, such as health checks and some pools.
+// also contains data that no kernel stores, such as health checks and some pools.
 func (k *knowledge) observed(o *backends.Observation) {
 	k.drift, k.partial, k.suspect = o.Drift, o.Partial, false
 	k.lastRead = cmp.Or(o.Table, &servicemodel.Table{})
@@ -74,7 +74,7 @@ func (k *knowledge) observed(o *backends.Observation) {
 func (k *knowledge) committed(t *servicemodel.Table) { k.applied, k.inKernel, k.drift = t, t, nil }
 
 // failed records a commit that failed. Unless it failed because of another writer, the kernel may
-// hold a part of it.
+// hold some of its changes.
 func (k *knowledge) failed(err error) {
 	k.inKernel = nil
 	if !errors.Is(err, kernelerr.ErrConflict) {
@@ -89,8 +89,8 @@ func (k *knowledge) disturbed() bool { return k.inKernel != k.applied }
 // inSync reports whether the kernel holds the applied table and nothing else.
 func (k *knowledge) inSync() bool { return !k.disturbed() && len(k.drift) == 0 && !k.partial }
 
-// same reports whether the kernel has the same contents and the same drift as before, whatever the
-// order of slots.
+// same reports whether the kernel has the same contents and the same drift as before, except for
+// the order of slots.
 func (k *knowledge) same(before knowledge) bool {
 	return k.inKernel.Arrange(before.inKernel).Equal(before.inKernel) &&
 		slices.Equal(k.drift, before.drift)

@@ -95,7 +95,8 @@ func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.obs
 // If the context ends before Apply's turn, Apply returns the context's error. All other errors are
 // *[PhaseError] values. A failure of later work is not an error of Apply, because the kernel holds
 // the part: see [Result.Unsettled]. [Result.Settle] is the time until there is work again, such as
-// the flows of late packets to a new UDP port. A program that is about to end may ignore both.
+// the flows of late packets to a new UDP port. A program that is about to end may ignore Unsettled
+// and Settle.
 func (p *Parts) Apply(ctx context.Context, owner string, s servicemodel.State) (*Result, error) {
 	return p.change(ctx, task{"apply the part", []string{owner}, s, func() (*Result, error) {
 		return p.compare(ctx, owner, s)
@@ -209,10 +210,10 @@ func (p *Parts) observeOwners(ctx context.Context, owners []string) (*backends.O
 //
 // Settings that exclude addresses (OnlyFamily, and no LocalhostNodePorts) remove the frontends at
 // those addresses, and the result counts them. Settings that include the addresses again do not
-// restore the frontends: the next Apply of the part does, or is refused if the backend cannot
-// express them. A frontend that owes its masquerading to [servicemodel.Node.MasqueradeAll] keeps
-// it. If no owner holds anything, Configure writes nothing, because the first part brings its own
-// settings.
+// restore the frontends. The next Apply of the part restores them, or is refused if the backend
+// cannot express them. A frontend that is masqueraded because of [servicemodel.Node.MasqueradeAll]
+// stays masqueraded. If no owner holds anything, Configure writes nothing, because the first part
+// brings its own settings.
 func (p *Parts) Configure(ctx context.Context, n servicemodel.Node) (*Result, error) {
 	return p.change(ctx, task{doing: "configure parts", compare: func() (*Result, error) {
 		p.engine.enter(PhaseResolve)

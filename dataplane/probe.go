@@ -17,8 +17,8 @@ type Support struct {
 	// Backend is the backend's name.
 	Backend string
 	// Err says why the kernel does not support the backend. In results of [Choose] it may also list
-	// the parts of the state that the backend cannot express ([Problems]). Nil means that the
-	// backend is supported.
+	// the problems of the state for the backend ([Problems]). Nil means that the backend is
+	// supported.
 	Err error
 }
 

@@ -92,8 +92,8 @@ func (e *Engine) withoutRefused(d *reducedState, err error) error {
 }
 
 // leaveOut leaves out the services that err names, or a family that the kernel lacks. Each call
-// leaves out at least one. If err also concerns anything else, such as the node, leaveOut returns
-// err.
+// leaves out at least one service or family. If err also concerns anything else, such as the node,
+// leaveOut returns err.
 func (d *reducedState) leaveOut(err error) error {
 	if d.cfg.Strict {
 		return refusedState{err}
@@ -175,8 +175,9 @@ func (d *reducedState) refuse(name servicemodel.Name, err error) {
 
 // keep restores a service's old definition, and its old endpoints if the present ones are invalid.
 // If the service is kept already, the backend refuses the present endpoints, so only the old
-// endpoints that still exist stay. If the backend refuses these, too, because some were accepted
-// but never used, the service has no endpoints. keep returns false if this changes nothing.
+// endpoints that still exist stay. If the backend also refuses these endpoints, because some were
+// accepted but never used, the service has no endpoints. keep returns false if this changes
+// nothing.
 func (d *reducedState) keep(was *servicemodel.Service, kept bool) bool {
 	before, present := d.state, d.state.Endpoints(was.Name)
 	d.state = d.state.WithService(was)
@@ -217,7 +218,7 @@ func common(accepted, present []servicemodel.Endpoint) []servicemodel.Endpoint {
 		}
 	}
 
-	// Each condition allows less traffic than the one before.
+	// Each condition allows less traffic than the previous condition.
 	order := []servicemodel.Condition{servicemodel.Ready, servicemodel.Serving,
 		servicemodel.Quiesced, servicemodel.NotReady, servicemodel.Terminating}
 	var both []servicemodel.Endpoint

@@ -226,10 +226,10 @@ func (e *Engine) Set(s servicemodel.State) Revision { return e.progress.ask(s, t
 // Wait waits until the kernel holds revision r or a newer revision, and then returns nil.
 // Meanwhile, [Engine.Run] retries after failures. Wait returns an error at once if there is no such
 // revision yet, as before the first Set, and if the state was refused as a whole ([ErrRefused]) or
-// not approved ([ErrNotApproved]): a retry rarely helps then, though Run goes on. It also returns
-// an error when ctx is done: the context's error, joined with the last try's if that failed. A nil
-// error does not say that each service is served: [Status] names the refused services, and the
-// addresses that a service lost to another service (Conflicts).
+// not approved ([ErrNotApproved]): a retry rarely helps then, though Run continues to retry. It
+// also returns an error when ctx is done: the context's error, joined with the last try's error if
+// that try failed. A nil error does not say that each service is served: [Status] names the refused
+// services, and the addresses that a service lost to another service (Conflicts).
 func (e *Engine) Wait(ctx context.Context, r Revision) error {
 	if e.isWithin(ctx) {
 		return fmt.Errorf("wait for revision %d: %w", r, errWithin)

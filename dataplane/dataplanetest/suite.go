@@ -22,8 +22,9 @@ func RunScenarios(t *testing.T, under scenario.Backend, scenarios ...scenario.Sc
 
 // Random applies random states, one random change after the other, and sends random packets, 10,000
 // if packets is 0. It compares the fate of each packet with the oracle, and with the text of its
-// trace. If they differ, it shrinks the state as far as they still differ, and reports that state.
-// KERNLB_RANDOM_PACKETS overrides the number of packets, and KERNLB_RANDOM_SEED is the first seed.
+// trace. If they differ, it shrinks the state as long as they still differ, and reports the
+// smallest state. KERNLB_RANDOM_PACKETS overrides the number of packets, and KERNLB_RANDOM_SEED is
+// the first seed.
 func Random(t *testing.T, under scenario.Backend, packets int) {
 	dataplanetest.Random(t, dataplanetest.Backend(under), packets)
 }

@@ -87,7 +87,7 @@ func (s *services) frontend(f *servicemodel.Frontend) {
 	s.verdict(b, f, f.External, "from outside")
 }
 
-// row begins the row of a service port. The first row has the titles.
+// row begins the row of a service port. The first row contains the titles.
 func (s *services) row(n int) {
 	for i, title := range []string{"service", "frontend", "pool", "endpoint"} {
 		if n > 0 {

@@ -82,7 +82,7 @@ func (x *box) svg(b *strings.Builder) {
 }
 
 // ends gives each arrow its own end, and returns the arrows from top to bottom. So arrows to the
-// same box never meet, and their texts have room.
+// same box never meet, and there is room for their texts.
 func (g *Graph) ends() []edge {
 	edges := slices.SortedStableFunc(slices.Values(g.edges), func(a, b edge) int {
 		return cmp.Compare(a.from.y, b.from.y)

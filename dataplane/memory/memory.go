@@ -17,7 +17,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Backend is a [backends.Backend] that writes to a [Kernel] instead of a real one. Programs that
+// Backend is a [backends.Backend] that writes to a [Kernel] instead of a real kernel. Programs that
 // embed kernlb use it to test, on any OS and without privileges, the states that they apply and
 // their reaction to failures. It enforces the contract of a backend strictly. A commit that does
 // not begin from the last observation or commit is an error. A commit is a [kernelerr.ErrConflict]
@@ -71,7 +71,7 @@ func (c Call) String() string {
 	return callNames[c]
 }
 
-// call counts the calls of a method, and has a test's settings for them.
+// call counts the calls of a method, and holds a test's settings for these calls.
 type call struct {
 	count  int
 	before func(context.Context) error

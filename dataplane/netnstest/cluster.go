@@ -73,7 +73,7 @@ func (c *Cluster) Close() error {
 }
 
 // NodeAddrs returns the node's addresses other than loopback: IPv4 before IPv6, the primary address
-// of each family first; with [Options.Bridge] that bridge's addresses come last.
+// of each family first; with [Options.Bridge], the bridge's addresses come last.
 func (c *Cluster) NodeAddrs() []netip.Addr { return slices.Clone(c.nodeAddrs) }
 
 // IsNodeAddr reports whether the address is one of NodeAddrs, like the source of a masqueraded

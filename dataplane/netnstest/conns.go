@@ -89,7 +89,7 @@ func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*
 // Servers returns the number of connections to each server, by name.
 func (c *Conns) Servers() map[string]int { return c.servers }
 
-// Ping sends a line on every living connection, and waits until each line was echoed or the timeout
+// Ping sends a line on every living connection, and waits until each line is echoed or the timeout
 // has passed.
 func (c *Conns) Ping(timeout time.Duration) ConnsReport {
 	c.rounds++

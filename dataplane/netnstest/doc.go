@@ -1,6 +1,6 @@
 // Package netnstest builds small Kubernetes-like networks out of Linux network namespaces, sends
-// real packets through them and reports the fate of each. All backends of kernlb are tested on
-// them.
+// real packets through them, and reports the fate of each packet. All backends of kernlb are tested
+// on these networks.
 //
 // [New] (or [Start] in a test) builds a [Cluster]:
 //

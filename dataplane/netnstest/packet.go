@@ -9,7 +9,7 @@ import (
 
 // packet is one IP packet.
 type packet struct {
-	// Proto is the transport protocol. Src and Dst have ports for TCP, UDP and SCTP, and port 0
+	// Proto is the transport protocol. Src and Dst contain ports for TCP, UDP and SCTP, and port 0
 	// otherwise.
 	Proto    servicemodel.Protocol
 	Src, Dst netip.AddrPort

@@ -47,7 +47,7 @@ type connections struct {
 	// Former says that the service does not send new connections there.
 	Former bool `json:"former,omitempty"`
 	// Answered counts the connections that the endpoint has answered, and Unanswered the rest.
-	// Refused connections are in neither number, because conntrack deletes a connection when it
+	// Neither number includes refused connections, because conntrack deletes a connection when it
 	// sees the RST (nf_conntrack_tcp_packet in net/netfilter/nf_conntrack_proto_tcp.c).
 	Answered   int `json:"answered"`
 	Unanswered int `json:"unanswered"`

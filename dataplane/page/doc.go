@@ -35,6 +35,6 @@
 // # Cost
 //
 // Without requests, the page only records a line for each event of the engine ([Config.Recent]). It
-// lists all services once for each state of the engine, and searches that list; docs/page.md has
-// figures for 10,000 services.
+// lists all services once for each state of the engine, and searches that list; docs/page.md
+// contains figures for 10,000 services.
 package page

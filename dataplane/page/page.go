@@ -46,8 +46,8 @@ type Config struct {
 	// nil, the page says that the findings are unknown.
 	Node func(context.Context, *servicemodel.Table) *node.Report
 	// Dial opens a TCP connection from this node to see whether an endpoint answers. The page calls
-	// it only for a POST from the page itself, and closes the connection at once. Everything else
-	// that the page does is reading. If nil, endpoints cannot be asked.
+	// it only for a POST from the page itself, and closes the connection at once. Apart from this,
+	// the page only reads. If nil, endpoints cannot be asked.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Problems returns problems of the program's input that the engine does not see, such as a
 	// broken manifest, one line each. Each page shows their number, and /refused lists them. Nil

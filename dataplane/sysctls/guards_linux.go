@@ -15,7 +15,7 @@ import (
 )
 
 // Guards finds the guards of [RouteLocalnet] in nf_tables: chains of the name [GuardChain] that
-// have rules, and the rule of kube-proxy, the kubelet and the iptables backend in a chain
+// contain rules, and the rule of kube-proxy, the kubelet and the iptables backend in a chain
 // …-FIREWALL of the table filter. It implements [Others] for a backend that needs only this sysctl.
 type Guards struct {
 	// NetNS names the network namespace.

@@ -16,7 +16,7 @@ import (
 const RouteLocalnet = "net/ipv4/conf/all/route_localnet"
 
 // GuardChain is the chain with the guard of an instance, in a table of the family ip. If the table
-// has a set "settings", the comment of one of its elements is the [Record].
+// contains a set "settings", the comment of one of its elements is the [Record].
 const GuardChain = "guard-loopback"
 
 // Loopback returns the values that node ports at loopback addresses need, or nil without such node
