@@ -226,7 +226,7 @@
 //
 // If a service is removed before kube-proxy has written anything, kube-proxy cannot delete the
 // service's chain while KUBE-IP-… chains jump to it, and so cannot write anything. Then the cleanup
-// replaces the jumps to KUBE-IP-… by the rules of those chains: services stay, and kube-proxy's
+// replaces the jumps to KUBE-IP-… with the rules of those chains: services stay, and kube-proxy's
 // next attempt succeeds. Until then, only packets with the mark are masqueraded.
 //
 // # Writers and neighbours

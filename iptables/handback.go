@@ -41,9 +41,9 @@ func (l *layout) planHandedBack(k *kernelState, r *raw) *plan {
 }
 
 // withoutExclusive returns the rules of a chain that stay: rules of kube-proxy and of other
-// programs. kube-proxy has all of our jumps to chains that it shares with us, except one. A rule of
-// ours that jumps to a step is replaced by the rules of the step. Otherwise kube-proxy could not
-// write anything while steps jump to chains of services that it would delete. Until it can write,
+// programs. kube-proxy has all of our jumps to chains that it shares with us, except one. The rules
+// of a step replace a rule of ours that jumps to the step. Otherwise kube-proxy could not write
+// anything while steps jump to chains of services that it would delete. Until it can write,
 // services continue to work.
 func (l *layout) withoutExclusive(id chainID, rules []rule, in *raw) (stay []rule) {
 	if !isBase(id) && !l.names.owned(id.name) {

@@ -26,7 +26,7 @@ func (c chainID) compare(o chainID) int {
 type state struct {
 	table *servicemodel.Table
 	rules servicemodel.Rules
-	// present has the families that have rules.
+	// present contains the families with rules.
 	present  map[*nft.Family]bool
 	trees    [2 * treeCount]tree // at the same indices as in layout
 	localnet localnet

@@ -70,7 +70,7 @@ func TestALostVersionIsReplaced(t *testing.T) {
 }
 
 // A version that replaces a lost version is a normal version: the next commit knows it, and
-// replaces it by a version with a different name. Otherwise a writer that read it in between would
+// replaces it with a version of a different name. Otherwise a writer that read it in between would
 // notice nothing.
 func TestTheVersionAfterALostOne(t *testing.T) {
 	t.Parallel()

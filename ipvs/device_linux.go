@@ -208,7 +208,7 @@ func (k *kernel) sortAddress(a *addresses, msg []byte, held []int, names map[int
 		if dev != "" {
 			a.bound = append(a.bound, boundAddr{l.addr, l.ifindex, dev})
 		}
-	case l.addr.IsLinkLocalUnicast() && l.addr.Is6(): // every link has one, so it is no change
+	case l.addr.IsLinkLocalUnicast() && l.addr.Is6(): // every link has one, so it does not count
 	default:
 		if k.device != "" {
 			a.others = append(a.others, l.addr)

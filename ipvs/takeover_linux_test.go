@@ -15,8 +15,8 @@ import (
 	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// theirs creates virtual servers of kube-proxy: one at the cluster IP of a rig's service, with an
-// endpoint that stays and an endpoint that is removed, and one that no service uses.
+// theirs creates two virtual servers of kube-proxy. wanted is at the cluster IP of a rig's service,
+// with an endpoint that stays and an endpoint that is removed. No service uses other.
 func theirs(t *testing.T, r *rig) (wanted, other ipvsnl.ServiceKey) {
 	t.Helper()
 	wanted = ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))

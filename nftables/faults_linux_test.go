@@ -135,8 +135,8 @@ func TestCountersOfOthersAreNotRead(t *testing.T) {
 	require.Equal(t, uint64(7), n)
 }
 
-// After a cleanup, even one that found no tables, the backend is unobserved and the kernel has none
-// of its objects.
+// After a cleanup, even if it found no tables, the backend is unobserved and the kernel has none of
+// its objects.
 func TestNothingIsKnownAfterACleanup(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)

@@ -58,7 +58,7 @@ func TestSharesAreFedBack(t *testing.T) {
 		require.LessOrEqual(t, moved.Stats.Messages, 10)
 		require.Equal(t, []int{29, 20, 10, 5}, w.pool(arenaIP6).UnitCounts())
 
-		// Shares that were fed back are no difference to another process, which does not know them.
+		// Another process does not know the shares that were fed back, and sees no difference.
 		same := w.fed(by, 0, 0, 0, 0)
 		require.Zero(t, same.Stats.Messages)
 		w.engine = dataplane.New(w.backend, nil)

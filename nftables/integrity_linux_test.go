@@ -81,7 +81,7 @@ func TestALookFindsReplacedSettings(t *testing.T) {
 	require.Equal(t, backends.Broken, look(t, b))
 }
 
-// An error of the connection is no conflict, and is returned at once.
+// An error of the connection is not a conflict, and is returned at once.
 func TestFailuresAreNoConflicts(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)

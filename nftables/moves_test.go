@@ -61,8 +61,8 @@ func (h *hashing) resolve(t *testing.T) *sm.Pool {
 	return p
 }
 
-// change changes one endpoint, and returns the kind of change. With a slow start, it also lets
-// endpoints grow.
+// change changes one endpoint, and returns the kind of change. With a slow start, it also takes
+// steps.
 func (h *hashing) change(r *rand.Rand) string {
 	if h.service.SlowStart > 0 && r.IntN(3) > 0 {
 		h.now = h.now.Add(time.Duration(500+r.IntN(4000)) * time.Millisecond)

@@ -54,7 +54,7 @@ func TestALargePartComesInParts(t *testing.T) {
 	applyParts(t, ns, states, "default", "other", "third")
 	b := limited(t, ns, 50_000)
 	large := inOwner("large", manyServices(300)).WithNode(goldenNode())
-	for svc := range large.Services() { // other addresses than the addresses of the other owners
+	for svc := range large.Services() { // different addresses from those of the other owners
 		a := svc.ClusterIPs[0].As4()
 		svc.ClusterIPs[0] = netip.AddrFrom4([4]byte{a[0], 97, a[2], a[3]})
 		large = large.WithService(svc)

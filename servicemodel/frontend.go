@@ -134,7 +134,7 @@ type Frontend struct {
 	Internal Verdict `json:"internal"`
 	External Verdict `json:"external"`
 
-	// Masquerade is the set of origins whose source address the node replaces by its own. Hairpin
+	// Masquerade is the set of origins whose source address the node replaces with its own. Hairpin
 	// connections are always masqueraded, see [Table.Hairpins].
 	Masquerade Origins `json:"masquerade,omitzero"`
 	// AffinityBits is the number of leading bits of an address that identify a client with
@@ -236,7 +236,8 @@ type Slot struct {
 	// Endpoint has port zero if packets keep their ports, see [EndpointPort].
 	Endpoint netip.AddrPort `json:"endpoint"`
 	// Weight is at least 1. The weights that Resolve gives a pool have no common divisor, except in
-	// services with a slow start, whose weights are multiplied so that they can grow in steps.
+	// services with a slow start, whose weights are multiplied so that they can rise in small
+	// steps.
 	Weight uint16 `json:"weight"`
 }
 

@@ -12,7 +12,7 @@ type Packet struct {
 	// Src and Dst are its addresses. The ports are ignored if the protocol has none.
 	Src netip.AddrPort `json:"src"`
 	Dst netip.AddrPort `json:"dst"`
-	// Protocol is the protocol of the packet, which may be one that services cannot have.
+	// Protocol is the protocol of the packet, including protocols that services cannot have.
 	Protocol Protocol `json:"protocol"`
 	// FromThisNode says that a process of the node itself sent the packet, in the host's network
 	// namespace.

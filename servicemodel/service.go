@@ -103,18 +103,18 @@ type Service struct {
 	// The endpoints' answers to these addresses must come back through this node.
 	MasqueradeIPs []netip.Addr `json:"masqueradeIPs,omitempty"`
 
-	// SlowStart is the time in which an endpoint that becomes ready grows to its whole weight, in
+	// SlowStart is the time in which an endpoint that becomes ready reaches its full weight, in
 	// whole seconds: at least 5 s, at most a day. An endpoint begins with a tenth. Zero means that
-	// an endpoint has all its weight at once.
+	// an endpoint has its full weight at once.
 	//
 	// The weight is within 5 % of a straight line, and changes at most ten times a second. If no
-	// endpoint was ready, the endpoints that become ready first have their whole weights, because
-	// no other endpoint could take their connections. An endpoint that was not ready for a while
+	// endpoint was ready, the endpoints that become ready first have their full weights, because no
+	// other endpoint could take their connections. An endpoint that was not ready for a while
 	// starts over. A lower weight takes effect at once.
 	//
-	// A program that starts continues from the weights in the kernel. While no program runs,
-	// nothing grows. SlowStart can be combined with the same schedulers as [Service.Prefer]. It
-	// needs an engine: parts refuse it.
+	// A program that starts continues from the weights in the kernel. While no program runs, slow
+	// starts do not continue. SlowStart can be combined with the same schedulers as
+	// [Service.Prefer]. It needs an engine: parts refuse it.
 	SlowStart time.Duration `json:"-"`
 
 	// Scheduler selects how an endpoint is chosen. The zero value is the backend's default: random

@@ -14,7 +14,8 @@ const (
 	// twentieths, a weight is then within 5 % of the line.
 	slowStartMin = 5 * time.Second
 	slowStartMax = 24 * time.Hour
-	// slowStartUnits is the smallest weight of an endpoint, so that it can grow in steps of 5 %.
+	// slowStartUnits is the smallest weight of an endpoint, so that the weight can rise in steps of
+	// 5 %.
 	slowStartUnits = 20
 	// slowStartShare is the fraction of its weight with which an endpoint begins.
 	slowStartShare = .1
@@ -30,16 +31,16 @@ type ramps struct {
 	next    time.Time // the time of the next change
 }
 
-// growing is an endpoint in a pool that grows to its whole weight.
+// growing is an endpoint of a pool that is in slow start.
 type growing struct {
 	endpoint netip.AddrPort
 	whole    uint16
 	since    time.Time
 }
 
-// stretch multiplies the weights of slots so that each can grow in small steps. With few scales, it
-// multiplies by slowStartUnits or not at all, so that a change of the smallest weight rarely
-// changes the rest.
+// stretch multiplies the weights of slots so that each weight can rise in small steps. With few
+// scales, it multiplies by slowStartUnits or not at all, so that a change of the smallest weight
+// rarely changes the rest.
 func stretch(slots []Slot, fewScales bool) {
 	least, total := uint64(math.MaxUint16), uint64(0)
 	for i := range slots {
@@ -76,8 +77,8 @@ func (t *Table) whole() *Table {
 	return &w
 }
 
-// with returns p with new weights of growing endpoints, and with units that move few clients from
-// like. It returns p itself if nothing differs.
+// with returns p with new weights of endpoints in slow start, and with units that move few clients
+// from like. It returns p itself if nothing differs.
 func (p *Pool) with(like *Pool, list []growing, weight func(*growing) uint16) *Pool {
 	same := p
 	for i := range p.Slots {
@@ -101,7 +102,8 @@ func (p *Pool) with(like *Pool, list []growing, weight func(*growing) uint16) *P
 	return same
 }
 
-// find returns the growing endpoint, or nil. Few endpoints of a pool grow at a time.
+// find returns the entry of the endpoint in list, or nil. Few endpoints of a pool are in slow start
+// at a time.
 func find(list []growing, endpoint netip.AddrPort) *growing {
 	for i := range list {
 		if list[i].endpoint == endpoint {
@@ -155,7 +157,7 @@ func (t *Table) At(now func() time.Time, prev *Table) *Table {
 }
 
 // NextStep returns the time at which the table will change because time passes. It is zero if no
-// endpoint grows.
+// endpoint is in slow start.
 func (t *Table) NextStep() time.Time {
 	if t == nil || t.ramps == nil {
 		return time.Time{}
@@ -174,7 +176,7 @@ type ramper struct {
 	find  resolver        // of candidates in prev
 }
 
-// slowStart returns the time in which endpoints of a pool grow, in a table.
+// slowStart returns the duration of a slow start in a pool of the table.
 func (t *Table) slowStart(id PoolID) time.Duration {
 	if svc := t.service(id.Service.Name); svc != nil {
 		return svc.SlowStart
@@ -250,8 +252,8 @@ func (r *ramper) readyBefore(id PoolID) map[netip.AddrPort]bool {
 	return all
 }
 
-// rescaled returns the time at which an endpoint would have begun to grow if its service had always
-// had its present slow start.
+// rescaled returns the time at which an endpoint's slow start would have begun if the service's
+// SlowStart had always had its present value.
 func (r *ramper) rescaled(since time.Time, id PoolID) time.Time {
 	before, takes := r.prev.slowStart(id), r.t.slowStart(id)
 	if before == 0 || before == takes {
@@ -261,7 +263,8 @@ func (r *ramper) rescaled(since time.Time, id PoolID) time.Time {
 	return r.now.Add(-time.Duration(part * float64(takes)))
 }
 
-// goOn lets endpoints grow in the pools that do not differ. Between steps they keep their weights.
+// goOn continues the slow starts in the pools that do not differ. Between steps, endpoints keep
+// their weights.
 func (r *ramper) goOn() {
 	due := !r.now.Before(r.old.stepped.Add(slowStartStep))
 	for id, list := range r.old.pools.All() {

@@ -317,7 +317,8 @@ func TestServicesInJSONHaveTheirSlowStartAsText(t *testing.T) {
 	require.ErrorContains(t, json.Unmarshal([]byte(`{"slowstrat": "1m"}`), &read), "slowstrat")
 }
 
-// growingServices returns five services; a third endpoint of the first n services grows.
+// growingServices returns five services; in the first n services, a third endpoint is in slow
+// start.
 func growingServices(n int) sm.State {
 	s := sm.State{}.WithNode(thisNode)
 	for i := range 5 {
@@ -335,8 +336,8 @@ func growingServices(n int) sm.State {
 
 func (r *ramp) pools() []string { return texts(r.held.Pools()) }
 
-// If the state changes less than 100 ms after a step, all growing endpoints keep their weights,
-// although some were ready earlier than others.
+// If the state changes less than 100 ms after a step, all endpoints in slow start keep their
+// weights, although some were ready earlier than others.
 func TestChangesBetweenStepsLeaveWhatGrows(t *testing.T) {
 	t.Parallel()
 	r := newRamp(t, growingServices(0))
@@ -358,7 +359,7 @@ func TestChangesBetweenStepsLeaveWhatGrows(t *testing.T) {
 	}
 }
 
-// If a service stops growing, for whatever reason, the other services stay as they are.
+// If the slow start of a service ends, for whatever reason, the other services stay as they are.
 func TestServicesGrowIndependently(t *testing.T) {
 	t.Parallel()
 	s := growingServices(3)

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// noUnit stands in [Pool.Units] for a position without a unit.
+// noUnit marks a position without a unit in [Pool.Units].
 const noUnit = -1
 
 // hashes reports whether the scheduler hashes clients to units.
@@ -35,9 +35,9 @@ func (p *Pool) UnitsOf() []int32 {
 // between like and p. Slots that are also in like keep their units.
 //
 // A client draws a unit in a level, from a power of two to the next. Below the highest level all
-// positions have a unit, because a draw that misses there would favour the lower levels. A unit
-// that is removed there is replaced by a unit of the highest level. In the highest level it leaves
-// a hole, and so moves no other clients. New units fill holes first.
+// positions have a unit, because a draw that misses there would favour the lower levels. If a unit
+// is removed there, a unit of the highest level takes its place. In the highest level, a removed
+// unit leaves a hole, and so moves no other clients. New units fill holes first.
 //
 // A pool of more than maxUnits gets no units. No backend has that number of elements.
 func (p *Pool) lay(like *Pool, scale int) {

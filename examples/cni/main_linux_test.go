@@ -173,7 +173,7 @@ func TestMappingsOfOnePlace(t *testing.T) {
 	require.Positive(t, refused)
 }
 
-// The example of GC in docs/programs.md removes what others than the named one publish.
+// The example of GC in docs/programs.md removes the ports of all attachments except the named one.
 func TestGarbageIsCollectedAsTheDocumentSays(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -32,15 +32,15 @@ func (c *config) state(owner string) servicemodel.State {
 	return state
 }
 
-// place is where ports of a container are published.
+// place is the address, family and protocol at which ports of a container are published.
 type place struct {
 	family   string
 	at       netip.Addr // invalid for all addresses
 	protocol servicemodel.Protocol
 }
 
-// place returns where the i-th port is published, and whether it may be in a range. At a single
-// address it may not, because there each port precedes the same port at all addresses.
+// place returns the place of the i-th port, and whether the port may be in a range. At a single
+// address it may not, because each port there takes precedence over the same port at all addresses.
 func (c *config) place(i int) (at place, port uint16, joins bool) {
 	p := &c.published[i]
 	m := &c.mappings[p.mapping]
@@ -70,8 +70,8 @@ func (m *mapping) at(f family) (addr netip.Addr, ok bool) {
 
 // service publishes a mapping at one address of the host, or at all addresses if at is invalid.
 // Clients keep their addresses, with three exceptions: the host at loopback addresses, a container
-// that reaches itself, and one that reaches a neighbour on its bridge. With masqAll every client is
-// masqueraded.
+// that reaches itself, and a container that reaches a neighbour on its bridge. With masqAll every
+// client is masqueraded.
 func (c *config) service(m mapping, at netip.Addr) *servicemodel.Service {
 	port := servicemodel.ServicePort{Protocol: m.protocol, Port: uint16(m.HostPort)}
 	svc := &servicemodel.Service{

@@ -79,7 +79,7 @@ type held struct {
 	foreign map[servicemodel.FrontendKey]string
 	// seen has the identities, in lower case, of all load balancers that existed or were created.
 	seen  map[string]bool
-	extra []string            // identities of load balancers to delete that stand at no place
+	extra []string            // identities of load balancers to delete that are at no place
 	needs map[netip.Addr]bool // the addresses whose endpoints load balancers need
 }
 

@@ -22,7 +22,7 @@ import (
 type diagnoseOptions struct {
 	namespace netns.Namespace          // of the client
 	source    netip.Addr               // of the client
-	at        servicemodel.FrontendKey // what is diagnosed, if it is no service
+	at        servicemodel.FrontendKey // what is diagnosed, if not a service
 	preview   *dataplane.Preview       // of the manifests, nil without
 }
 

@@ -60,7 +60,7 @@ func (n *night) ip(ns *netnstest.NS, args string) { nstest.Run(n.t, ns, "ip "+ar
 // ingress gives a load balancer an address, at the end of its specification.
 const ingress = "}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.10}]}"
 
-// trouble is a fault, and what diagnose says of it.
+// trouble is a fault, and the findings of diagnose about it.
 type trouble struct {
 	options  netnstest.Options
 	manifest string   // empty: nightManifest
@@ -247,7 +247,7 @@ func TestDiagnoseAnswersScripts(t *testing.T) {
 	kernlb(t, n.Node.NS, "", exitFailed, "diagnose default/web", "-from", "/no/such/namespace")
 }
 
-// diagnose of a service says what the tables say of the addresses that it does not ask.
+// For addresses that diagnose does not probe, it reports the outcome in the tables.
 func TestDiagnoseNamesOtherAddresses(t *testing.T) {
 	t.Parallel()
 	for spec, note := range map[string]string{

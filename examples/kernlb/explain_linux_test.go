@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
-// localWeb returns a service with policy Local, no endpoint on node n1, and one that is not ready.
+// localWeb returns a service with policy Local, whose only endpoint on node n1 is not ready.
 func localWeb() string {
 	return strings.NewReplacer("port: 80,", "port: 80, nodePort: 30080,", "{ready: true}}]",
 		"{ready: true}}, {addresses: [10.244.1.3], conditions: {ready: false}, nodeName: n1}]").

@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// strangers are assured flows of one client that is no client of a service, without an end.
+// strangers returns endless assured flows of one client that uses no service.
 func strangers() iter.Seq2[conntrack.Flow, error] {
 	return func(yield func(conntrack.Flow, error) bool) {
 		client := netip.MustParseAddr("198.51.100.7")

@@ -83,7 +83,7 @@ func (p *program) read() (servicemodel.State, error) {
 	return s, p.invalid(s.Validate())
 }
 
-// expand replaces directories by their manifests, in the order of their names.
+// expand replaces directories with their manifests, in the order of their names.
 func expand(files []string) ([]string, error) {
 	var all []string
 	for _, name := range files {
@@ -108,7 +108,8 @@ func expand(files []string) ([]string, error) {
 	return all, nil
 }
 
-// notRegular is the error for a manifest of a directory that is no file.
+// notRegular is the error for a directory entry that is named like a manifest but is not a regular
+// file.
 func notRegular(path string) error { return fmt.Errorf("%s is no regular file", path) }
 
 // manifestsIn returns the sorted names of the manifests in a directory. Like kubectl, it knows them

@@ -27,7 +27,8 @@ func (p *program) silent(ctx context.Context, held *servicemodel.Table) []silenc
 	return slices.DeleteFunc(h.Silent, func(c silence.Change) bool { return !missing(held, c) })
 }
 
-// missing reports whether a table has endpoints of a service port, and not the one that is out.
+// missing reports whether a table has endpoints of a service port, but not the endpoint that is
+// out.
 func missing(t *servicemodel.Table, c silence.Change) bool {
 	known := false
 	for _, local := range []bool{false, true} {

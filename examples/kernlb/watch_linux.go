@@ -95,7 +95,7 @@ func (f *dirFollower) run(dir string, out chan<- changes) {
 	}
 }
 
-// unmodified is how long a new file must be as it is to count as complete.
+// unmodified is the time after which a new file that has not changed counts as complete.
 const unmodified = 3 * time.Second
 
 // complete reports whether a new file needs no wait for its writer: it is a link, or has not

@@ -30,7 +30,7 @@ func TestWatchEjectsSilentEndpoints(t *testing.T) {
 	}
 }
 
-// silentWorld is a service with two pods, and a program that takes out the one that is silent.
+// silentWorld is a service with two pods, and a program that takes out the silent pod.
 type silentWorld struct {
 	*watched
 	*netnstest.Cluster

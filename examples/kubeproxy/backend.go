@@ -21,9 +21,9 @@ import (
 	"github.com/kernlb/kernlb/nftables"
 )
 
-// chainPrefix begins the names of chains in the mode iptables. It is not kube-proxy's prefix. So
-// each of the two programs can start while the other's rules are in place, and a cleanup of one
-// does not touch the rules of the other.
+// chainPrefix begins the names of chains in iptables mode. It is not kube-proxy's prefix. So each
+// of the two programs can start while the other's rules are in place, and a cleanup of one does not
+// touch the rules of the other.
 const chainPrefix = "KERNLB"
 
 // open opens the backend of a mode.
@@ -62,8 +62,8 @@ func (p *proxy) otherRuns(ctx context.Context) v1alpha1.ProxyMode {
 	return v1alpha1.ProxyMode(mode)
 }
 
-// apply programs the services into the kernel, even while kube-proxy runs. Only in mode ipvs does
-// it wait for the end of a kube-proxy in that mode, because an address can have only one virtual
+// apply programs the services into the kernel, even while kube-proxy runs. Only in ipvs mode does
+// it wait until a kube-proxy in that mode has ended, because an address can have only one virtual
 // server.
 func (p *proxy) apply(ctx context.Context) error {
 	for said := false; p.mode == modeIPVS && p.otherRuns(ctx) == modeIPVS; said = true {

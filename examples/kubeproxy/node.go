@@ -71,8 +71,8 @@ func (s *settings) notes(ctx context.Context, client kubernetes.Interface) ([]no
 	return facts.notes(s), nil
 }
 
-// serviceDevices have the addresses of services in the mode ipvs. kube-proxy has no node ports
-// there.
+// serviceDevices are the devices with the addresses of services in ipvs mode. kube-proxy serves no
+// node ports at these addresses.
 var serviceDevices = []string{"kube-ipvs0", ipvsDevice}
 
 // notes returns a sentence for each change.
@@ -117,8 +117,8 @@ func (f *nodeFacts) notes(s *settings) (notes []note) {
 // kubeadmMark is an annotation that kubeadm gives to nodes.
 const kubeadmMark = "kubeadm.alpha.kubernetes.io/cri-socket"
 
-// nodePorts names the addresses at which node ports stop answering. kube-proxy's modes iptables and
-// ipvs have them at all addresses of the node, the mode iptables at 127.0.0.1, too.
+// nodePorts names the addresses at which node ports stop answering. In iptables mode and ipvs mode,
+// kube-proxy serves them at all addresses of the node, and in iptables mode also at 127.0.0.1.
 func (f *nodeFacts) nodePorts(s *settings) string {
 	n := &s.tracker.Node
 	var gone []string

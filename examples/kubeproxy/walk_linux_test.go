@@ -109,7 +109,7 @@ func (w *walk) lives(step string) {
 	}
 }
 
-// nodePorts requires the outcome at addresses at which only kube-proxy's mode iptables answers.
+// nodePorts requires the outcome at addresses at which only kube-proxy's iptables mode answers.
 func (w *walk) nodePorts(want string) {
 	w.t.Helper()
 	answers(w.t, w.c.Outside[0], netnstest.Net.NodeSecondaryIPv4+":30080", want)

@@ -150,8 +150,8 @@ func (b *balancer) take(ctx context.Context, f *config.File,
 	return nil
 }
 
-// possible returns the reasons why the kernel cannot hold a state of the file, or one that the
-// checks can lead to, with the lines of the file.
+// possible returns the reasons why the kernel cannot hold a state of the file, or a state that can
+// result from the checks, with the lines of the file.
 func (b *balancer) possible(ctx context.Context, f *config.File, s servicemodel.State) error {
 	if err := haveDevices(f); err != nil {
 		return err

@@ -189,13 +189,13 @@ func (b *balanced) fails(fail, recover func(*webPod)) string {
 	return median(took)
 }
 
-// anytime waits for a random part of the time between two checks, so that the next step has no
+// anytime waits for a random fraction of the time between two checks, so that the next step has no
 // fixed distance from a check.
 func (b *balanced) anytime() { time.Sleep(rand.N(2 * time.Second)) }
 
-// afterCheck waits for two checks of the first server, and then for a part of the time between
-// these. The part depends on the repetition, so both programs meet failures at the same distances
-// from a check.
+// afterCheck waits for two checks of the first server, and then for a fraction of the time between
+// two checks. The fraction depends on the repetition, so both programs meet failures at the same
+// distances from a check.
 func (b *balanced) afterCheck(i int) {
 	var checks [2]time.Time
 	for n := range checks {

@@ -13,7 +13,7 @@ import (
 // network namespace has its own, and the kernel closes it with the process.
 const locked = "@kernlb-loadbalancer"
 
-// lock makes this process the only one that writes the instance in this network namespace.
+// lock makes this process the only writer of the instance in this network namespace.
 func lock() (unlock func(), err error) {
 	l, err := net.Listen("unix", locked)
 	if errors.Is(err, syscall.EADDRINUSE) {

@@ -19,11 +19,11 @@
 // new file is first planned. If the kernel mechanism cannot express one of its services, the whole
 // file is refused, with the line of the service.
 //
-// In the model, a backend that fails is not ready, one that is drained is quiesced, and one that
-// leaves the file is gone. One that passes its checks and does not answer clients is not ready
-// either, if the flag or the file asks for that (package dataplane/silence). The service's policy
-// decides about its connections, and the keeper of flows carries it out. A sorry server is an
-// endpoint that exists while there is no other.
+// In the model, a backend that fails is not ready, a drained backend is quiesced, and a backend
+// that leaves the file is gone. A backend that passes its checks but does not answer clients is not
+// ready either, if the flag or the file asks for that (package dataplane/silence). The service's
+// policy decides about its connections, and the keeper of flows carries it out. A sorry server is
+// an endpoint that exists while there is no other.
 package main
 
 import (

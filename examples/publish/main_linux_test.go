@@ -279,8 +279,8 @@ func others(tb testing.TB, ns *netnstest.NS, pods int) {
 	}
 }
 
-// BenchmarkProcess measures a process that publishes three ports of a pod and one that removes
-// them, while there are 5,100 frontends of other pods.
+// BenchmarkProcess measures a process that publishes three ports of a pod and a process that
+// removes them, while there are 5,100 frontends of other pods.
 func BenchmarkProcess(b *testing.B) {
 	netnstest.Require(b)
 	ns, err := netnstest.NewNS(b.Name())

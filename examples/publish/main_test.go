@@ -119,7 +119,7 @@ func TestPortsThatFollowOneAnotherAreARange(t *testing.T) {
 	require.Zero(t, n.kernel.Table().Len())
 }
 
-// A port at an address of another family than the pod's is published, and rejects connections.
+// A port at an address whose family differs from the pod's is published, and rejects connections.
 func TestWarningsAreSaidOnce(t *testing.T) {
 	t.Parallel()
 	n := node{t, &memory.Kernel{}, &bytes.Buffer{}}

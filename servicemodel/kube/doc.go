@@ -54,7 +54,7 @@
 //	kernlb.io/scheduler     wrr, lc, mh+port, …
 //	kernlb.io/silent-endpoints
 //	                        eject or stay: the treatment of endpoints that do not answer
-//	kernlb.io/slow-start    the time in which an endpoint grows to its whole weight: 30s
+//	kernlb.io/slow-start    the time in which an endpoint reaches its full weight: 30s
 //
 // They set the fields SessionAffinity, Clients, Connections, Forwarding, Masquerade, MasqueradeIPs,
 // Prefer, Scheduler, SilentEndpoints and SlowStart of [servicemodel.Service], and the EndPort of

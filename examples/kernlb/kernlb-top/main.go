@@ -12,10 +12,10 @@
 //
 // Keys: q quits; space pauses; c, p, b and n sort by connections, packets, bytes and name; / shows
 // only services with this text in their name; enter shows one service, and escape shows all again.
-// With NO_COLOR in the environment there are no colours. With -once, and if the output is no
+// With NO_COLOR in the environment there are no colours. With -once, and if the output is not a
 // terminal, the program prints one table for one -interval, and ends.
 //
-// It is a program of its own, because the terminal library brings 15 modules that kernlb does not
+// It is a separate program, because the terminal library brings 15 modules that kernlb does not
 // need.
 package main
 

@@ -77,7 +77,7 @@ func (a Addr) IsZero() bool { return !a.IsValid() }
 // Bytes are text in a file, or, after 0x, hexadecimal digits.
 type Bytes string
 
-// hexPrefix stands before hexadecimal digits.
+// hexPrefix precedes hexadecimal digits.
 const hexPrefix = "0x"
 
 // UnmarshalText reads text or digits.

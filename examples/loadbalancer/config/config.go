@@ -25,8 +25,8 @@ type File struct {
 	source *source
 }
 
-// Timeouts are how long IPVS keeps idle connections, in whole seconds. They hold for all virtual
-// servers of the network namespace. Zero leaves a timeout as it is.
+// Timeouts are the times after which IPVS forgets idle connections, in whole seconds. They apply to
+// all virtual servers of the network namespace. Zero leaves a timeout as it is.
 type Timeouts struct {
 	TCP    time.Duration `yaml:"tcp,omitempty"`    // of established TCP connections
 	TCPFin time.Duration `yaml:"tcpFin,omitempty"` // of TCP connections after a FIN
@@ -51,18 +51,18 @@ type Service struct {
 	Scheduler string `yaml:"scheduler,omitempty"`
 	// Prefer is zone, so that backends in the host's zone are preferred, or empty.
 	Prefer string `yaml:"prefer,omitempty"`
-	// SlowStart is how long a backend that comes up grows to its whole weight. Zero means that it
-	// has it at once.
+	// SlowStart is the time in which a backend that comes up reaches its full weight. Zero means
+	// that the backend has its full weight at once.
 	SlowStart time.Duration `yaml:"slowStart,omitempty"`
 	// Forwarding is nat, direct or tunnel; empty means nat.
 	Forwarding string `yaml:"forwarding,omitempty"`
 	// Masquerade says whether backends see this host's address instead of the clients'. "always" is
 	// the default. With "never", the backends' answers must be routed through this host.
 	Masquerade string `yaml:"masquerade,omitempty"`
-	// Affinity is how long a client stays with its backend. Zero means not at all.
+	// Affinity is the time for which a client stays with its backend. Zero means no affinity.
 	Affinity time.Duration `yaml:"affinity,omitempty"`
-	// AffinityIPv4 and AffinityIPv6 are how many leading bits of an address identify a client with
-	// affinity. Zero means all.
+	// AffinityIPv4 and AffinityIPv6 are the numbers of leading bits of an address that identify a
+	// client with affinity. Zero means all bits.
 	AffinityIPv4 uint16 `yaml:"affinityIPv4,omitempty"`
 	AffinityIPv6 uint16 `yaml:"affinityIPv6,omitempty"`
 	// Sources are who may use the service; none means everybody.

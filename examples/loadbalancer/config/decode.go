@@ -68,11 +68,11 @@ type source struct {
 	left     int            // how many more values may be decoded
 }
 
-// maxAliased is how many values aliases may add to the file. Lists of aliases to lists of aliases
-// would fill memory.
+// maxAliased is the maximum number of values that aliases may add to the file. Without it, lists of
+// aliases to lists of aliases would fill memory.
 const maxAliased = 1 << 16
 
-// maxErrors is how many errors of a file are reported.
+// maxErrors is the maximum number of errors reported for a file.
 const maxErrors = 100
 
 // joined returns all faults, in the order of the lines.

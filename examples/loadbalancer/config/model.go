@@ -159,8 +159,8 @@ func (s *Service) validateModel(src *source, path string) {
 	}
 }
 
-// fields are the fields of a service in the file by those in the model and in refusals. A name
-// stands before its prefixes.
+// fields maps the names of fields in the model and in refusals to the names in the file. A name
+// precedes its prefixes.
 var fields = [][2]string{{"loadBalancerIPs", "addresses"},
 	{"loadBalancerSourceRanges", "sources"}, {"clients", "denied"},
 	{"sessionAffinity.bits6", "affinityIPv6"}, {"sessionAffinity.bits", "affinityIPv4"},

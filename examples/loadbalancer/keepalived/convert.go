@@ -42,7 +42,7 @@ type Result struct {
 	converter *converter
 }
 
-// From returns where the statement stands from which a field of the file was made, such as
+// From returns the place of the statement from which a field of the file was made, such as
 // "keepalived.conf:7" for services[0].scheduler.
 func (r *Result) From(path string) string {
 	s := r.converter.madeFrom(path)
@@ -159,7 +159,7 @@ func (c *converter) at(s *statement, format string, args ...any) *config.FieldEr
 		Path: cmp.Or(s.option, s.keyword()), Err: fmt.Errorf(format, args...)}
 }
 
-// from returns where a statement stands, for a message about another one.
+// from returns the place of a statement, for a message about another statement.
 func (s *statement) from(other *statement) string {
 	if s.file == other.file {
 		return fmt.Sprintf("line %d", s.line)

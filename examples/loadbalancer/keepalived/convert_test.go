@@ -71,8 +71,8 @@ func golden(t *testing.T, name, got string) {
 	assert.Equal(t, string(must.OK(os.ReadFile(name))(t)), got, name)
 }
 
-// The samples of keepalived's own package are not copied here: what each becomes stands in
-// samples.golden.
+// The samples of keepalived's own package are not copied here; samples.golden has the result for
+// each sample.
 func TestSamplesOfKeepalived(t *testing.T) {
 	t.Parallel()
 	dir := cmp.Or(os.Getenv("KEEPALIVED_SAMPLES"), "/usr/share/doc/keepalived/samples")

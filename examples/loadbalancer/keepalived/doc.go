@@ -18,8 +18,8 @@
 //   - A server fails after one failure more than retry, and comes back after one success: fall is
 //     retry + 1, rise is 1.
 //   - Several URLs of a checker are several checks, asked side by side.
-//   - UDP_CHECK without a payload sends an empty datagram. Of an answer with digits X, what stands
-//     before them is compared, and no length.
+//   - UDP_CHECK without a payload sends an empty datagram. In an expected answer with digits X,
+//     only the bytes before the first X are compared, and not the length.
 //   - Source addresses are never masqueraded, as with LVS.
 //   - A virtual server without a protocol is UDP, as in keepalived since 1.3.6.
 //   - With DR and TUN, a server gets packets at the port of the virtual server. Checks keep the
@@ -28,10 +28,10 @@
 //   - A check of a virtual address (connect_ip) is a warning, because checks have no mark (fwmark)
 //     that leads them to the server. It is an error if a virtual server answers there.
 //   - Names are made from addresses: virtual_server 192.0.2.1 80 becomes 192.0.2.1-80-tcp.
-//   - A TCP server whose only check is a MISC_CHECK or another one that is not converted gets a
+//   - A TCP server whose only check is a MISC_CHECK, or another check that is not converted, gets a
 //     check that connects to its port. Other such servers are always up, and a warning names them.
 //   - alpha, ip_family, inhibit_on_failure, sorry_server_inhibit and enable_sni need no field, and
-//     no message names them: the load balancer always works so.
+//     no message names them: the load balancer always works this way.
 //
 // What ipvsadm-save -n prints is converted, too. Such servers have no checks.
 //

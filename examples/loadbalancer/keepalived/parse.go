@@ -22,11 +22,11 @@ func (s *statement) args() []string  { return s.words[1:] }
 // maxDepth bounds blocks within blocks; keepalived's have four.
 const maxDepth = 20
 
-// parse reads the lines of a configuration. A brace may stand on the line of its keyword or on the
-// next one. An error comes with its position.
+// parse reads the lines of a configuration. A brace may be on the line of its keyword or on the
+// next line. at is the position of an error.
 func parse(lines []line) (all []*statement, at position, err error) {
 	open := []*statement{{}} // the blocks that have not ended; the first one is the file
-	var now, last *statement // the statement of this line, and the one that may get a block
+	var now, last *statement // the statement of this line, and the statement that may get a block
 	for _, l := range lines {
 		words, err := split(l.text)
 		if err != nil {

@@ -30,7 +30,7 @@ const (
 	maxLines  = 1 << 16 // lines of all files and values
 )
 
-// position is where a line stands. The line is 0 if it is not known.
+// position is the file and number of a line. The number is 0 if it is not known.
 type position struct {
 	file string
 	line int

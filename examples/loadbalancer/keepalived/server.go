@@ -338,7 +338,7 @@ func useReal(c *converter, s *statement, in *scope) {
 // useOther notes a check that the load balancer does not have.
 func useOther(_ *converter, s *statement, in *scope) { in.other = s }
 
-// standIn gives a server another check if it has only one that the load balancer does not have.
+// standIn gives a server another check if the load balancer does not have the server's only check.
 func (c *converter) standIn(s *statement, in *scope) {
 	switch other := in.other; {
 	case other == nil:
@@ -424,7 +424,8 @@ func (in *scope) web() bool {
 	return in.spec.Type == string(checks.HTTP) || in.spec.Type == string(checks.HTTPS)
 }
 
-// octets returns the octets of a statement in hexadecimal, before the first one that may be any.
+// octets returns the octets of a statement in hexadecimal, up to the first octet that may have any
+// value.
 func (c *converter) octets(s *statement) config.Bytes {
 	text := strings.ToLower(strings.Join(s.args(), ""))
 	if i := strings.IndexByte(text, 'x'); i >= 0 {

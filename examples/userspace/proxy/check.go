@@ -110,7 +110,7 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 	return errs
 }
 
-// fields has the fields from which the addresses of frontends come.
+// fields contains the fields from which the addresses of frontends come.
 var fields = map[servicemodel.Kind]string{
 	servicemodel.ClusterIP: "clusterIPs", servicemodel.LoadBalancer: "loadBalancerIPs",
 	servicemodel.ExternalIP: "externalIPs", servicemodel.HostIP: "hostIPs",

@@ -122,8 +122,9 @@ func (b *Backend) dial(
 
 var errUnmapped = errors.New("its endpoint is mapped to none")
 
-// introduce sends the endpoint the header that names the client, if the service has one. If the
-// client's destination is of the other family, the header has the address to which it was mapped.
+// introduce sends the endpoint the header that names the client, if the service has a header. If
+// the client's destination is of the other family, the header contains the address to which it was
+// mapped.
 func (b *Backend) introduce(c *conn, client, server *net.TCPConn) error {
 	if !b.cfg.Header(c.service.Name) {
 		return nil

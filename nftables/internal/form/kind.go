@@ -193,7 +193,7 @@ const (
 	SetSettings   = "settings"
 	SetClusterIPs = "cluster-ips"
 	SetHairpins   = "hairpins"
-	// SetRangeAddresses has the addresses with ranges.
+	// SetRangeAddresses contains the addresses with ranges.
 	SetRangeAddresses = "range-addresses"
 	// SetRangeToPort has the ranges whose endpoints have one port, and SetRangePorts has these
 	// ports.

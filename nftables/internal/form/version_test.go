@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// The last element of an epoch is the version. An epoch with gaps is no version.
+// The last element of an epoch is the version. An epoch with gaps is not a version.
 func TestVersionsAreReadBack(t *testing.T) {
 	t.Parallel()
 	elems := func(marked Version, numbers ...uint32) (l []nft.Elem) {

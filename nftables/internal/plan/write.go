@@ -190,7 +190,7 @@ func (t *TablePlan) writeRenewal(w nft.Writer) {
 	}
 }
 
-// writeProgram replaces the chains and rules by the new program. Chains that are no longer needed
+// writeProgram replaces the chains and rules with the new program. Chains that are no longer needed
 // are deleted later, after the last element that refers to them.
 func (t *TablePlan) writeProgram(w nft.Writer) {
 	if t.Create {

@@ -64,7 +64,8 @@ func TestFilesWithoutObjectsAreTakenIfAllowed(t *testing.T) {
 	}
 }
 
-// Of an object full of faults, a hundred problems are reported, and the number of further problems.
+// For an object full of faults, a hundred problems are reported, and the number of further
+// problems.
 func TestProblemsOfAnObjectAreBounded(t *testing.T) {
 	t.Parallel()
 	const wrong = 1000

@@ -158,7 +158,7 @@ func scalar(v *value, n *yaml.Node) error {
 
 var yamlMessage = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
-// explainYAML replaces the line in an error of the parser by the line of the file.
+// explainYAML replaces the line number in an error of the parser with the line number in the file.
 func explainYAML(err error, first int) error {
 	text, line := err.Error(), first
 	if m := yamlMessage.FindStringSubmatch(text); m != nil {
