@@ -239,8 +239,8 @@ func TestEachRequestToTheNetworkGoesWrong(t *testing.T) {
 	}
 }
 
-// Before each request in turn, the device is deleted or an address is removed. The same apply
-// repeats the lost work, or the next one does.
+// Before each request in turn, the device is deleted or an address is removed. The same apply or
+// the next apply repeats the lost work.
 func TestTheDeviceGoesBeforeEachRequest(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"ip link del " + rigDevice,

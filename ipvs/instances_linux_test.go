@@ -198,7 +198,7 @@ insert rule ip kernlb-ipvs admit jump new
 END
 `
 
-// older turns the companion into one without a layout number.
+// older removes the layout number from the companion.
 const older = `nft -f - << END
 delete element ip kernlb-ipvs settings { 0x00000001 }
 delete element ip6 kernlb-ipvs settings { 0x00000001 }

@@ -332,8 +332,8 @@ func TestKernelOutlinesAreWhatTheKernelHas(t *testing.T) {
 	requireIntegrity(t, b, backends.Broken)
 }
 
-// holdAllDests requires that all IPv4 virtual servers have their destinations, and returns one with
-// two destinations. Some virtual servers are by mark.
+// holdAllDests requires that all IPv4 virtual servers have their destinations, and returns a
+// virtual server with two destinations. Some virtual servers are by mark.
 func holdAllDests(t *testing.T, o *outlines, have map[ipvsnl.ServiceKey]*server) (one *server) {
 	t.Helper()
 	marks := 0

@@ -41,7 +41,7 @@ func newPlanner(c Config) planner {
 //
 // 1. restrict: the companion gets new objects, and new source ranges of old objects
 // 2. the rules and the routes are added, tunables are set; the companion has their earlier values
-// 3. up: additions to IPVS; if source ranges are new, after all packets that passed the old ones
+// 3. up: additions to IPVS; if source ranges are new, after all packets that passed the old ranges
 // 4. open: the companion's frontends become the wanted frontends
 // 5. addresses are released and bound
 // 6. down: removals from IPVS; tunables that are no longer configured are restored

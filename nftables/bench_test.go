@@ -10,7 +10,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Measures the plan for a service of many endpoints, one of which is replaced.
+// Measures the plan for the replacement of one endpoint of many.
 func BenchmarkPlanOneEndpoint(b *testing.B) {
 	for _, n := range []int{10, 1000, 5000} {
 		b.Run(fmt.Sprintf("endpoints=%d", n), func(b *testing.B) {

@@ -124,7 +124,7 @@
 // # Session affinity
 //
 // The affinity maps remember the endpoint that each client of a frontend was given. Finding this
-// endpoint takes one lookup, however many endpoints there are. A hash of the client's address
+// endpoint takes one lookup, whatever the number of endpoints. A hash of the client's address
 // selects one of 64 maps. A packet to a service without affinity costs one lookup in a set for each
 // timeout in use, and no lookup in the maps. Rules after DNAT write the maps, from conntrack's
 // entry for the flow. They do so only for the first packet of a flow, because only then was an

@@ -13,7 +13,7 @@ import (
 var _ backends.PartReader = (*backend)(nil)
 
 // ObserveParts reads the parts of owners by asking for their elements, which the index of owners
-// lists. It takes about a millisecond, however many objects other owners have. If an owner's
+// lists. It takes about a millisecond, whatever the number of other owners' objects. If an owner's
 // frontends have source ranges, the reading dumps all source ranges. If an owner has UDP node
 // ports, it dumps all frontends.
 //

@@ -4,9 +4,9 @@
 //
 //	{"type": "kernlb-portmap", "capabilities": {"portMappings": true}}
 //
-// Each run is a process of its own that keeps no file. The kernel keeps the ports of a container,
-// as the part of the owner "network,container,interface" in one nftables instance. README.md says
-// how to install the plugin, and how it treats each field. The files:
+// Each run is a separate process that keeps no file. The kernel keeps the ports of a container, as
+// the part of the owner "network,container,interface" in one nftables instance. README.md says how
+// to install the plugin, and how it treats each field. The files:
 //
 //	main.go        the commands of CNI, each a call of dataplane.Parts
 //	config.go      the input from a runtime, and what is refused, by field

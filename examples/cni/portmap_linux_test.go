@@ -54,7 +54,7 @@ func outcomes(t *testing.T, h *host) map[string]string {
 
 	// The kernel refuses SCTP unless a raw socket of that protocol is connected to the packet's
 	// source. The host probes its own addresses through such a socket, and probes there as well. So
-	// SCTP ports are probed one after the other, and no other place probes meanwhile.
+	// SCTP ports are probed one after the other, and no other place probes at the same time.
 	for place, from := range h.places(web, neighbour) {
 		var names []string
 		var probes []netnstest.Probe

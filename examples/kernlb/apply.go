@@ -111,7 +111,7 @@ func (p *program) complete() error {
 	return nil
 }
 
-// warnConflicts names the services that lost an address to another one.
+// warnConflicts names the services that lost an address to another service.
 func (p *program) warnConflicts(l []servicemodel.Conflict) {
 	for _, c := range l {
 		p.warn("warning: %s is claimed by %s and %s: %s has it", c.Key, c.Winner, c.Loser, c.Winner)

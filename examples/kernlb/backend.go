@@ -70,7 +70,7 @@ func (p *program) engineConfig() *dataplane.Config {
 }
 
 // warnOthers names the other backends in which the instance has services. It is for a backend that
-// was chosen, because an earlier run may have chosen another one.
+// was chosen automatically, because an earlier run may have chosen another backend.
 func (p *program) warnOthers(ctx context.Context) {
 	for _, c := range p.opts.candidates() {
 		if c.Name == p.opts.backend {

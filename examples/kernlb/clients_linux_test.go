@@ -83,8 +83,8 @@ func events() []event {
 	}})
 }
 
-// What clients see of an administrator's actions: docs/what-clients-see.md. After each action all
-// clients must soon be served again.
+// The effects of an administrator's actions on clients are in docs/what-clients-see.md. After each
+// action all clients must soon be served again.
 func TestWhatClientsSee(t *testing.T) {
 	if *clientsOf == "" {
 		t.Skip("takes a minute: run it with -clients BACKEND")

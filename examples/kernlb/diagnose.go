@@ -152,7 +152,8 @@ func (p *program) diagnosis(ctx context.Context) (*diagnose.Config, error) {
 	return cfg, err
 }
 
-// lost returns a report for each address that the service lost to another one, or for its refusal.
+// lost returns a report for each address that the service lost to another service, or for the
+// refusal of the service.
 func (p *program) lost() (l []*diagnose.Report) {
 	add := func(to servicemodel.FrontendKey, kind diagnose.Kind, says, do string) {
 		l = append(l, &diagnose.Report{To: to, Steps: []string{}, Fault: &diagnose.Fault{Kind: kind,

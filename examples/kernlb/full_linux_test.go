@@ -42,8 +42,9 @@ func flush(t *testing.T, ns *netnstest.NS) {
 	ok(conn.Query(t.Context(), &b))(t)
 }
 
-// With a full table of connections, each command names it as the cause, and flows says who fills
-// it. That slows down whoever lists flows in any namespace, so no other test runs beside it.
+// With a full table of connections, each command names it as the cause, and the command flows names
+// the clients that fill it. A full table slows down listings of flows in all namespaces, so no
+// other test runs at the same time.
 func TestAFullTableIsNamed(t *testing.T) {
 	n := newNight(t, netnstest.Options{}, nightManifest("", ""))
 	table := ok(conntrack.Open(&conntrack.Config{NetNS: n.Node.NS.NetNS()}))(t)

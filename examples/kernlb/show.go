@@ -183,7 +183,7 @@ func keyText(k servicemodel.FrontendKey) string {
 	return k.String()
 }
 
-// target returns the endpoints that a frontend leads to, or its verdict if there are none.
+// target returns the endpoints of a frontend, or its verdict if it has no endpoints.
 func target(t *servicemodel.Table, f *servicemodel.Frontend) string {
 	text := verdictText(t, f, f.Internal)
 	if f.External != f.Internal {

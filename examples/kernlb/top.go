@@ -36,7 +36,7 @@ func topFlags(o *options, fs *flag.FlagSet) {
 	fs.BoolVar(&o.top.once, "once", false, "print one table, and end")
 }
 
-// top runs kernlb-top: the one beside this program, or else the one in PATH.
+// top runs kernlb-top, from the directory of this program or else from PATH.
 func (p *program) top(ctx context.Context) error {
 	self, err := os.Executable()
 	path := filepath.Join(filepath.Dir(self), topProgram)

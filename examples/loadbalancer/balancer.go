@@ -102,8 +102,8 @@ func (b *balancer) problems() []string {
 	return b.broken
 }
 
-// take replaces the previous file, unless the kernel cannot hold the new one. before has the known
-// states of backends, for new checks.
+// take replaces the previous file, unless the kernel cannot hold the new file's services. before
+// has the known states of backends, for new checks.
 func (b *balancer) take(ctx context.Context, f *config.File,
 	before map[backendKey]checks.State) error {
 	b.mu.Lock()
@@ -178,8 +178,8 @@ func (b *balancer) possible(ctx context.Context, f *config.File, s servicemodel.
 	})
 }
 
-// refusals returns the reasons why a kernel mechanism cannot hold states of a file, the given ones
-// and all that the checks can lead to, with the lines of the file.
+// refusals returns the reasons why a kernel mechanism cannot hold states of a file, with the lines
+// of the file. It tries the given states and all states that can result from the checks.
 func refusals(f *config.File, mechanism string, states []servicemodel.State,
 	try func(servicemodel.State) error) error {
 	var errs []error

@@ -65,8 +65,9 @@ func TestBackendsThatFailAreLeftOut(t *testing.T) {
 	promised.Check(t, "../..", "loadbalancer", w.get("/metrics"))
 }
 
-// A backend that passes its checks, and does not answer clients, is out until it does. Neither the
-// checks nor the follower let a backend in that the other one has taken out.
+// A backend that passes its checks but does not answer clients is out until it answers. The checks
+// do not let in a backend that the follower has taken out, nor the follower a backend that the
+// checks have taken out.
 func TestBackendsThatDoNotAnswerClientsAreLeftOut(t *testing.T) {
 	t.Parallel()
 	for how, c := range map[string]struct {
@@ -116,8 +117,8 @@ func TestBackendsThatDoNotAnswerClientsAreLeftOut(t *testing.T) {
 	}
 }
 
-// A killed program leaves the kernel as it is. The next one adopts its contents without a check:
-// connections go on, and a backend that was out stays out.
+// A killed program leaves the kernel as it is. The next program adopts the contents without a
+// check: connections continue, and a backend that was out stays out.
 func TestKilledAndStartedAgainIsInvisible(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -208,8 +209,8 @@ func TestReloadLosesNoConnection(t *testing.T) {
 	require.Zero(t, conns.Ping(30*time.Second).Lost())
 }
 
-// Connections to a draining backend go on for the time in the file, and are then cut. New ones go
-// elsewhere at once.
+// Connections to a draining backend continue for the time in the file, and are then cut. New
+// connections go to other backends at once.
 func TestDrainedBackendsKeepTheirConnections(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -382,7 +383,7 @@ func TestANodeThatDoesNotForwardIsNamed(t *testing.T) {
 	w.soon(func() bool { return strings.Contains(w.log.String(), `do="`+do) }, "the log says it")
 }
 
-// When a backend fails, a UDP client that keeps sending moves to another one.
+// When a backend fails, a UDP client that keeps sending moves to another backend.
 func TestUDPClientsAreMoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

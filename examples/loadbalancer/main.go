@@ -7,8 +7,9 @@
 //	loadbalancer -cleanup
 //	loadbalancer convert keepalived.conf
 //
-// On SIGHUP the program reads the file again. It reports a broken file and keeps the old one. When
-// the program stops or is killed, the kernel goes on. A new process adopts the kernel's contents.
+// On SIGHUP the program reads the file again. It reports a broken file and keeps the old file's
+// services. When the program stops or is killed, the kernel continues to balance. A new process
+// adopts the kernel's contents.
 //
 // # How it works
 //

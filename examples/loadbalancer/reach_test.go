@@ -100,9 +100,9 @@ const namesField = `^lb.yaml:\d+: (timeouts|services\[\d\]\.(addresses\[\d\]|sch
 	`slowStart|forwarding|affinity|sorry\[\d\]|backends|backends\[\d\].address|` +
 	`(backends\[\d\]\.)?checks\[\d\].address)): `
 
-// A file that -check calls right can be started and loaded again. All states that its checks can
-// lead to are valid for the model and for the kernel mechanism. A wrong file changes nothing, and
-// its errors name the file's fields.
+// A file that -check calls right can be started and loaded again. All states that can result from
+// its checks are valid for the model and for the kernel mechanism. A wrong file changes nothing,
+// and its errors name the file's fields.
 func TestRightMeansRightInEveryState(t *testing.T) {
 	t.Parallel()
 	right, wrong := 0, 0
@@ -161,8 +161,8 @@ func randomVerdicts(r *rand.Rand, f *config.File) map[backendKey]checks.State {
 	return out
 }
 
-// requireReachable requires that the engine takes the balancer's state, and others that its checks
-// can lead to, in any order.
+// requireReachable requires that the engine takes the balancer's state, and other states that can
+// result from its checks, in any order.
 func requireReachable(t *testing.T, r *rand.Rand, b *balancer, m mechanism, text string) {
 	t.Helper()
 	for i := range 12 {

@@ -3,7 +3,7 @@
 //
 //	{"type": "publish", "capabilities": {"portMappings": true}}
 //
-// Each run is a process of its own that keeps no file. The kernel keeps the ports of a pod, as the
+// Each run is a separate process that keeps no file. The kernel keeps the ports of a pod, as the
 // part of the owner "network,container,interface" in one instance.
 package main
 

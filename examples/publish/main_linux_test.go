@@ -33,7 +33,8 @@ type plugin struct {
 	command string
 	network string
 	pod     attachment
-	// addrs are the pod's addresses, and ports the published ports: a host port leads to port 8080.
+	// addrs are the pod's addresses, and ports the published ports: a host port is translated to
+	// port 8080.
 	addrs []string
 	ports []mapping
 	valid []attachment
@@ -165,7 +166,8 @@ func elements(tb testing.TB, ns *netnstest.NS) (n int) {
 }
 
 // A container publishes 10,000 ports, which take no more elements than 100 do. They answer in the
-// middle and at both ends, and not beside these. A port of another container stays with it.
+// middle and at both ends of the range, and not next to the ends. A port of another container stays
+// with that container.
 func TestPublishTenThousandPorts(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})

@@ -24,7 +24,8 @@ type node struct {
 	said   *bytes.Buffer
 }
 
-// run answers a command for a container, with the ports that lead to port 8080 of its address.
+// run answers a command for a container, with the ports that are translated to port 8080 of its
+// address.
 func (n node) run(command, container, addr string, ports ...mapping) (string, error) {
 	r := request{Name: "net", PrevResult: fmt.Appendf(nil, `{"ips":[{"address":"%s/24"}]}`, addr),
 		RuntimeConfig: runtimeConfig(ports...)}

@@ -237,7 +237,8 @@ func TestWhatIsNotKnownIsNamed(t *testing.T) {
 	require.Contains(t, m.View(), "more frontends and endpoints than are counted")
 }
 
-// If the service that is shown alone is gone, all are shown, and not another one in its place.
+// If the service that is shown alone is gone, all services are shown, and not another service in
+// its place.
 func TestAServiceThatIsShownAloneGoes(t *testing.T) {
 	t.Parallel()
 	m := screen(t, 100, 18)

@@ -53,7 +53,7 @@ func (e *TwiceError) Error() string {
 	return fmt.Sprintf("%s is already defined at line %d", e.What, e.Line)
 }
 
-// twice notes that the field at a path repeats what the first one is.
+// twice notes that the field at a path defines an object that the field at first already defines.
 func (s *source) twice(path, what, first string) {
 	s.fail(path, "%w", &TwiceError{what, first, s.at(first, nil).Line})
 }

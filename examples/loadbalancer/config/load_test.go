@@ -101,7 +101,7 @@ func TestARangeOfPorts(t *testing.T) {
 	require.Contains(t, decide(15000), "10.0.0.9:9")
 }
 
-// What is drained gets no new connections, and sorry servers are for the family that has nobody.
+// Drained backends get no new connections, and sorry servers serve a family without backends.
 func TestSorryServersStandInForTheirFamily(t *testing.T) {
 	t.Parallel()
 	f, err := config.Parse("lb.yaml", []byte(whole))

@@ -204,11 +204,12 @@ func (f *File) State(up func(*Service, *Backend) bool) (state servicemodel.State
 	return state, nil
 }
 
-// Extremes returns states that the checks can lead to. A kernel mechanism that can express them can
-// express every other one. Each service has all its backends; none, so that its sorry servers are
-// used; and, if it prefers a zone, those of the host's zone, and the others. A pool with fewer
-// endpoints needs no more than the one with all: its weights have no larger sum and no smaller
-// common divisor. The model bounds pools that mix levels of nearness, and slow starts, by itself.
+// Extremes returns states that can result from the checks. A kernel mechanism that can express
+// these states can express every other such state. In them, each service has all its backends; no
+// backends, so that its sorry servers are used; and, if it prefers a zone, the backends of the
+// host's zone, and the backends elsewhere. A pool with fewer endpoints needs no more than the pool
+// with all endpoints: its weights have no larger sum and no smaller common divisor. The model
+// bounds pools that mix levels of nearness, and slow starts, by itself.
 func (f *File) Extremes() ([]servicemodel.State, error) {
 	sets := []func(near bool) bool{func(bool) bool { return true },
 		func(bool) bool { return false }}

@@ -41,8 +41,8 @@ func reportAs(name, text string, how *keepalived.Config) string {
 	return b.String()
 }
 
-// The configurations in public have the form of ones that are published in articles, repositories
-// and questions. A first line "# convert -i ID" has the ID.
+// The configurations in public have the form of configurations that are published in articles,
+// repositories and questions. A first line "# convert -i ID" contains the ID.
 func TestConversionsAreAsExpected(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{"testdata", "testdata/public"} {
@@ -90,7 +90,7 @@ func TestSamplesOfKeepalived(t *testing.T) {
 	golden(t, "testdata/samples.golden", got.String())
 }
 
-// What is converted can be loaded, and nothing breaks the parser.
+// The result of a conversion can be loaded, and nothing breaks the parser.
 func FuzzConvert(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.conf")
 	require.NoError(f, err)

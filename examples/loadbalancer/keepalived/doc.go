@@ -3,17 +3,17 @@
 //
 // Every statement is converted, or named with its line. It is an error if the result would balance
 // differently from keepalived: virtual servers by firewall mark, forwarding by GUE, and unknown
-// keywords. So is a file that the load balancer would refuse, such as one with a sorry server at a
-// loopback address: the error names the statement. It is a warning if a part is left out: checks
-// that run programs, notifications, and everything of VRRP. A configuration with an error is not
-// converted at all.
+// keywords. A file that the load balancer would refuse is also an error, such as a file with a
+// sorry server at a loopback address: the error names the statement. It is a warning if a part is
+// left out: checks that run programs, notifications, and everything of VRRP. A configuration with
+// an error is not converted at all.
 //
 // # Differences
 //
 //   - keepalived counts a server as up until it has failed. Here its first check decides, unless
 //     the server is in use already. So alpha is always on.
-//   - keepalived removes a failed server, and its connections hang. Here they go on (connections:
-//     leave), as with inhibit_on_failure.
+//   - keepalived removes a failed server, and its connections hang. Here the connections continue
+//     (connections: leave), as with inhibit_on_failure.
 //   - A connection's timeout (connect_timeout) bounds the whole check here.
 //   - A server fails after one failure more than retry, and comes back after one success: fall is
 //     retry + 1, rise is 1.
@@ -26,14 +26,14 @@
 //     server's own port.
 //   - lvs_timeouts become timeouts, which need -backend ipvs.
 //   - A check of a virtual address (connect_ip) is a warning, because checks have no mark (fwmark)
-//     that leads them to the server. It is an error if a virtual server answers there.
+//     that directs them to the server. It is an error if a virtual server answers there.
 //   - Names are made from addresses: virtual_server 192.0.2.1 80 becomes 192.0.2.1-80-tcp.
 //   - A TCP server whose only check is a MISC_CHECK, or another check that is not converted, gets a
 //     check that connects to its port. Other such servers are always up, and a warning names them.
 //   - alpha, ip_family, inhibit_on_failure, sorry_server_inhibit and enable_sni need no field, and
 //     no message names them: the load balancer always works this way.
 //
-// What ipvsadm-save -n prints is converted, too. Such servers have no checks.
+// The output of ipvsadm-save -n is converted, too. Such servers have no checks.
 //
 // A configuration is read as keepalived 2.2 does: with the files of include, parameters ($NAME, of
 // one line or several) and conditions (@ID). Sequences (~SEQ, ~LST), ${_RANDOM} and braces in the

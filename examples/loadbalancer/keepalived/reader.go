@@ -56,7 +56,7 @@ type value struct {
 type reader struct {
 	Config
 	values map[string]*value // by the names of parameters
-	open   *value            // the value that goes on in the next line
+	open   *value            // the value that continues in the next line
 	files  map[string]int    // the files, numbered in the order in which they were first read
 	count  int
 	lines  []line
@@ -183,8 +183,8 @@ func (r *reader) include(keyword, pattern string, where position, depth int) err
 	return nil
 }
 
-// defines matches the definition of a parameter, and continues a line with one whose value may go
-// on.
+// defines matches the definition of a parameter. continues matches a line with a definition whose
+// value may continue in the next line.
 var (
 	defines   = regexp.MustCompile(`^\$([A-Za-z_]\w*)=[ \t]*(.*)$`)
 	continues = regexp.MustCompile(`^(@\S+[ \t]+)?\$[A-Za-z_]\w*=`)
@@ -192,7 +192,7 @@ var (
 
 // expand adds a line: nothing if its condition does not hold or if it defines a parameter, and
 // several lines if it has a parameter whose value has several. With more, the value that the line
-// defines goes on in the next one.
+// defines continues in the next line.
 func (r *reader) expand(l line, more bool, depth int) error {
 	if r.count++; r.count > maxLines {
 		return fmt.Errorf("more than %d lines", maxLines)

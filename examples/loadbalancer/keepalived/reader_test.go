@@ -59,7 +59,8 @@ func TestReadingFails(t *testing.T) {
 	require.EqualError(t, err, "f:1: include: no other file is read")
 }
 
-// doublings returns values of which each is twice the former one, and the use of the last one.
+// doublings returns definitions of values, each twice as long as the value before, and a use of the
+// last value.
 func doublings(n int) string {
 	var b strings.Builder
 	for i := range n {

@@ -118,8 +118,8 @@ var same = regexp.MustCompile(`^(alpha|warmup|ip_family|sorry_server_inhibit|inh
 // bodies are blocks that a warning names as a whole.
 var bodies = regexp.MustCompile(`^(router_id|misc_path|state|ca|192.0.2.99) `)
 
-// Every statement is in the file, or a message names its line: without it, or with another number
-// in it, the conversion is another one.
+// Every statement is in the file, or a message names its line: without the statement, or with
+// another number in it, the result of the conversion differs.
 func TestEveryStatementLeavesATrace(t *testing.T) {
 	t.Parallel()
 	numbers := regexp.MustCompile(`\d+`)

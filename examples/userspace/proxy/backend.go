@@ -212,7 +212,7 @@ func (b *Backend) retire() {
 // after [Backend.Retire] or [Backend.Cleanup].
 func (b *Backend) Drain(ctx context.Context) error {
 	ended := make(chan struct{})
-	go func() { // ends with Close at the latest
+	go func() { // ends with Close or earlier
 		b.work.Wait()
 		close(ended)
 	}()

@@ -65,7 +65,7 @@ type querier struct {
 	asked   questions
 }
 
-// questions returns an empty list of questions, with the memory of the last one.
+// questions returns an empty list of questions, with the memory of the last list.
 func (a *querier) questions() *questions {
 	a.asked.reset()
 	return &a.asked

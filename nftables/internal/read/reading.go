@@ -48,7 +48,8 @@ type Reading struct {
 	Text    []string // the drift, line by line
 	Partial bool     // the table has more elements, which the reading did not ask for
 	Index   form.Ownership
-	// beside are the ranges of other owners that may share elements with the ranges of the reading.
+	// beside contains the ranges of other owners that may share elements with the ranges of the
+	// reading.
 	beside []*servicemodel.Frontend
 }
 
