@@ -54,13 +54,13 @@ func TestBackendsHaveTheRangesThatTheDocumentationNames(t *testing.T) {
 	defer user.Close()
 	checks := []func(*servicemodel.ChangeSet) error{nftables.Check, iptables.Check, ipvs.Check,
 		user.Check}
-	ports := []uint16{0, 8080}
+	ranges := []struct{ port, nodePort uint16 }{{0, 0}, {8080, 0}, {0, 30080}}
 	rows := tableOf(t, "| endpoints |")
-	require.Len(t, rows, len(ports))
+	require.Len(t, rows, len(ranges))
 	for n, line := range rows {
 		cells := strings.Split(strings.Trim(line, "| \n"), " | ")
 		c := changesOf(t, func(s *servicemodel.Service, p *servicemodel.EndpointPort) {
-			s.Ports[0].EndPort, p.Port = 90, ports[n]
+			s.Ports[0].EndPort, p.Port, s.Ports[0].NodePort = 90, ranges[n].port, ranges[n].nodePort
 		})
 		for i, check := range checks {
 			refused := slices.ContainsFunc(dataplane.Problems(check(c)),
