@@ -148,7 +148,8 @@ type ServicePort struct {
 	// claims. Equal ranges conflict like equal ports.
 	EndPort uint16 `json:"endPort,omitzero"`
 	// NodePort, if not zero, answers at the node's own addresses (see [Node.NodePortAddresses]). If
-	// the service port is a range, it is the first of as many node ports.
+	// the service port is a range, it is the first of as many node ports. Endpoints that keep the
+	// packet's port get the node port then, and not a port of the range: so these should be equal.
 	NodePort uint16 `json:"nodePort,omitzero"`
 }
 

@@ -324,6 +324,14 @@ func (w *warner) ports() {
 			w.add(WarnNoPort, fmt.Sprintf("ports[%d].name", i), c.String())
 			return
 		}
+		if p.EndPort == 0 || p.NodePort == 0 || p.NodePort == p.Port {
+			continue
+		}
+		if target, _ := w.portOf(&w.eps[served], p); target == 0 {
+			w.add(WarnNoEffect, fmt.Sprintf("ports[%d].nodePort", i), fmt.Sprintf("packets keep "+
+				"their ports, so node port %d goes to port %[1]d of the endpoints, and not to %d",
+				p.NodePort, p.Port))
+		}
 	}
 
 	var checked []EndpointPort // neighbours share their lists

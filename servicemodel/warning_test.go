@@ -269,3 +269,24 @@ func TestNewWarnings(t *testing.T) {
 			s.Ports = nil
 		}))).Warnings()))(t)))
 }
+
+// A range of node ports does not map them to the ports of the range.
+func TestNodePortsThatDifferFromTheirRangeAreWarnedOf(t *testing.T) {
+	t.Parallel()
+	for nodePort, want := range map[uint16]string{80: "", 0: "", 30080: "service default/web: " +
+		"ports[0].nodePort: packets keep their ports, so node port 30080 goes to port 30080 of " +
+		"the endpoints, and not to 80"} {
+		for _, port := range []uint16{0, 8080} {
+			svc := webService(func(s *sm.Service) {
+				s.Ports[0].EndPort, s.Ports[0].NodePort = 90, nodePort
+			})
+			state := stateOf(thisNode, svc, endpoint("10.64.0.1",
+				func(e *sm.Endpoint) { e.Ports[0].Port = port }))
+			wants := want
+			if port == 8080 { // where all packets go
+				wants = ""
+			}
+			require.Equal(t, wants, mustResolve(t, nil, state).Warnings().String(), port)
+		}
+	}
+}
