@@ -19,7 +19,8 @@ func (c *config) state(owner string) servicemodel.State {
 		p := c.published[i]
 		m := c.mappings[p.mapping]
 		svc := c.service(m, p.at)
-		if svc.Ports[0].EndPort = end; end != 0 {
+		svc.Ports[0].EndPort = end
+		if end != 0 {
 			m.ContainerPort = 0 // packets keep their ports
 		}
 		svc.Name = servicemodel.Name{Namespace: owner,

@@ -317,10 +317,11 @@ func neededBackend(f *config.File, from func(path string) string) (text string, 
 			return fmt.Sprintf("needs -backend %s: %s", m.Name, strings.Join(first, ", ")), nil
 		}
 
-		var why []string
-		var each interface{ Unwrap() []error }
-		errors.As(refused, &each) // refusals are joined
-		for _, r := range each.Unwrap() {
+		reasons, why := []error{refused}, []string(nil)
+		if each, ok := refused.(interface{ Unwrap() []error }); ok {
+			reasons = each.Unwrap()
+		}
+		for _, r := range reasons {
 			of, asks := (*config.FieldError)(nil), (*backends.UnsupportedError)(nil)
 			if text = r.Error(); errors.As(r, &of) && errors.As(r, &asks) {
 				text = fmt.Sprintf("%s %s (%s)", asks.Field, asks.Value, from(of.Path))
