@@ -27,7 +27,7 @@ const (
 	cleanAttempts = 3
 )
 
-// scan selects the precision of the requests by which the kernel is searched for stale flows. Every
+// scan selects the precision of the requests that search the kernel for stale flows. Every
 // scan finds the same flows.
 //
 // The narrower the request, the less the kernel copies. But the kernel answers in buffers of some

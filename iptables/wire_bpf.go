@@ -71,7 +71,7 @@ func hashProgram(f servicemodel.Family, m statMatch) []bpf.RawInstruction {
 	return raw
 }
 
-// Chooser returns the function by which new connections choose a slot of a pool: a hash of the
+// Chooser returns the function that chooses the slot of a pool for new connections: a hash of the
 // client's address, and of its port if the scheduler says so. It returns nil if the pool is empty
 // or if its scheduler does not hash clients. Several goroutines can call the function. It does not
 // know the clients that session affinity remembers: such clients keep their endpoint.

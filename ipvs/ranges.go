@@ -56,7 +56,7 @@ func rangeIn(t *servicemodel.Table, k servicemodel.FrontendKey) *portRange {
 	return &portRange{blocks: slices.Collect(t.OwnBlocks(k)), first: first != nil && first.Key == k}
 }
 
-// elements passes on the elements by which packets find the range.
+// elements passes on the elements that send packets to the range.
 func (p *portRange) elements(k servicemodel.FrontendKey, to func(set string, e nft.Elem)) {
 	for _, b := range p.blocks {
 		to(blockMap(b.Bits), nft.Elem{Key: nft.AppendBlock(nil, b.First, k),

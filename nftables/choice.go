@@ -10,7 +10,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Chooser returns the function by which new connections choose a slot of a pool: a hash of the
+// Chooser returns the function that chooses the slot of a pool for new connections: a hash of the
 // client's address, and also of its port if the scheduler includes the port. It returns nil if the
 // pool is empty or if its scheduler does not hash clients. The pool must not change. Call Chooser
 // once for many clients, because it may compute a table of Maglev. Several goroutines can call the

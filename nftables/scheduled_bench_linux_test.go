@@ -42,7 +42,7 @@ func benchEngine(b *testing.B) *dataplane.Engine {
 	return dataplane.New(backend, nil)
 }
 
-// Measures a full sync of 10,000 services, some of which have a scheduler.
+// Measures a full sync of 10,000 services, with and without schedulers.
 func BenchmarkSyncWithSchedulers(b *testing.B) {
 	for _, few := range []int{0, 100} {
 		for _, s := range []servicemodel.Scheduler{"mh", "sh", "rr"} {

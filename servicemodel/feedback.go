@@ -45,7 +45,7 @@ func (p *Pool) UnitCounts() []int {
 	return n
 }
 
-// effective returns the weights by which slots are chosen.
+// effective returns the weights with which slots are chosen.
 func (p *Pool) effective() []uint16 {
 	out, units := make([]uint16, len(p.Slots)), p.UnitCounts()
 	for i, s := range p.Slots {

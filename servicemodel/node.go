@@ -94,7 +94,7 @@ type NodePortAddresses struct {
 type PodDetector struct {
 	// CIDRs are source ranges (kube-proxy's ClusterCIDR and NodeCIDR modes).
 	CIDRs []netip.Prefix `json:"cidrs,omitempty"`
-	// Bridge is the name of the interface by which packets of pods arrive (BridgeInterface).
+	// Bridge is the name of the interface on which packets of pods arrive (BridgeInterface).
 	Bridge string `json:"bridge,omitzero"`
 	// InterfacePrefix is the prefix of the names of these interfaces (InterfaceNamePrefix).
 	InterfacePrefix string `json:"interfacePrefix,omitzero"`

@@ -17,7 +17,7 @@ type Packet struct {
 	// FromThisNode says that a process of the node itself sent the packet, in the host's network
 	// namespace.
 	FromThisNode bool `json:"fromThisNode,omitzero"`
-	// InInterface is the name of the interface by which the packet arrived. It is empty for packets
+	// InInterface is the name of the interface on which the packet arrived. It is empty for packets
 	// FromThisNode.
 	InInterface string `json:"inInterface,omitzero"`
 	// Link are the ranges that the node routes through that interface. They matter if

@@ -190,8 +190,8 @@ func (t *Table) rangesAt(a netip.Addr, p Protocol, port uint16) (l []*Frontend) 
 	return l
 }
 
-// OwnBlocks yields the blocks by which packets find a range: the blocks of the range that no
-// earlier range contains ([FrontendKey.CompareRange]). No two ranges of an address own the same
+// OwnBlocks yields the blocks that belong to a range: its blocks that no earlier range contains
+// ([FrontendKey.CompareRange]). No two ranges of an address own the same
 // block. Of the owned blocks that contain a port, the smallest belongs to the range that gets its
 // packets.
 func (t *Table) OwnBlocks(k FrontendKey) iter.Seq[PortBlock] {

@@ -198,7 +198,7 @@ func (r *runner) walk(ctx context.Context) error {
 	return r.flows(ctx)
 }
 
-// choose chooses the source and the link by which packets come in.
+// choose chooses the source of packets, and the link on which they arrive.
 func (r *runner) choose() error {
 	src, dst := r.Source, r.packet.Dst
 	if !src.IsValid() {

@@ -24,7 +24,7 @@
 //   - if they began when the frontend had no endpoint or did not exist, so that nothing translated
 //     them.
 //
-// It does not matter whether they were masqueraded, or by which address they reached the service.
+// Masquerading, and the address at which they reached the service, make no difference.
 // Some flows resemble stale flows but are never stale: flows to a different port, flows to a node
 // port's number at an address that is not the node's, and flows directly to a pod.
 //

@@ -300,8 +300,8 @@ func (r *reader) owner(ctx context.Context, conn *rawnl.Conn) func(table string)
 	}
 }
 
-// Objects that only kube-proxy creates: the table of its nftables mode, and the chain by which the
-// other modes notice a flush of their rules.
+// Objects that only kube-proxy creates: the table of its nftables mode, and the chain with which
+// the other modes notice that their rules were flushed.
 const (
 	kubeProxyTable = "kube-proxy"
 	kubeProxyChain = "KUBE-PROXY-CANARY"

@@ -22,7 +22,7 @@ import (
 // asTracer makes the test binary a tracer: see tracer. Its value is the file that it writes.
 const asTracer = "CNI_TEST_TRACER"
 
-// changing are the system calls by which programs change something. Each such call is a step.
+// changing are the system calls with which programs change something. Each such call is a step.
 var changing = []uint64{unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_WRITE, unix.SYS_FLOCK,
 	unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_EXECVE}
 

@@ -43,7 +43,7 @@ type Destination struct {
 	// other destinations, at most MaxWeight. With weight 0, every scheduler gives no new
 	// connections; existing connections continue.
 	Weight uint32
-	// Forward is the method by which packets reach the destination.
+	// Forward is the method of forwarding packets to the destination.
 	Forward ForwardingMethod
 	// Tunnel is for comparing only: it shows that another program has changed the destination.
 	Tunnel Tunnel

@@ -59,7 +59,7 @@ var protocolNames = [...]string{TCP: "TCP", UDP: "UDP", SCTP: "SCTP"}
 // String returns the name as ipvsadm prints it, or the number.
 func (p Protocol) String() string { return name(protocolNames[:], "protocol", uint32(p)) }
 
-// ForwardingMethod is a method by which packets reach a destination (IP_VS_CONN_F_*,
+// ForwardingMethod is a method of forwarding packets to a destination (IP_VS_CONN_F_*,
 // include/uapi/linux/ip_vs.h).
 type ForwardingMethod uint32
 

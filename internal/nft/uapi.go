@@ -391,7 +391,7 @@ const (
 const (
 	fibSaddr     = 1 << 0
 	fibDaddr     = 1 << 1
-	fibIIF       = 1 << 3 // only routes through the interface by which the packet arrived
+	fibIIF       = 1 << 3 // only routes through the interface on which the packet arrived
 	fibPresent   = 1 << 5 // only whether there is a result
 	fibInterface = 1
 	fibAddrType  = 3

@@ -23,7 +23,7 @@ const header = `# What work costs, see package counts.
 # and difference; of one change for the others. Bytes stay on the heap in addition to the state.
 `
 
-// The tolerances, by which a figure may be higher or lower than in the file.
+// The tolerances: how much higher or lower a figure may be than in the file.
 const (
 	higher = 1.02
 	lower  = 0.95

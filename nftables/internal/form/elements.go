@@ -73,7 +73,7 @@ func (w *Writer) Frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to S
 	}
 }
 
-// PoolVerdict writes the elements by which packets find a pool of a frontend.
+// PoolVerdict writes the elements that send packets to a pool of a frontend.
 func (w *Writer) PoolVerdict(fe *servicemodel.Frontend, outside bool, p *servicemodel.Pool,
 	to Sink) {
 	w.key = nft.AppendFrontend(w.key[:0], fe.Key)

@@ -7,8 +7,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Blocks writes the elements by which packets find a range of t. These are the blocks of the range,
-// except blocks of preceding ranges, and the address if this is the first range at the address.
+// Blocks writes the elements that send packets to a range of t: the blocks of the range, except
+// blocks of preceding ranges, and the address if this is the first range at the address.
 func (w *Writer) Blocks(t *servicemodel.Table, fe *servicemodel.Frontend, to Sink) {
 	k := fe.Key
 	if k.EndPort == 0 {

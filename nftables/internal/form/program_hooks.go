@@ -80,7 +80,7 @@ func (b *builder) sources(c *nft.ProgramChain) {
 	}
 }
 
-// neighbours masquerades connections that leave by the interface by which they arrived. The
+// neighbours masquerades connections that leave through the interface on which they arrived. The
 // endpoint is known only after DNAT, and the kernel looks up its interface only in prerouting
 // (nft_fib_validate before Linux 5.13).
 func (b *builder) neighbours(c *nft.ProgramChain) {

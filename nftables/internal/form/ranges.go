@@ -41,7 +41,7 @@ func (s *Shape) blockBits(k *Kind) (l []uint8) {
 	return l
 }
 
-// rangeSets lists the sets by which packets find ranges.
+// rangeSets lists the sets that send packets to ranges.
 func rangeSets(f *nft.Family, s *Shape) (l []*nft.Set) {
 	blocks := func(k *Kind, key ...nft.Field) {
 		for _, bits := range s.blockBits(k) {

@@ -82,7 +82,7 @@ func TestWhichUnitsCanBeExpressed(t *testing.T) {
 	}
 }
 
-// Each instance has the sets by which its tables are recognized. Any other set may belong to
+// Each instance has the sets that identify its tables. Any other set may belong to
 // another program.
 func TestWhichTablesAreMarked(t *testing.T) {
 	t.Parallel()

@@ -284,7 +284,7 @@ func (o *ownerReading) queryMembers(ctx context.Context, r *Reading) error {
 	return err
 }
 
-// queryRange asks for the elements by which packets find a range, and for the range's port.
+// queryRange asks for the elements that send packets to a range, and for the range's port.
 func (o *ownerReading) queryRange(key servicemodel.FrontendKey, query queryFunc) {
 	if key.EndPort == 0 {
 		return
