@@ -29,8 +29,10 @@ var errSilent = errors.New("no answer in time")
 // Ask checks a target once, within its timeout, in addition to the checks of Run. Nil means that
 // the answer was right. Ask changes no state.
 func (m *Monitor) Ask(ctx context.Context, t Target) error {
+	theirs, limited := ctx.Deadline()
 	ctx, cancel := context.WithTimeoutCause(ctx, t.check.Timeout, errSilent)
 	defer cancel()
+
 	if m.cfg.Ask != nil {
 		return m.cfg.Ask(ctx, t)
 	}
@@ -38,9 +40,14 @@ func (m *Monitor) Ask(ctx context.Context, t Target) error {
 	if t.check.Type == UDP {
 		network = "udp"
 	}
+	// A socket may notice the deadline before the context does, which has no cause yet then.
+	ours, _ := ctx.Deadline()
+	ourTimeout := !limited || ours.Before(theirs)
 	late := func(err error) bool {
-		return errors.Is(err, context.DeadlineExceeded) && context.Cause(ctx) == errSilent
+		return ourTimeout && (errors.Is(err, context.DeadlineExceeded) ||
+			errors.Is(err, os.ErrDeadlineExceeded))
 	}
+
 	conn, err := m.dial(ctx, network, t)
 	if late(err) {
 		return fmt.Errorf("%w: %w", errSilent, err)

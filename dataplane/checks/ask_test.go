@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/checks"
@@ -156,6 +157,23 @@ func TestHTTP(t *testing.T) {
 		} else {
 			require.ErrorContains(t, err, c.want, c.name)
 		}
+	}
+}
+
+// A check that times out says so, whichever step its time ends in, and whoever notices first.
+func TestTimeoutInEachStep(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(serveWeb))
+	defer s.Close()
+	errs := make(chan error, 500)
+	for range cap(errs) { // at once, so that some of them time out before they are connected
+		go func() {
+			errs <- ask(t, s.Listener.Addr(), checks.Check{Type: checks.HTTP, Path: "/hangs",
+				Timeout: time.Millisecond})
+		}()
+	}
+	for range cap(errs) {
+		assert.ErrorContains(t, <-errs, "no answer in time")
 	}
 }
 
