@@ -42,9 +42,10 @@ type Problem struct {
 }
 
 // Problems splits err into problems, one for each joined error. It accepts the errors of this
-// package (of [Refusal], [PartRefused], [Engine.Apply] and [Parts.Apply]), and of Validate, Resolve
-// and Check, however they are wrapped. If some of the wrapped errors have a type that [Problem]
-// names, the text around these errors is left out. A nil error has no problems.
+// package (of [Refusal], [PartRefused], [Engine.Apply] and [Parts.Apply]), of Validate, Resolve and
+// Check, and of json.Unmarshal for the types of package servicemodel, however they are wrapped. If
+// some of the wrapped errors have a type that [Problem] names, the text around these errors is left
+// out. A nil error has no problems.
 func Problems(err error) []Problem {
 	if err == nil {
 		return nil

@@ -38,6 +38,28 @@ func ExampleEngine_Run() {
 	// true
 }
 
+// A control plane names each wrong field of a request, whether it cannot be read or is invalid.
+func ExampleProblems() {
+	for _, body := range []string{
+		`{"name": "default/web", "ports": [{"protocol": "icmp", "port": 70000}], "prefers": 1}`,
+		`{"name": "default/web", "ports": [{"protocol": "tcp", "port": 0}]}`,
+	} {
+		var svc servicemodel.Service
+		err := json.Unmarshal([]byte(body), &svc)
+		if err == nil {
+			err = svc.Validate()
+		}
+		for _, p := range dataplane.Problems(err) {
+			fmt.Println(p.Field, "-", p.Err)
+		}
+	}
+	// Output:
+	// ports[0].port - service: ports[0].port: number 70000: must be a number from 0 to 65535
+	// ports[0].protocol - service: ports[0].protocol: "icmp": must be tcp, udp or sctp
+	// prefers - service: prefers: unknown field
+	// ports[0].port - service default/web: ports[0].port: 0: must not be zero
+}
+
 // A guard refuses commits that remove more than a fifth of all frontends.
 func ExampleConfig_approve() {
 	guard := func(_ context.Context, p *dataplane.Preview) error {

@@ -22,21 +22,16 @@ func text(d time.Duration) string {
 	return d.String()
 }
 
-// problemJSON is a [Problem] whose service is named by the enclosing object.
-type problemJSON struct {
-	Object string `json:"object,omitempty"`
-	Field  string `json:"field,omitempty"`
-	Value  string `json:"value,omitempty"`
-	Error  string `json:"error"`
-}
-
-// problemsOf lists the joined errors of an error.
-func problemsOf(err error) []problemJSON {
-	l := []problemJSON{}
-	for _, p := range Problems(err) {
-		l = append(l, problemJSON{p.Object, p.Field, p.Value, p.Err.Error()})
-	}
-	return l
+// MarshalJSON writes the object, field and value, and the error as text. The object names the
+// service.
+func (p Problem) MarshalJSON() ([]byte, error) {
+	v := struct {
+		Object string `json:"object,omitempty"`
+		Field  string `json:"field,omitempty"`
+		Value  string `json:"value,omitempty"`
+		Error  string `json:"error"`
+	}{p.Object, p.Field, p.Value, message(p.Err)}
+	return json.Marshal(v)
 }
 
 // MarshalJSON writes the service, and each of its problems with the object and field concerned.
@@ -44,11 +39,11 @@ func (r Refusal) MarshalJSON() ([]byte, error) {
 	v := struct {
 		Service  servicemodel.Name   `json:"service,omitzero"`
 		Family   servicemodel.Family `json:"family,omitzero"`
-		Problems []problemJSON       `json:"problems"`
+		Problems []Problem           `json:"problems"`
 		Left     []int               `json:"endpoints,omitempty"`
 		Kept     bool                `json:"kept,omitzero"`
 	}{Service: r.Service, Family: r.Family, Left: r.Endpoints, Kept: r.Kept,
-		Problems: problemsOf(r.Err)}
+		Problems: Problems(r.Err)}
 	return json.Marshal(v)
 }
 
@@ -124,7 +119,7 @@ type eventJSON struct {
 	Revision Revision               `json:"revision,omitzero"`
 	Result   *Result                `json:"result,omitempty"`
 	Refusal  *Refusal               `json:"refusal,omitempty"`
-	Problems []problemJSON          `json:"problems,omitempty"`
+	Problems []Problem              `json:"problems,omitempty"`
 	Conflict *servicemodel.Conflict `json:"conflict,omitempty"`
 	Warning  *servicemodel.Warning  `json:"warning,omitempty"`
 	Stats    *backends.Stats        `json:"stats,omitempty"`
@@ -151,7 +146,7 @@ func MarshalEvent(ev Event) ([]byte, error) {
 	case Refused:
 		v.Backend, v.Refusal = ev.Backend, &ev.Refusal
 	case PartRefused:
-		v.Backend, v.Owner, v.Problems = ev.Backend, ev.Owner, problemsOf(ev.Err)
+		v.Backend, v.Owner, v.Problems = ev.Backend, ev.Owner, Problems(ev.Err)
 	case ClaimConflict:
 		v.Conflict = &ev.Conflict
 	case Warned:

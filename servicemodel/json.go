@@ -17,20 +17,34 @@ import (
 // JSON uses the names of the Go fields, with a lower-case first letter; docs/json.md lists them. An
 // unknown field is an error: either it is misspelt, or ignoring it would lose a setting.
 
-// unmarshalStrictly reads one JSON value, and refuses fields that into does not have.
-func unmarshalStrictly(data []byte, into any) error {
+// strictly reads one JSON value, and refuses fields that into does not have. The error joins a
+// *[FieldError] of the object what for each problem.
+func strictly(what string, data []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		if l := problemsOf(data, reflect.TypeOf(into)); len(l) > 0 {
-			return l
+	err := d.Decode(into)
+	if err == nil {
+		if _, err = d.Token(); err == io.EOF {
+			return nil
 		}
-		return err
+		return wrongJSON(what, "", "more than one JSON value")
 	}
-	if _, err := d.Token(); err != io.EOF {
-		return errors.New("more than one JSON value")
+
+	problems := jsonProblems(data, reflect.TypeOf(into))
+	if len(problems) == 0 {
+		return wrongJSON(what, "", err.Error())
 	}
-	return nil
+	var all []error
+	for _, p := range problems {
+		p.Object = what
+		all = append(all, p)
+	}
+	return errors.Join(all...)
+}
+
+// wrongJSON returns the problem of one field, in the form of strictly.
+func wrongJSON(what, field, reason string) error {
+	return errors.Join(&FieldError{Object: what, Field: field, Reason: reason})
 }
 
 // duration is a time.Duration whose JSON is text, such as "3h0m0s".
@@ -60,8 +74,8 @@ func (f *Frontend) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON is the inverse of MarshalJSON.
 func (f *Frontend) UnmarshalJSON(data []byte) error {
 	j := frontendJSON{frontendFields: &frontendFields{}}
-	if err := unmarshalStrictly(data, &j); err != nil {
-		return fmt.Errorf("frontend: %w", err)
+	if err := strictly("frontend", data, &j); err != nil {
+		return err
 	}
 	*f = Frontend(*j.frontendFields)
 	f.Affinity = time.Duration(j.Affinity)
@@ -84,19 +98,11 @@ func (s Service) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON is the inverse of MarshalJSON.
 func (s *Service) UnmarshalJSON(data []byte) error {
 	j := serviceJSON{serviceFields: &serviceFields{}}
-	if err := unmarshalStrictly(data, &j); err != nil {
-		return fmt.Errorf("service: %w", err)
+	if err := strictly("service", data, &j); err != nil {
+		return err
 	}
 	*s = Service(*j.serviceFields)
 	s.SlowStart = time.Duration(j.SlowStart)
-	return nil
-}
-
-// strictly reads a value; an error names the kind of the value.
-func strictly(what string, data []byte, into any) error {
-	if err := unmarshalStrictly(data, into); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
 	return nil
 }
 
@@ -245,13 +251,13 @@ func (s State) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON does not validate the state: see [State.Validate].
 func (s *State) UnmarshalJSON(data []byte) error {
 	var j stateJSON
-	if err := unmarshalStrictly(data, &j); err != nil {
-		return fmt.Errorf("state: %w", err)
+	if err := strictly("state", data, &j); err != nil {
+		return err
 	}
 	read := State{}.WithNode(j.Node)
 	for i, svc := range j.Services {
 		if svc == nil || read.entries.At(svc.Name).service != nil {
-			return fmt.Errorf("state: services[%d] is null or occurs twice", i)
+			return wrongJSON("state", fmt.Sprintf("services[%d]", i), "is null or occurs twice")
 		}
 		read = read.WithService(svc)
 	}
@@ -266,7 +272,8 @@ func (s *State) UnmarshalJSON(data []byte) error {
 	}
 
 	if len(twice) > 0 {
-		return fmt.Errorf("state: endpoints: %s occurs twice", slices.MinFunc(twice, Name.Compare))
+		return wrongJSON("state", "endpoints["+slices.MinFunc(twice, Name.Compare).String()+"]",
+			"occurs twice")
 	}
 	*s = read
 	return nil
@@ -285,8 +292,8 @@ func (t *Table) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON is the inverse of MarshalJSON. The table has no conflicts.
 func (t *Table) UnmarshalJSON(data []byte) error {
 	var j tableJSON
-	if err := unmarshalStrictly(data, &j); err != nil {
-		return fmt.Errorf("table: %w", err)
+	if err := strictly("table", data, &j); err != nil {
+		return err
 	}
 	read, err := NewTable(j.Contents)
 	if err != nil {
@@ -349,8 +356,8 @@ func (c *ChangeSet) MarshalJSON() ([]byte, error) {
 // them.
 func (c *ChangeSet) UnmarshalJSON(data []byte) error {
 	j := changeSetJSON{changeSetFields: &changeSetFields{}}
-	if err := unmarshalStrictly(data, &j); err != nil {
-		return fmt.Errorf("change set: %w", err)
+	if err := strictly("change set", data, &j); err != nil {
+		return err
 	}
 	read := ChangeSet(*j.changeSetFields)
 	read.from, read.to = j.From, j.To

@@ -11,96 +11,99 @@ import (
 	"strings"
 )
 
-// jsonErrors are the errors in a JSON value, with the path of each field.
-type jsonErrors []jsonError
-
-type jsonError struct {
-	path string
-	err  error
-}
-
-// Error returns one line for each field, such as "ports[0].port: number 70000: must be a number
-// from 0 to 65535".
-func (l jsonErrors) Error() string {
-	var lines []string
-	for _, e := range l {
-		lines = append(lines, strings.TrimPrefix(e.path+": "+e.err.Error(), ": "))
-	}
-	return strings.Join(lines, "\n")
-}
-
-// Unwrap returns the errors without their paths.
-func (l jsonErrors) Unwrap() (all []error) {
-	for _, e := range l {
-		all = append(all, e.err)
-	}
-	return all
-}
-
-// at puts an element of a list, or a field, before each path.
-func (l jsonErrors) at(path string) jsonErrors {
-	for i, e := range l {
-		switch {
-		case e.path == "" || strings.HasPrefix(e.path, "["):
-			l[i].path = path + e.path
-		default:
-			l[i].path = path + "." + e.path
-		}
-	}
-	return l
-}
-
-// problemsOf reads a JSON value again, field by field, and returns the reasons why it cannot be a
-// t.
-func problemsOf(data []byte, t reflect.Type) (l jsonErrors) {
+// jsonProblems reads a JSON value again, field by field, and returns the reasons why it cannot be a
+// t. Each problem has the path of its field in the value, and no object.
+func jsonProblems(data []byte, t reflect.Type) (l []*FieldError) {
 	value := reflect.New(t)
 	switch value.Interface().(type) {
 	case json.Unmarshaler, encoding.TextUnmarshaler:
-		return asProblems(json.Unmarshal(data, value.Interface()))
+		return readJSON(data, value.Interface())
 	}
 
 	switch t.Kind() {
 	case reflect.Pointer:
-		return problemsOf(data, t.Elem())
+		return jsonProblems(data, t.Elem())
 	case reflect.Struct:
 		var fields map[string]json.RawMessage
-		if err := json.Unmarshal(data, &fields); err != nil {
-			return asProblems(err)
-		}
+		l = readJSON(data, &fields)
 		for _, name := range slices.Sorted(maps.Keys(fields)) {
-			if of := jsonField(t, name); of == nil {
-				l = append(l, jsonError{err: fmt.Errorf("unknown field %q", name)})
-			} else {
-				l = append(l, problemsOf(fields[name], of).at(name)...)
-			}
+			l = append(l, within(plain(name), fieldProblems(fields[name], t, name))...)
+		}
+	case reflect.Map:
+		var entries map[string]json.RawMessage
+		l = readJSON(data, &entries)
+		for _, key := range slices.Sorted(maps.Keys(entries)) {
+			text, _ := json.Marshal(key) // text never fails
+			found := append(jsonProblems(text, t.Key()), jsonProblems(entries[key], t.Elem())...)
+			l = append(l, within("["+plain(key)+"]", found)...)
 		}
 	case reflect.Slice:
 		var elements []json.RawMessage
-		if err := json.Unmarshal(data, &elements); err != nil {
-			return asProblems(err)
-		}
+		l = readJSON(data, &elements)
 		for i, e := range elements {
-			l = append(l, problemsOf(e, t.Elem()).at(fmt.Sprintf("[%d]", i))...)
+			l = append(l, within(fmt.Sprintf("[%d]", i), jsonProblems(e, t.Elem()))...)
 		}
 	default:
-		return asProblems(json.Unmarshal(data, value.Interface()))
+		return readJSON(data, value.Interface())
 	}
 
 	return l
 }
 
-// asProblems returns the problems in an error, or the error as a single problem.
-func asProblems(err error) jsonErrors {
-	var l jsonErrors
-	var wrong *json.UnmarshalTypeError
-	switch {
-	case err == nil || errors.As(err, &l):
+// fieldProblems returns the problems of a field of t.
+func fieldProblems(data []byte, t reflect.Type, name string) []*FieldError {
+	of := jsonField(t, name)
+	if of == nil {
+		return []*FieldError{{Reason: "unknown field"}}
+	}
+	return jsonProblems(data, of)
+}
+
+// within puts a field, or an element of a list or map, before the path of each problem.
+func within(at string, l []*FieldError) []*FieldError {
+	for _, p := range l {
+		if p.Field != "" && p.Field[0] != '[' {
+			p.Field = "." + p.Field
+		}
+		p.Field = at + p.Field
+	}
+	return l
+}
+
+// plain returns a name or key of the input, quoted if it is empty or has special characters.
+func plain(s string) string {
+	if q := quote(s); s == "" || q != `"`+s+`"` {
+		return q
+	}
+	return s
+}
+
+// readJSON reads a value, and returns its problems.
+func readJSON(data []byte, into any) (l []*FieldError) {
+	err := json.Unmarshal(data, into)
+	if err == nil {
+		return nil
+	}
+	if joined, ok := errors.AsType[interface {
+		error
+		Unwrap() []error
+	}](err); ok { // of a type that reads itself strictly
+		for _, e := range joined.Unwrap() {
+			if p, ok := errors.AsType[*FieldError](e); ok {
+				l = append(l, p)
+			}
+		}
 		return l
-	case errors.As(err, &wrong):
-		return jsonErrors{{err: fmt.Errorf("%s: must be %s", wrong.Value, jsonWord(wrong.Type))}}
 	}
 
-	return jsonErrors{{err: err}}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return []*FieldError{{Value: wrong.Value, Reason: "must be " + jsonWord(wrong.Type)}}
+	}
+	value, reason := string(data), err.Error()
+	if short, ok := strings.CutPrefix(reason, value+": "); ok {
+		return []*FieldError{{Value: value, Reason: short}}
+	}
+	return []*FieldError{{Reason: reason}}
 }
 
 // jsonWord describes in words the values that a field accepts.

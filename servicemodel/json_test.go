@@ -32,7 +32,7 @@ func TestAnEndpointAloneRefusesUnknownFields(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(`{"addr": "10.0.0.1", "condition": "ready"}`), &e))
 	require.Equal(t, sm.Endpoint{Addr: ip("10.0.0.1")}, e)
 	require.ErrorContains(t, json.Unmarshal([]byte(`{"addr": "10.0.0.1", "redy": true}`), &e),
-		`endpoint: unknown field "redy"`)
+		"endpoint: redy: unknown field")
 }
 
 // Each exported type that is part of a state, a table or a change set itself refuses unknown
@@ -59,7 +59,7 @@ func TestEachTypeHasStrictJSON(t *testing.T) {
 			return
 		}
 		require.ErrorContains(t, json.Unmarshal([]byte(`{"noSuchField": 1}`), into),
-			`unknown field "noSuchField"`, "%v", v)
+			"noSuchField: unknown field", "%v", v)
 		for i := range v.NumField() {
 			if f := v.Field(i); f.IsExported() {
 				walk(f.Type)
@@ -127,26 +127,34 @@ func TestWrongJSONIsAnError(t *testing.T) {
 		into       any
 		text, want string
 	}{
-		{&sm.State{}, `{"service": []}`, `state: unknown field "service"`},
-		{&sm.State{}, `{"services": [null]}`, "services[0] is null"},
+		{&sm.State{}, `{"service": []}`, "state: service: unknown field"},
+		{&sm.State{}, `{"services": [null]}`, "services[0]: is null"},
 		{&sm.State{}, `{"services": [{"name": "web"}]}`, "must be NAMESPACE/NAME"},
-		{&sm.State{}, `{"services": [{"name": "a/b", "x":1}]}`, `unknown field "x"`},
+		{&sm.State{}, `{"services": [{"name": "a/b", "x":1}]}`,
+			"state: services[0].x: unknown field"},
 		{&sm.State{}, `{"services": [{"ports": [{"port": 70000, "protocol": "icmp"}, {"x": 1}],
 			"externalIPs": ["::1", "203.0.113.x"], "slowStart": 3, "prefer": []}]}`,
-			`services[0].externalIPs[1]: ParseAddr("203.0.113.x"): unexpected character (at "x")
-services[0].ports[0].port: number 70000: must be a number from 0 to 65535
-services[0].ports[0].protocol: "icmp": must be tcp, udp or sctp
-services[0].ports[1]: unknown field "x"
-services[0].prefer: array: must be a text
-services[0].slowStart: number: must be a text`},
+			`state: services[0].externalIPs[1]: ParseAddr("203.0.113.x"): unexpected character ` +
+				`(at "x")
+state: services[0].ports[0].port: number 70000: must be a number from 0 to 65535
+state: services[0].ports[0].protocol: "icmp": must be tcp, udp or sctp
+state: services[0].ports[1].x: unknown field
+state: services[0].prefer: array: must be a text
+state: services[0].slowStart: number: must be a text`},
 		{&sm.State{}, `{"services": [{"name": "a/b"}, {"name": "a/b"}]}`,
-			"services[1] is null or occurs twice"},
+			"services[1]: is null or occurs twice"},
 		{&sm.State{}, `{"endpoints": {"a/b": [{"addr": "10.0.0.1"}], "a/b": []}}`,
-			"endpoints: a/b occurs twice"},
-		{&sm.State{}, `{"endpoints": {"b": []}}`, "must be NAMESPACE/NAME"},
+			"endpoints[a/b]: occurs twice"},
+		{&sm.State{}, `{"endpoints": {"b": [], "a\n/b": {}}}`,
+			`state: endpoints["a\n/b"]: object: must be a list
+state: endpoints[b]: "b": must be NAMESPACE/NAME`},
+		{&sm.State{}, `[]`, "state: array: must be an object"},
+		{&sm.State{}, `{"endpoints": {"a/b": [{"weight": "1"}], "a/b": []}}`,
+			"state: endpoint: weight: string: must be a number from 0 to 65535"},
 		{&sm.State{}, `{} {}`, "after top-level value"},
 		{&sm.Table{}, `{"pools": [null]}`, "a frontend or pool is nil"},
-		{&sm.Table{}, `{"frontends": [{"afinity": "1s"}]}`, `unknown field "afinity"`},
+		{&sm.Table{}, `{"frontends": [{"afinity": "1s"}]}`,
+			"table: frontends[0].afinity: unknown field"},
 		{&sm.ChangeSet{}, `{"frontends": [{}]}`, "frontends[0]: old and new are not of one"},
 		{&sm.ChangeSet{}, `{"pools": [{}]}`, "pools[0]: old and new are not of one"},
 		{&sm.ChangeSet{}, `{"healthChecks": [{}]}`, "healthChecks[0]: old and new are not of one"},

@@ -407,22 +407,29 @@ func (p *problems) checkEndpoint(e *Endpoint, checked []EndpointPort) {
 }
 
 // FieldError is a problem with one field of one object. [State.Validate] joins them with
-// errors.Join; find them with errors.As.
+// errors.Join, and so does the UnmarshalJSON of each type of this package: find them with
+// errors.As, or list them with dataplane.Problems.
 type FieldError struct {
 	// Service is the service in whose definition or endpoints State.Validate found the problem. It
 	// is zero for problems of the node, and in errors from elsewhere.
 	Service Name
 	Object  string // what it is about, such as "service default/web" or "node"
-	Field   string // the path of the field, such as "ports[1].nodePort"
-	Value   string // the offending value as text; empty if the problem is a missing value
-	Reason  string // what is wrong
+	// Field is the path of the field, such as "ports[1].nodePort". In JSON, the path begins in the
+	// value that was read, such as "services[0].ports[1].nodePort" in a state. It is empty if the
+	// whole value is wrong.
+	Field  string
+	Value  string // the offending value as text; empty if the problem is a missing value
+	Reason string // what is wrong
 }
 
-// Error returns "service default/web: ports[1].nodePort: 0x: reason".
+// Error returns "service default/web: ports[1].nodePort: 0x: reason", without the parts that are
+// empty.
 func (e *FieldError) Error() string {
-	s := e.Object + ": " + e.Field + ": "
-	if e.Value != "" {
-		s += e.Value + ": "
+	s := e.Object + ": "
+	for _, part := range []string{e.Field, e.Value} {
+		if part != "" {
+			s += part + ": "
+		}
 	}
 	return s + e.Reason
 }

@@ -136,15 +136,15 @@ func (c *controller) run(ctx context.Context, listen string) error {
 	return err
 }
 
-// routes returns the API. The body of an answer that is not 200 is the text of an error.
+// routes returns the API. The body of an answer that is not 200 is a list of problems, with fields.
 func (c *controller) routes() *http.ServeMux {
 	mux := http.NewServeMux()
 	handle := func(pattern string, f func(*http.Request) (any, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			answer, err := f(r)
 			if err != nil {
-				http.Error(w, err.Error(), http.StatusUnprocessableEntity)
-				return
+				w.WriteHeader(http.StatusUnprocessableEntity)
+				answer = dataplane.Problems(err)
 			}
 			_ = json.NewEncoder(w).Encode(answer) // the client is gone
 		})
