@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,10 +24,11 @@ func TestEveryFieldOnTheFake(t *testing.T) {
 	if os.Getenv("KERNLB_VM") != "" {
 		t.Skip("TestEveryField does this on the kernel's IPVS")
 	}
-	fake := ipvsfake.New()
+	var fakes sync.Map // by network namespace
 	dataplanetest.EveryField(t, dataplanetest.Backend{
 		Open: func(ns netns.Namespace) (backends.Backend, error) {
-			return openOn(fake, Config{NetNS: ns}, rawnl.Config{})
+			fake, _ := fakes.LoadOrStore(ns, ipvsfake.New())
+			return openOn(fake.(*ipvsfake.Kernel), Config{NetNS: ns}, rawnl.Config{})
 		}}, dataplanetest.FieldsOptions{OneValue: true, Ranges: true,
 		MasqueradeIPs: true})
 }

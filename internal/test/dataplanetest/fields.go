@@ -2,6 +2,7 @@ package dataplanetest
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"os"
@@ -21,7 +22,7 @@ import (
 type FieldsOptions struct {
 	// OneValue gives each field a single value that the backend accepts, and applies each state
 	// again once. By default each field has several values, each of them with two traffic policies,
-	// and each state is applied again twice.
+	// and the first of these states is applied again twice.
 	OneValue bool
 	// Refused lists, in order, the fields for which the backend refuses some value, such as
 	// "service.Scheduler". It must refuse no other fields. Nil allows any fields. With OneValue,
@@ -46,44 +47,92 @@ const switchedEach = 8
 // engine repairs exactly that damage.
 func EveryField(t *testing.T, under Backend, o FieldsOptions) {
 	under.need(t)
-	network := ok(netnstest.New(t.Context(), netnstest.Options{}))(t)
-	t.Cleanup(func() { network.Close() })
-	node := network.Node.NS.NetNS()
-	everyField(t, &fields{
-		open:  func() (backends.Backend, error) { return under.Open(node) },
-		touch: func() error { return busywriter.Once(t.Context(), node) },
-	}, node, o)
+	everyField(t, o, func(t *testing.T) (*fields, netns.Namespace) {
+		network := ok(netnstest.New(t.Context(), netnstest.Options{}))(t)
+		t.Cleanup(func() { network.Close() })
+		node := network.Node.NS.NetNS()
+		return &fields{
+			open:  func() (backends.Backend, error) { return under.Open(node) },
+			touch: func() error { return busywriter.Once(t.Context(), node) },
+		}, node
+	})
 }
 
-// everyField is EveryField for backends of the kernel of f.
-func everyField(t *testing.T, f *fields, ns netns.Namespace, o FieldsOptions) {
-	f.T, f.again, f.refused = t, 2, map[string]bool{}
-	f.engine = dataplane.New(opened(f.open())(t), nil)
-	applied, least, each := 0, 100, switchedEach
+// fieldGroups is the number of groups of fields that are tried side by side.
+const fieldGroups = 4
+
+// everyField is EveryField for the kernels that newKernel makes, one for each group of fields.
+func everyField(t *testing.T, o FieldsOptions,
+	newKernel func(t *testing.T) (*fields, netns.Namespace)) {
+	least := 100
+	if o.OneValue = o.OneValue || testing.Short(); o.OneValue {
+		least = 50
+	}
+	groups := make([]*fields, fieldGroups)
+	passed := t.Run("fields", func(t *testing.T) {
+		for i := range groups {
+			t.Run(fmt.Sprint("group ", i), func(t *testing.T) {
+				t.Parallel()
+				f, ns := newKernel(t)
+				groups[i] = f
+				f.T, f.refused = t, map[string]bool{}
+				f.engine = dataplane.New(opened(f.open())(t), nil)
+				f.try(o, i, ns)
+			})
+		}
+	})
+	if !passed {
+		return
+	}
+
+	applied, refused := 0, map[string]bool{}
+	for _, f := range groups {
+		applied += f.applied
+		maps.Copy(refused, f.refused)
+	}
+	if applied < least {
+		t.Errorf("only %d states were accepted", applied)
+	}
+	names := slices.Sorted(maps.Keys(refused))
+	if o.Refused != nil && !o.OneValue && !slices.Equal(names, o.Refused) {
+		t.Errorf("refused are values of %q, not of %q", names, o.Refused)
+	}
+}
+
+// try applies the states of a group of fields.
+func (f *fields) try(o FieldsOptions, group int, ns netns.Namespace) {
+	f.Helper()
+	each := switchedEach
 	if os.Getenv("KERNLB_TEST_FAULTS") == "all" {
 		each = 1
 	}
-	o.OneValue = o.OneValue || testing.Short()
-	if o.OneValue {
-		f.again, least = 1, 50
-	}
-	had := map[string]bool{}
 	bases := []servicemodel.State{fieldState(servicemodel.PolicyLocal),
 		fieldState(servicemodel.PolicyCluster)}
 	if o.Ranges {
 		bases = append(bases, withRange(bases[0]))
 	}
+
+	number, had := map[string]int{}, map[string]bool{} // of each field
 	for _, base := range bases {
 		if o.MasqueradeIPs {
 			base = withMasqueradeIPs(base)
 		}
 		for _, v := range randstate.Variants(base, fieldName) {
-			if o.OneValue && had[v.Name] || !f.held(v) {
+			if _, known := number[v.Name]; !known {
+				number[v.Name] = len(number)
+			}
+			n := number[v.Name]
+			again := 1
+			if !o.OneValue && !had[v.Name] {
+				again = 2
+			}
+			if n%fieldGroups != group || o.OneValue && had[v.Name] || !f.held(v, again) {
 				continue
 			}
-			if applied++; !had[v.Name] {
-				f.repaired(v, applied%2 == 0)
-				if o.Second != nil && len(had)%each == 0 {
+
+			if f.applied++; !had[v.Name] {
+				f.repaired(v, f.applied%2 == 0)
+				if o.Second != nil && n/fieldGroups%each == 0 {
 					f.switched(v, func() (backends.Backend, error) { return o.Second(ns) })
 					f.switched(v, f.open)
 				}
@@ -93,15 +142,8 @@ func everyField(t *testing.T, f *fields, ns netns.Namespace, o FieldsOptions) {
 		}
 	}
 
-	if applied < least {
-		t.Errorf("only %d states were accepted", applied)
-	}
-	refused := slices.Sorted(maps.Keys(f.refused))
-	if o.Refused != nil && !o.OneValue && !slices.Equal(refused, o.Refused) {
-		t.Errorf("refused are values of %q, not of %q", refused, o.Refused)
-	}
 	if n := f.engine.Status().Totals.Repairs; n != len(had) {
-		t.Errorf("%d repairs of %d damages", n, len(had))
+		f.Errorf("%d repairs of %d damages", n, len(had))
 	}
 }
 
@@ -160,13 +202,14 @@ type fields struct {
 	open   func() (backends.Backend, error)
 	touch  func() error // lets a neighbour commit
 	engine *dataplane.Engine
-	again  int // the number of times that each state is read and applied again
 
+	applied int             // the number of states that were accepted
 	refused map[string]bool // the fields of states that were not accepted
 }
 
 // held applies a state, unless the backend cannot express it, and then compares the kernel with it.
-func (f *fields) held(v randstate.Variant) bool {
+// Afterwards it reads and applies the state again that many times.
+func (f *fields) held(v randstate.Variant, again int) bool {
 	f.Helper()
 	ctx := f.Context()
 	r, err := settled(f.engine.Apply(ctx, v.State))
@@ -185,7 +228,7 @@ func (f *fields) held(v randstate.Variant) bool {
 	}
 
 	f.reads(v)
-	for range f.again {
+	for range again {
 		f.must(v, "commit of a neighbour", f.touch())
 		_, err = f.engine.Observe(ctx)
 		f.must(v, "observe", err)

@@ -11,14 +11,16 @@ import (
 func TestEveryFieldInMemory(t *testing.T) {
 	t.Parallel()
 	for _, o := range []FieldsOptions{{}, {OneValue: true}} {
-		k, second := &memory.Kernel{}, &memory.Kernel{}
 		o.Refused = []string{} // none
 		o.Second = func(netns.Namespace) (backends.Backend, error) {
-			return memory.New(second), nil
+			return memory.New(&memory.Kernel{}), nil
 		}
-		everyField(t, &fields{
-			open:  func() (backends.Backend, error) { return memory.New(k), nil },
-			touch: func() error { k.Touch(); return nil },
-		}, "", o)
+		everyField(t, o, func(*testing.T) (*fields, netns.Namespace) {
+			k := &memory.Kernel{}
+			return &fields{
+				open:  func() (backends.Backend, error) { return memory.New(k), nil },
+				touch: func() error { k.Touch(); return nil },
+			}, ""
+		})
 	}
 }
