@@ -41,7 +41,7 @@ var failures = map[string]struct{ fail, mend func(n *network) }{
 
 // An endpoint that stops answering gets no new connections until it answers again, under ten
 // connections a second of five clients.
-func TestASilentEndpointGetsNoConnections(t *testing.T) {
+func TestKernelGivesSilentEndpointsNoConnections(t *testing.T) {
 	t.Parallel()
 	for kind := range kinds {
 		for how, failure := range failures {

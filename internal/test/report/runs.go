@@ -55,7 +55,7 @@ var alone = []string{"RandomPackets", "KernelHoldsWhatWasApplied", "EachCallGoes
 	"PlansLeaveWhatTheyWouldWriteFromNothing", "EveryElementHasItsPlaceOrIsDrift", "EveryField",
 	"FiftyAtOnce", "ChainKilled", "KilledBetweenAnyTwoSteps", "SameOutcomeAsPortmap",
 	"AnEndpointOfAWholeServiceCostsLittle", "ALargeBatchIsAllocatedOnce", "GarbledAnswers",
-	"NoErrorIsSwallowed", "NoErrorAboutPartsIsSwallowed"}
+	"NoError(Is|AboutPartsIs|OfASweepIs)Swallowed", "ALookAfterACommitFindsNothing"}
 
 // packages counts the packages of tests.
 func (r *run) packages(t tests) (int, error) {
