@@ -230,14 +230,3 @@ func FuzzParseFlow(f *testing.F) {
 		require.NoError(t, b.Err(), "every flow can be named")
 	})
 }
-
-func BenchmarkParseFlow(b *testing.B) {
-	attrs := recordings(b)[0].attrs
-	var f Flow
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := parseFlow(attrs, &f, wantAll); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -12,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
@@ -150,61 +148,6 @@ func newSharedNeighbour(tb testing.TB, ns *netnstest.NS, every time.Duration) *n
 			}
 		}
 	})
-}
-
-// BenchmarkBusyNeighbour measures one change and an adoption, on a quiet kernel and while a
-// neighbour commits 50 times a second. In milliseconds, on two cores with other load, so the
-// numbers can only be compared with each other:
-//
-//	                                      p50   p99   adoption
-//	10,000 services, quiet                132   261       1784
-//	10,000 services, beside a neighbour   146   206       1497
-func BenchmarkBusyNeighbour(bench *testing.B) {
-	for _, n := range []int{2000, 10000} {
-		for _, busy := range []bool{false, true} {
-			bench.Run(fmt.Sprintf("services=%d/busy=%t", n, busy), func(bench *testing.B) {
-				benchmarkBusy(bench, n, busy)
-			})
-		}
-	}
-}
-
-func benchmarkBusy(bench *testing.B, n int, busy bool) {
-	bench.Helper()
-	b, ns, _ := opened(bench, Config{})
-	e := dataplane.New(b, nil)
-	s := manyServices(n, 10)
-	ok(e.Apply(context.Background(), s))(bench)
-	if busy {
-		startNeighbour(bench, ns, 20*time.Millisecond, inItsOwnTable)
-	}
-	var took, adopting []time.Duration
-	for i := range 5 {
-		other := ok(openBackend(&Config{NetNS: ns.NetNS()}))(bench)
-		s = anotherEndpoint(s, i)
-		start := time.Now()
-		_, err := dataplane.New(other, nil).Apply(context.Background(), s)
-		adopting = append(adopting, time.Since(start))
-		require.NoError(bench, err)
-		require.NoError(bench, other.Close())
-	}
-
-	_, err := e.Apply(context.Background(), anotherEndpoint(s, 5)) // reads the foreign changes
-	require.NoError(bench, err)
-	for i := 0; bench.Loop(); i++ {
-		s = anotherEndpoint(s, i)
-		start := time.Now()
-		_, err := e.Apply(context.Background(), s)
-		took = append(took, time.Since(start))
-		require.NoError(bench, err)
-	}
-
-	slices.Sort(took)
-	slices.Sort(adopting)
-	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	bench.ReportMetric(ms(took[len(took)/2]), "p50-ms")
-	bench.ReportMetric(ms(took[len(took)*99/100]), "p99-ms")
-	bench.ReportMetric(ms(adopting[len(adopting)/2]), "adopt-ms")
 }
 
 // The neighbour is so busy that a list of chains is always interrupted. Still the backend does not

@@ -343,3 +343,15 @@ func engineIn(t *testing.T) (*netnstest.Cluster, *backend, *dataplane.Engine) {
 	c, b := clusterOf(t)
 	return c, b, dataplane.New(b, nil)
 }
+
+// opened returns a backend in its own namespace, and its first observation.
+func opened(tb testing.TB, cfg Config) (*backend, *netnstest.NS, *sm.Table) {
+	tb.Helper()
+	ns := nstest.New(tb)
+	cfg.NetNS = ns.NetNS()
+	b := ok(openBackend(&cfg))(tb)
+	tb.Cleanup(func() { require.NoError(tb, b.Close()) })
+	o := ok(b.Observe(context.Background(), nil))(tb)
+	require.Empty(tb, o.Drift)
+	return b, ns, o.Table
+}

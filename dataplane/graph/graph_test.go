@@ -2,7 +2,6 @@ package graph_test
 
 import (
 	"encoding/xml"
-	"fmt"
 	"io"
 	"net/netip"
 	"strings"
@@ -163,22 +162,5 @@ func TestNothingIsInjected(t *testing.T) {
 	for line := range strings.Lines(g.DOT()) {
 		quotes := strings.Count(strings.NewReplacer(`\\`, "", `\"`, "").Replace(line), `"`)
 		require.Zero(t, quotes%2, line)
-	}
-}
-
-// 1,000 services are drawn quickly.
-func BenchmarkSVG(b *testing.B) {
-	st := sm.State{}
-	for i := range 1000 {
-		n := sm.Name{Namespace: "default", Name: fmt.Sprintf("s%d", i)}
-		st = st.WithService(&sm.Service{Name: n,
-			Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}},
-			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})}})
-	}
-
-	t, err := sm.Resolve(nil, st)
-	require.NoError(b, err)
-	for b.Loop() {
-		graph.Services(t, all).SVG()
 	}
 }

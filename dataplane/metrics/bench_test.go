@@ -4,9 +4,6 @@ import (
 	"context"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
@@ -68,23 +65,5 @@ func BenchmarkApply(b *testing.B) {
 				}
 			}
 		})
-	}
-}
-
-// BenchmarkScrape measures a scrape while there are 10,000 services.
-func BenchmarkScrape(b *testing.B) {
-	e := dataplane.New(costless{memory.New(nil)}, nil)
-	c := metrics.New(e, &metrics.Config{Flows: &fakeFlows{},
-		Conntrack: &fakeConntrack{usage: conntrack.Usage{Count: 1}}})
-	defer c.Close()
-	if _, err := e.Apply(b.Context(), tenThousand()); err != nil {
-		b.Fatal(err)
-	}
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(c)
-	for b.Loop() {
-		if _, err := registry.Gather(); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

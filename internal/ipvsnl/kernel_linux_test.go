@@ -1,9 +1,7 @@
 package ipvsnl_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -107,30 +105,6 @@ func TestKernelAnswersFitTheReceiveQueue(t *testing.T) {
 	for i, f := range refused {
 		require.Equal(t, i, f.Index)
 		require.ErrorIs(t, f, ErrNoService)
-	}
-}
-
-// BenchmarkKernelSubmit adds 1,000 services of 10 destinations to a new network namespace, with
-// windows of different sizes in bytes. The smallest window is one round trip for each command. The
-// namespace must be new: a removed destination stays in the kernel's trash for two minutes, and the
-// kernel searches the trash for each new destination.
-func BenchmarkKernelSubmit(b *testing.B) {
-	add, _ := Many(1000, 10)
-	for _, window := range []int{140, 1 << 10, 4 << 10, 16 << 10, 32 << 10, 128 << 10} {
-		b.Run(fmt.Sprintf("window=%d", window), func(b *testing.B) {
-			for b.Loop() {
-				b.StopTimer()
-				_, ns := kernelClient(b)
-				c := ok(Dial(b.Context(), &rawnl.Config{NetNS: ns.NetNS(), Limit: window}))(b)
-				b.StartTimer()
-				require.NoError(b, c.Submit(context.Background(), add...))
-				b.StopTimer()
-				require.NoError(b, c.Close())
-				b.StartTimer()
-			}
-
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(add)), "ns/command")
-		})
 	}
 }
 

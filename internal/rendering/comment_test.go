@@ -146,12 +146,3 @@ func FuzzParseComment(f *testing.F) {
 		require.True(t, fe.Equal(again), "%q: %+v and %+v", comment, fe, again)
 	})
 }
-
-func BenchmarkComment(b *testing.B) {
-	f := &sm.Frontend{Key: key, Service: web, Internal: sm.BalanceCluster,
-		External: sm.BalanceLocal, Masquerade: sm.FromHost}
-	b.ReportAllocs()
-	for b.Loop() {
-		_ = Comment(f)
-	}
-}

@@ -33,9 +33,3 @@ func TestGracePeriodsReportTheEndOfTheContext(t *testing.T) {
 	cancel(why)
 	require.ErrorIs(t, GracePeriod(ctx), why)
 }
-
-func BenchmarkGracePeriod(b *testing.B) {
-	for b.Loop() {
-		_ = GracePeriod(b.Context())
-	}
-}
