@@ -175,6 +175,7 @@ func TestRunning(t *testing.T) {
 		{"says something else", "127.0.0.1", "/proxyMode", "a mode that nobody has", http.StatusOK,
 			root, ""},
 		{"an error", "127.0.0.1", "/proxyMode", "ipvs", http.StatusInternalServerError, root, ""},
+		{"a program in its place", "127.0.0.1", "/proxyMode", "ipvs", http.StatusOK, root, ""},
 		{"any user can listen there", "127.0.0.1", "/proxyMode", "ipvs", http.StatusOK, nobody, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -186,6 +187,9 @@ func TestRunning(t *testing.T) {
 
 			mux := http.NewServeMux()
 			mux.HandleFunc(c.path, func(w http.ResponseWriter, _ *http.Request) {
+				if c.name == "a program in its place" {
+					w.Header().Set("Server", Replacement)
+				}
 				w.WriteHeader(c.code)
 				io.WriteString(w, c.says) //nolint:errcheck // the test would fail
 			})

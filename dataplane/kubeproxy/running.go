@@ -24,6 +24,10 @@ const answerLimit = 2 * time.Second
 // modes are the modes that [Running] knows.
 var modes = []string{"iptables", "ipvs", "nftables"}
 
+// Replacement is the header Server of a program that answers in place of kube-proxy at its metrics
+// address. [Running] does not count such a program as a kube-proxy.
+const Replacement = "kernlb"
+
 // Running returns the mode of the kube-proxy that runs in the network namespace, "iptables", "ipvs"
 // or "nftables", or "" if none answers. Two programs must not write to the same chains: if the mode
 // is iptables, set a different prefix in [github.com/kernlb/kernlb/iptables.Config], or stop
@@ -90,7 +94,7 @@ func ask(ctx context.Context, dial func(context.Context, string) (net.Conn, erro
 		return "", ctx.Err()
 	}
 	if mode := strings.TrimSpace(string(text)); resp.StatusCode == http.StatusOK &&
-		slices.Contains(modes, mode) {
+		resp.Header.Get("Server") != Replacement && slices.Contains(modes, mode) {
 		return mode, nil
 	}
 

@@ -56,7 +56,7 @@ const (
 // otherRuns returns the mode of the kube-proxy that runs on the node, or "".
 func (p *proxy) otherRuns(ctx context.Context) v1alpha1.ProxyMode {
 	mode, err := kubeproxy.Running(ctx, nil)
-	if err != nil || p.inItsPlace.Load() != nil { // set before this program answers there
+	if err != nil {
 		return ""
 	}
 	return v1alpha1.ProxyMode(mode)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -106,6 +107,11 @@ func TestServicesBecomeConnectionsInEachMode(t *testing.T) {
 				return !strings.Contains(ruleset(t, c.Node.NS), tt.theirs)
 			}, patience, 50*time.Millisecond, "it takes over from kube-proxy")
 			require.Contains(t, ruleset(t, c.Node.NS), tt.ours)
+			require.EventuallyWithT(t, func(a *assert.CollectT) { // it is no kube-proxy itself
+				health, err := nstest.Get(c.Node.NS, "127.0.0.1:10256/healthz")
+				assert.NoError(a, err)
+				assert.Contains(a, health, `"findings":[]`)
+			}, patience, 200*time.Millisecond)
 
 			p.stop()
 			answers(t, c.Pods[1], "10.96.0.10:80", "answered pod1")

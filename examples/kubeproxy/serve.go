@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/klog/v2"
+
+	"github.com/kernlb/kernlb/dataplane/kubeproxy"
 )
 
 // bindAgain is the time until a failed listen is retried.
@@ -38,7 +40,11 @@ func (p *proxy) serveMetrics(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", text("ok"))
-	mux.HandleFunc("GET /proxyMode", text(string(p.mode)))
+	mode := text(string(p.mode))
+	mux.HandleFunc("GET /proxyMode", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Server", kubeproxy.Replacement) // its node checks also ask here
+		mode(w, r)
+	})
 	mux.HandleFunc("GET /configz", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]any{"kubeproxy.config.k8s.io": p.config})
