@@ -133,6 +133,9 @@ func parseOptions(args []string) (*options, error) {
 	if o.version {
 		return o, nil
 	}
+	if modes := o.ends(); len(modes) > 1 {
+		return nil, fmt.Errorf("%s: want one of them", strings.Join(modes, " and "))
+	}
 	for i := range fields {
 		if f := &fields[i]; f.field == "" && f.effect == noEffect && fs.Changed(f.flag) {
 			o.warnings = append(o.warnings, "--"+f.flag+" has no effect: "+f.text)
@@ -155,6 +158,21 @@ func parseOptions(args []string) (*options, error) {
 
 	setModeDefaults(o.config)
 	return o, o.settle()
+}
+
+// ends returns what the command line asks for that ends the program when it is done.
+func (o *options) ends() (modes []string) {
+	for _, m := range []struct {
+		name  string
+		given bool
+	}{{"compare", o.compare}, {"--cleanup", o.cleanup}, {"--init-only", o.initOnly},
+		{"--write-config-to", o.writeConfigTo != ""}} {
+		if m.given {
+			modes = append(modes, m.name)
+		}
+	}
+
+	return modes
 }
 
 // wrongFlag explains an error of the command line.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"maps"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 const header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
@@ -96,6 +99,49 @@ func TestErrorsOfEveryFieldAreForUsers(t *testing.T) {
 	}
 
 	require.Greater(t, said, 150)
+}
+
+// Two modes in one command line are an error, because only one would be done.
+func TestModesExcludeEachOther(t *testing.T) {
+	t.Parallel()
+	modes := []string{"compare", "--cleanup", "--init-only", "--write-config-to=" + t.TempDir()}
+	for set := range 1 << len(modes) {
+		var args []string
+		for i, m := range modes {
+			if set&(1<<i) != 0 {
+				args = append(args, m)
+			}
+		}
+
+		_, err := parseOptions(args)
+		if len(args) < 2 {
+			require.NoError(t, err, args)
+		} else {
+			require.ErrorContains(t, err, ": want one of them", args)
+		}
+	}
+}
+
+// Wherever node ports shall answer, they answer somewhere, even if the Node is not known, as with
+// kube-proxy.
+func TestNodePortsAnswerWithoutTheNode(t *testing.T) {
+	t.Parallel()
+	node4, node6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	for _, mode := range modes() {
+		for _, bind := range []string{"0.0.0.0", "::", "192.0.2.9", "2001:db8::9"} {
+			for _, at := range []string{"", "primary", "192.0.2.0/24,2001:db8::/64"} {
+				for _, known := range [][]netip.Addr{nil, {node4}, {node6, node4}} {
+					o := ok(parseOptions([]string{"--hostname-override=n", "--proxy-mode=" +
+						string(mode), "--bind-address=" + bind, "--nodeport-addresses=" + at}))(t)
+					n := o.settings.tracker.Node
+					n.Addresses = known
+					n = o.settings.withAddress(servicemodel.State{}.WithNode(n)).Node()
+					require.True(t, !n.NodePortAddresses.Primary || len(n.Addresses) > 0,
+						"%s %s %q %v", mode, bind, at, known)
+				}
+			}
+		}
+	}
 }
 
 func TestTheStatusOfCompare(t *testing.T) {

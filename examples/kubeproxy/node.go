@@ -79,8 +79,8 @@ var serviceDevices = []string{"kube-ipvs0", ipvsDevice}
 func (f *nodeFacts) notes(s *settings) (notes []note) {
 	add := func(about, text string) { notes = append(notes, note{about, text}) }
 	if f.node == nil {
-		add("DetectLocal", fmt.Sprintf("the API server has no Node %q: --hostname-override "+
-			"sets the name", s.tracker.Node.Name))
+		add("DetectLocal", fmt.Sprintf("there is no Node %q: --hostname-override must be the "+
+			"name that kubectl get nodes prints", s.tracker.Node.Name))
 	} else if s.tracker.NodeCIDRs && len(f.node.Spec.PodCIDRs) == 0 {
 		add("DetectLocal", "the Node has no spec.podCIDRs, which detectLocalMode NodeCIDR "+
 			"needs: use ClusterCIDR with the range of all pods, or InterfaceNamePrefix")

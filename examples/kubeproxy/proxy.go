@@ -171,8 +171,16 @@ func (p *proxy) follow(ctx context.Context) error {
 			if p.mode != modeKernel { // it is told nothing of kube-proxy's there
 				p.tellNotes(ctx)
 			}
+			said := false
 			return source.Run(ctx, func(s servicemodel.State) {
-				p.give(p.withAddress(s))
+				n := s.Node()
+				s = p.withAddress(s)
+				if n.NodePortAddresses.Primary && !s.Node().NodePortAddresses.Primary && !said {
+					said = true
+					p.log.Warn("node ports answer at all addresses of this node until a Node "+
+						"with its name has an address", "name", n.Name)
+				}
+				p.give(s)
 				p.metrics.Triggered(p.engine.Status().Wanted, source.Triggers()...)
 			})
 		}

@@ -346,11 +346,14 @@ func nodeName(override string) (string, error) {
 }
 
 // withAddress makes the configured address the primary address of its family, before the addresses
-// of the Node object, as in kube-proxy.
+// of the Node object, as in kube-proxy. Without any address, "primary" means all local addresses.
 func (s *settings) withAddress(state servicemodel.State) servicemodel.State {
 	n := state.Node()
 	if s.mode == modeKernel {
 		n.ServiceCIDRs = nil // HNS cannot drop what no service has; nor does kube-proxy there
+	}
+	if len(n.Addresses) == 0 && !s.bindAddress.IsValid() && n.NodePortAddresses.Primary {
+		n.NodePortAddresses = servicemodel.NodePortAddresses{} // and not nowhere
 	}
 	if !s.bindAddress.IsValid() {
 		return state.WithNode(n)

@@ -121,6 +121,12 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if f.NArg() > 0 {
 		return fmt.Errorf("there is no command %q: see -help", f.Arg(0))
 	}
+	if o.backend != "" && mechanismChecks[o.backend] == nil {
+		return fmt.Errorf("-backend: %q: must be nftables, iptables or ipvs", o.backend)
+	}
+	if o.check && o.cleanup {
+		return errors.New("-check and -cleanup: want one of them")
+	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	if o.cleanup {
 		return cleanup(ctx, o, log)
@@ -436,18 +442,13 @@ func cleanup(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	defer unlock()
-	known := false
 	var errs []error
 	for _, m := range mechanisms(config.Timeouts{}) {
 		if o.backend == "" || o.backend == m.Name {
-			known = true
 			errs = append(errs, remove(ctx, m, log))
 		}
 	}
 
-	if !known {
-		return unknownBackend(o.backend)
-	}
 	return errors.Join(append(errs, syncDevices(nil))...)
 }
 
@@ -513,18 +514,8 @@ func mechanisms(t config.Timeouts) []backends.Candidate {
 		Timeouts: ipvs.Timeouts(t)})
 }
 
-// openBackend opens a kernel mechanism.
+// openBackend opens the kernel mechanism of this name, which is known.
 func openBackend(name string, t config.Timeouts) (backends.Backend, error) {
-	for _, m := range mechanisms(t) {
-		if m.Name == name {
-			return m.Open()
-		}
-	}
-
-	return nil, unknownBackend(name)
-}
-
-// unknownBackend says that the flag names no kernel mechanism.
-func unknownBackend(name string) error {
-	return fmt.Errorf("-backend: %q: must be nftables, iptables or ipvs", name)
+	l := mechanisms(t)
+	return l[slices.IndexFunc(l, func(m backends.Candidate) bool { return m.Name == name })].Open()
 }
