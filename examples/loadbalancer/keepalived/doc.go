@@ -17,7 +17,7 @@
 //   - A connection's timeout (connect_timeout) bounds the whole check here.
 //   - A server fails after one failure more than retry, and comes back after one success: fall is
 //     retry + 1, rise is 1.
-//   - Several URLs of a checker are several checks, asked side by side.
+//   - Several URLs of a checker, or hosts of an SMTP_CHECK, are several checks, asked side by side.
 //   - UDP_CHECK without a payload sends an empty datagram. In an expected answer with digits X,
 //     only the bytes before the first X are compared, and not the length.
 //   - Source addresses are never masqueraded, as with LVS.
@@ -29,7 +29,10 @@
 //     that directs them to the server. It is an error if a virtual server answers there.
 //   - Names are made from addresses: virtual_server 192.0.2.1 80 becomes 192.0.2.1-80-tcp.
 //   - A TCP server whose only check is a MISC_CHECK, or another check that is not converted, gets a
-//     check that connects to its port. Other such servers are always up, and a warning names them.
+//     check that connects to its port, or to the check's connect_ip and connect_port, with the
+//     check's times and number of retries (misc_timeout is its timeout). Other such servers are
+//     always up, and a warning names them. The warning about the check covers misc_path,
+//     misc_dynamic, user, helo_name, type, name, track_file and weight.
 //   - alpha, ip_family, inhibit_on_failure, sorry_server_inhibit and enable_sni need no field, and
 //     no message names them: the load balancer always works this way.
 //

@@ -16,11 +16,14 @@ type block int
 const (
 	virtualServer block = 1 << iota
 	realServer
-	checker
+	check
 	url
+	otherCheck // a check that the load balancer does not have
+	host       // of such a check
 	globals
 	servers = virtualServer | realServer
-	timed   = servers | checker
+	timed   = servers | check | otherCheck
+	connect = check | otherCheck | host
 )
 
 // scope is what the statements of a block change. Blocks inherit the scope around them.
@@ -40,8 +43,8 @@ type scope struct {
 	// origins are the statements from which fields of the service are made.
 	origins map[string]*statement
 	weight  *uint16 // of real servers without one
-	// other is a check of the real server that the load balancer does not have.
-	other *statement
+	// others are checks of the real server that the load balancer does not have.
+	others []*statement
 }
 
 // use does what a statement says.
@@ -140,34 +143,39 @@ func checkRules() []rule {
 	return []rule{
 		{in: timed, words: "delay_loop", use: set(seconds,
 			func(in *scope) *time.Duration { return &in.interval })},
-		{in: timed, words: "connect_timeout", use: set(seconds,
+		{in: timed | host, words: "connect_timeout", use: set(seconds,
 			func(in *scope) *time.Duration { return &in.timeout })},
 		{in: timed, words: "delay_before_retry", use: useDelay},
 		{in: timed, words: "retry nb_get_retry", use: set(count,
 			func(in *scope) **int { return &in.retry })},
-		{in: timed, words: "virtualhost", use: set(text,
-			func(in *scope) *string { return &in.host })},
+		{in: timed, words: "virtualhost", use: useVirtualHost},
 		{in: timed, words: "alpha"},
 		{in: timed, words: "warmup", warning: "a server's first check is made at once"},
 
-		{in: checker, words: "connect_ip", use: set(address,
+		{in: connect, words: "connect_ip", use: set(address,
 			func(in *scope) *netip.Addr { return &in.spec.Address.Addr })},
-		{in: checker, words: "bindto", use: set(address,
+		{in: connect, words: "bindto", use: set(address,
 			func(in *scope) *netip.Addr { return &in.spec.Source.Addr })},
-		{in: checker, words: "connect_port", use: set(port,
+		{in: connect, words: "connect_port", use: set(port,
 			func(in *scope) *uint16 { return &in.spec.Port })},
-		{in: checker, words: "url", use: useURL, late: true, blocks: true, many: true},
-		{in: checker, words: "payload", use: usePayload},
-		{in: checker, words: "require_reply", use: useReply},
-		{in: checker, words: "min_reply_length max_reply_length", warning: "no length is compared"},
-		{in: checker, words: "bind_port bind_if", warning: "the kernel chooses it"},
-		{in: checker, words: "fwmark", warning: "checks have no mark"},
-		{in: checker, words: "http_protocol", warning: "HTTP 1.1 is spoken"},
-		{in: checker, words: "enable_sni"},
-		{in: checker, words: "sni_name", use: set(text,
+		{in: check, words: "url", use: useURL, late: true, blocks: true, many: true},
+		{in: check, words: "payload", use: usePayload},
+		{in: check, words: "require_reply", use: useReply},
+		{in: check, words: "min_reply_length max_reply_length", warning: "no length is compared"},
+		{in: connect, words: "bind_port bind_if", warning: "the kernel chooses it"},
+		{in: connect, words: "fwmark", warning: "checks have no mark"},
+		{in: check, words: "http_protocol", warning: "HTTP 1.1 is spoken"},
+		{in: check, words: "enable_sni"},
+		{in: check, words: "sni_name", use: set(text,
 			func(in *scope) *string { return &in.spec.ServerName })},
-		{in: checker, words: "log_all_failures fast_recovery tls_compliant", warning: noted},
-		{in: url, words: "tls_compliant", warning: noted},
+		{in: check | otherCheck | url, words: "log_all_failures fast_recovery tls_compliant", warning: noted},
+
+		{in: otherCheck, words: "misc_timeout", use: set(seconds,
+			func(in *scope) *time.Duration { return &in.timeout })},
+		{in: otherCheck, words: "host", use: useHost, late: true, blocks: true,
+			many: true},
+		{in: otherCheck, words: "misc_path misc_dynamic user helo_name type name track_file " +
+			"weight"},
 
 		{in: url, words: "path", use: set(text,
 			func(in *scope) *string { return &in.spec.Path })},

@@ -336,23 +336,50 @@ func useReal(c *converter, s *statement, in *scope) {
 }
 
 // useOther notes a check that the load balancer does not have.
-func useOther(_ *converter, s *statement, in *scope) { in.other = s }
+func useOther(_ *converter, s *statement, in *scope) { in.others = append(in.others, s) }
 
-// standIn gives a server another check if the load balancer does not have the server's only check.
-func (c *converter) standIn(s *statement, in *scope) {
-	switch other := in.other; {
-	case other == nil:
-	case len(in.real.Checks) > 0:
-		c.warn(other, "not supported: only the other checks are made")
-	case in.Protocol == "tcp" && in.real.Address.Port() != 0:
-		c.warn(other, "not supported: a check that only connects stands in, of the type tcp")
-		useCheck(c, &statement{position: other.position, words: []string{"TCP_CHECK"},
-			option: other.keyword()}, in)
-	default:
-		c.unchecked = append(c.unchecked, strings.Join(s.args(), " "))
-		c.warn(other, "not supported: the server %s has no check left and is always up: add "+
-			"checks to it in the new file", strings.Join(s.args(), " "))
+// useHost reads one of the addresses to which an SMTP_CHECK connects.
+func useHost(c *converter, s *statement, in *scope) {
+	if !s.block {
+		c.fail(s, "want a block")
 	}
+	inner := *in
+	c.read(s, host, &inner)
+	in.timeout, in.urls = inner.timeout, append(in.urls, inner.spec)
+}
+
+// standIn gives a server other checks if the load balancer does not have the server's only checks.
+func (c *converter) standIn(s *statement, in *scope) {
+	enough := len(in.real.Checks) > 0
+	for _, other := range in.others {
+		if enough {
+			c.warn(other, "not supported: only the other checks are made")
+			continue
+		}
+
+		k := *in
+		k.spec = config.Check{Type: string(checks.TCP), Rise: 1}
+		c.read(other, otherCheck, &k)
+		if in.Protocol == "tcp" && cmp.Or(in.real.Address.Port(), k.spec.Port) != 0 {
+			c.warn(other, "not supported: a check that only connects stands in, of the type tcp")
+			c.addChecks(other, &k, in)
+			continue
+		}
+
+		server := strings.Join(s.args(), " ")
+		c.warn(other, "not supported: the server %s has no check left and is always up: add "+
+			"checks to it in the new file", server)
+		if !slices.Contains(c.unchecked, server) {
+			c.unchecked = append(c.unchecked, server)
+		}
+	}
+}
+
+func useVirtualHost(c *converter, s *statement, in *scope) {
+	if in.spec.Type != "" && !in.web() {
+		c.warn(s, "is of HTTP_GET and SSL_GET: not converted")
+	}
+	set(text, func(in *scope) *string { return &in.host })(c, s, in)
 }
 
 func useDelay(c *converter, s *statement, in *scope) {
@@ -368,16 +395,25 @@ var checkTypes = map[string]checks.Type{"TCP_CHECK": checks.TCP, "HTTP_GET": che
 func useCheck(c *converter, s *statement, in *scope) {
 	k := *in
 	k.spec = config.Check{Type: string(checkTypes[s.keyword()]), Rise: 1}
-	c.read(s, checker, &k)
+	c.read(s, check, &k)
+	c.addChecks(s, &k, in)
+}
+
+// addChecks gives the real server the checks of a scope.
+func (c *converter) addChecks(s *statement, k, in *scope) {
 	c.change(s, "a server gets connections when its first check has passed, as with alpha")
 	c.change(s, "connections to a server that fails go on, as with inhibit_on_failure "+
 		"(connections: leave)")
-	delay, retry := 3*time.Second, 1
+	delay, retry, parts := 3*time.Second, 1, "urls"
 	if !k.web() {
-		delay = time.Second
-		k.urls = []config.Check{k.spec}
-	} else if len(k.urls) == 0 {
+		delay, parts = time.Second, "hosts"
+	}
+	switch {
+	case len(k.urls) > 0:
+	case k.web():
 		c.fail(s, "has no url")
+	default:
+		k.urls = []config.Check{k.spec}
 	}
 
 	if k.delay != nil {
@@ -387,7 +423,7 @@ func useCheck(c *converter, s *statement, in *scope) {
 		retry = *k.retry
 	}
 	if len(k.urls) > 1 {
-		c.change(s, "its %d urls are checks of their own, which must all pass", len(k.urls))
+		c.change(s, "its %d %s are checks of their own, which must all pass", len(k.urls), parts)
 	}
 	for _, spec := range k.urls {
 		spec.Interval, spec.Timeout, spec.Retry = k.interval, k.timeout, delay
