@@ -31,8 +31,9 @@ type balancer struct {
 	file    *config.File
 	users   map[checks.Target][]*config.Service
 	state   servicemodel.State
-	reloads map[bool]int // by whether the file was accepted
-	broken  []string     // what is wrong with the file since it was last read
+	sorry   map[string]bool // services whose sorry servers stand in
+	reloads map[bool]int    // by whether the file was accepted
+	broken  []string        // what is wrong with the file since it was last read
 
 	deviceErr string // the last logged error of devices
 }
@@ -40,9 +41,9 @@ type balancer struct {
 // newBalancer returns a balancer without services. Its monitor must be run.
 func newBalancer(e *dataplane.Engine, log *slog.Logger) (b *balancer, err error) {
 	b = &balancer{engine: e, node: newChecker(), log: log, file: &config.File{},
-		reloads: map[bool]int{},
-		give:    func(s servicemodel.State) { e.Set(s) },
-		silent:  func() []silence.Change { return nil }}
+		sorry: map[string]bool{}, reloads: map[bool]int{},
+		give:   func(s servicemodel.State) { e.Set(s) },
+		silent: func() []silence.Change { return nil }}
 	b.monitor, err = checks.New(&checks.Config{Changed: b.heard})
 	return b, err
 }
@@ -147,6 +148,14 @@ func (b *balancer) take(ctx context.Context, f *config.File,
 
 	b.file, b.users = f, users
 	b.apply(state)
+	stood := b.sorry
+	b.sorry = map[string]bool{}
+	for i := range f.Services {
+		s := &f.Services[i]
+		b.sorry[s.Name] = stood[s.Name]
+		b.tellSorry(s, verdict)
+	}
+
 	return nil
 }
 
@@ -236,6 +245,26 @@ func usable(s *config.Service, e *config.Backend, verdict func(checks.Target) ch
 	return state == checks.Up || state == checks.Unknown && e.Drained()
 }
 
+// tellSorry logs when sorry servers of a service begin or cease to stand in.
+func (b *balancer) tellSorry(s *config.Service, verdict func(checks.Target) checks.State) {
+	used := b.sorryInUse(s, verdict)
+	switch stands := len(used) > 0; {
+	case stands == b.sorry[s.Name]:
+	case stands:
+		b.log.Warn("no backend is up: sorry servers stand in", "service", s.Name, "servers", used)
+	default:
+		b.log.Info("backends are up again: sorry servers are not used", "service", s.Name)
+	}
+
+	b.sorry[s.Name] = len(used) > 0
+}
+
+// sorryInUse returns the sorry servers of a service that stand in.
+func (b *balancer) sorryInUse(s *config.Service,
+	verdict func(checks.Target) checks.State) []netip.AddrPort {
+	return s.SorryInUse(func(e *config.Backend) bool { return usable(s, e, verdict) })
+}
+
 // apply gives a state to the engine, without the backends that are silent.
 func (b *balancer) apply(s servicemodel.State) {
 	b.state = s
@@ -259,12 +288,18 @@ func (b *balancer) heard(r checks.Report) {
 	if len(users) == 0 {
 		return // the target was removed meanwhile
 	}
-	attrs := []any{"target", r.Target, "state", r.State}
+	state, names := b.state, []string(nil)
+	for _, s := range users {
+		names = append(names, s.Name)
+	}
+	attrs, level := []any{"target", r.Target, "state", r.State, "services", names}, slog.LevelInfo
 	if r.Err != nil {
 		attrs = append(attrs, "error", r.Err)
 	}
-	b.log.Info("check", attrs...)
-	state := b.state
+	if r.State == checks.Down {
+		level = slog.LevelWarn
+	}
+	b.log.Log(context.Background(), level, "check", attrs...)
 	for _, s := range users {
 		state = state.WithEndpoints(s.ModelName(), s.Endpoints(func(e *config.Backend) bool {
 			return usable(s, e, b.monitor.State)
@@ -272,6 +307,9 @@ func (b *balancer) heard(r checks.Report) {
 	}
 
 	b.apply(state)
+	for _, s := range users {
+		b.tellSorry(s, b.monitor.State)
+	}
 }
 
 // backendKey is a backend of a service.

@@ -58,7 +58,15 @@ func TestBackendsThatFailAreLeftOut(t *testing.T) {
 	w.answers("pod3")
 	require.Contains(t, w.get("/metrics"),
 		`loadbalancer_backend_up{backend="10.244.1.2:8080",service="web"} 0`)
+	require.Contains(t, w.get("/metrics"), `loadbalancer_sorry_in_use{service="web"} 1`)
 	require.Contains(t, w.get("/backends"), "connection refused")
+	require.Contains(t, w.get("/backends"),
+		`"service":"web","backend":"10.244.1.3:8080","state":"in use","sorry":true`)
+	require.Regexp(t, `level=WARN msg=check target="?tcp 10.244.1.2:8080"? state=down `+
+		`services=\[web\] error=`, w.log.String())
+	require.Regexp(t, `(?s)level=WARN msg="no backend is up: sorry servers stand in" service=web `+
+		`servers=\[10.244.1.3:8080\].*msg="backends are up again: sorry servers are not used" `+
+		`service=web.*sorry servers stand in`, w.log.String())
 	require.Contains(t, w.get("/"), "loadbalancer/web")
 	require.Contains(t, w.get("/healthz"), `"healthy":true`)
 	require.Contains(t, w.get("/livez"), `"healthy":true`)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -69,8 +70,10 @@ func serve(ctx context.Context, l net.Listener, handler http.Handler) error {
 type backendStatus struct {
 	Service string         `json:"service"`
 	Backend netip.AddrPort `json:"backend"`
-	State   string         `json:"state"`
-	Drained bool           `json:"drained,omitzero"`
+	// State is that of its checks, or of a sorry server, "in use" or "not in use".
+	State   string `json:"state"`
+	Sorry   bool   `json:"sorry,omitzero"`
+	Drained bool   `json:"drained,omitzero"`
 	// Silent says why the backend is out although its checks may pass, such as "12 connections of 5
 	// clients unanswered in 400ms".
 	Silent string        `json:"silent,omitempty"`
@@ -97,13 +100,13 @@ func (b *balancer) backends() []backendStatus {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	silent, out := b.silentBackends(), []backendStatus{}
+	verdict := func(t checks.Target) checks.State { return reports[t].State }
 	for i := range b.file.Services {
 		s := &b.file.Services[i]
 		for j := range s.Backends {
 			e := &s.Backends[j]
 			st := backendStatus{Service: s.Name, Backend: e.Address, Drained: e.Drained(),
-				State: backendState(s, e,
-					func(t checks.Target) checks.State { return reports[t].State }).String()}
+				State: backendState(s, e, verdict).String()}
 			if c, is := silent[backendKey{s.Name, e.Address}]; is {
 				st.Silent = c.Evidence()
 			}
@@ -119,6 +122,15 @@ func (b *balancer) backends() []backendStatus {
 				st.Checks = append(st.Checks, c)
 			}
 
+			out = append(out, st)
+		}
+
+		used := b.sorryInUse(s, verdict)
+		for _, a := range s.Sorry {
+			st := backendStatus{Service: s.Name, Backend: a, Sorry: true, State: "not in use"}
+			if slices.Contains(used, a) {
+				st.State = "in use"
+			}
 			out = append(out, st)
 		}
 	}
@@ -137,6 +149,8 @@ var (
 	upDesc = desc("backend_up", "Whether a backend may be used: all its checks pass, and "+
 		"it is not ejected for not answering clients.", "service",
 		"backend")
+	sorryDesc = desc("sorry_in_use", "How many sorry servers of a service stand in, because no "+
+		"backend of their family is up.", "service")
 	checksDesc = desc("checks_total", "Checks that were made, by their results.", "check",
 		"result")
 	tookDesc    = desc("check_duration_seconds", "How long the last check took.", "check")
@@ -176,6 +190,13 @@ func (v verdicts) Collect(to chan<- prometheus.Metric) {
 
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	for i := range v.file.Services {
+		if s := &v.file.Services[i]; len(s.Sorry) > 0 {
+			to <- prometheus.MustNewConstMetric(sorryDesc, prometheus.GaugeValue,
+				float64(len(v.sorryInUse(s, v.monitor.State))), s.Name)
+		}
+	}
+
 	for ok, result := range map[bool]string{true: "taken", false: "broken"} {
 		to <- prometheus.MustNewConstMetric(reloadsDesc, prometheus.CounterValue,
 			float64(v.reloads[ok]), result)

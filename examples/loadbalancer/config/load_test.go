@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -109,8 +110,12 @@ func TestSorryServersStandInForTheirFamily(t *testing.T) {
 	web := &f.Services[0]
 	eps := func(up ...bool) string {
 		var out []string
-		i := 0
-		for _, e := range web.Endpoints(func(*config.Backend) bool { i++; return up[i-1] }) {
+		isUp := func(b *config.Backend) bool {
+			return up[slices.IndexFunc(web.Backends, func(other config.Backend) bool {
+				return b.Address == other.Address
+			})]
+		}
+		for _, e := range web.Endpoints(isUp) {
 			out = append(out, fmt.Sprint(e.Addr, " ", e.Weight, " ", e.Condition))
 		}
 		return strings.Join(out, ", ")

@@ -97,7 +97,6 @@ func (s *Service) Model() (*servicemodel.Service, error) {
 // family can be used, the family's sorry servers are endpoints, too.
 func (s *Service) Endpoints(up func(*Backend) bool) []servicemodel.Endpoint {
 	var out []servicemodel.Endpoint
-	used := map[bool]bool{}
 	for i := range s.Backends {
 		b := &s.Backends[i]
 		ep := s.endpoint(b.Address)
@@ -112,15 +111,22 @@ func (s *Service) Endpoints(up func(*Backend) bool) []servicemodel.Endpoint {
 		if b.Weight != nil {
 			ep.Weight = *b.Weight
 		}
-		if ep.Condition == servicemodel.Ready {
-			used[b.Address.Addr().Is4()] = true
-		}
 		out = append(out, ep)
 	}
 
+	for _, a := range s.SorryInUse(up) {
+		out = append(out, s.endpoint(a))
+	}
+	return out
+}
+
+// SorryInUse returns the sorry servers that stand in, because no backend of their family is up.
+func (s *Service) SorryInUse(up func(*Backend) bool) (out []netip.AddrPort) {
 	for _, a := range s.Sorry {
-		if !used[a.Addr().Is4()] {
-			out = append(out, s.endpoint(a))
+		if !slices.ContainsFunc(s.Backends, func(b Backend) bool {
+			return b.Address.Addr().Is4() == a.Addr().Is4() && !b.Drained() && up(&b)
+		}) {
+			out = append(out, a)
 		}
 	}
 
