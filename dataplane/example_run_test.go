@@ -98,7 +98,7 @@ func ExampleEngine_Plan() {
 	fmt.Println("frontends in the kernel:", kernel.Table().Len())
 	// Output:
 	// 1 added, 0 changed, 0 removed
-	// ~ rules: masquerade mark 0x0 -> 0x1000; node ports none -> 0.0.0.0/0, ::/0
+	// ~ rules: masquerade mark none -> default; node ports none -> 0.0.0.0/0, ::/0
 	// + frontend 10.96.0.1:80/tcp default/svc-1:http cluster-ip -> cluster
 	// + pool default/svc-1:http/tcp IPv4 cluster: 10.244.0.2:8080, 10.244.0.3:8080
 	// + cluster-ip 10.96.0.1

@@ -196,7 +196,7 @@ func (p *Pool) fields() []field {
 
 func (r Rules) fields() []field {
 	return []field{
-		{"masquerade mark", fmt.Sprintf("%#x", r.MasqueradeMark)},
+		{"masquerade mark", markText(r.MasqueradeMark)},
 		{"families", r.OnlyFamily.only()},
 		{"pods", r.LocalPods.text()},
 		{"node ports", prefixesText(r.NodePorts)},
@@ -206,6 +206,18 @@ func (r Rules) fields() []field {
 		{"no endpoints", cmp.Or(r.NoEndpoints, answerReject)},
 		{"forbidden", cmp.Or(r.Forbidden, answerDrop)},
 	}
+}
+
+// markText names a mark. The backend chooses the default.
+func markText(mark uint32) string {
+	switch mark {
+	case 0:
+		return ""
+	case DefaultMasqueradeMark:
+		return "default"
+	}
+
+	return fmt.Sprintf("%#x", mark)
 }
 
 // only names the families that a node serves.
