@@ -168,7 +168,8 @@ func checkRules() []rule {
 		{in: check, words: "enable_sni"},
 		{in: check, words: "sni_name", use: set(text,
 			func(in *scope) *string { return &in.spec.ServerName })},
-		{in: check | otherCheck | url, words: "log_all_failures fast_recovery tls_compliant", warning: noted},
+		{in: check | otherCheck | url, words: "log_all_failures fast_recovery tls_compliant",
+			warning: noted},
 
 		{in: otherCheck, words: "misc_timeout", use: set(seconds,
 			func(in *scope) *time.Duration { return &in.timeout })},

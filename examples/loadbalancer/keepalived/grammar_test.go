@@ -58,8 +58,8 @@ func TestErrorsOfEveryKeywordAreForUsers(t *testing.T) {
 	require.Greater(t, said, 300)
 }
 
-// Wherever a keyword may stand, whatever valid value it has, it changes the file or is named, except
-// the keywords that the documentation lists.
+// Wherever a keyword may stand, whatever valid value it has, it changes the file or is named. The
+// documentation lists the exceptions.
 func TestEveryStatementIsConvertedOrNamed(t *testing.T) {
 	t.Parallel()
 	convert := func(frame, statement string) (string, error) {
