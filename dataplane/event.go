@@ -40,8 +40,8 @@ type Refused struct {
 	Refusal
 }
 
-// PartRefused is a part that [Parts.Apply] refused as a whole. Err joins the problems, like the
-// error of Apply.
+// PartRefused is a part that [Parts.Apply] or [Parts.ApplyAll] refused as a whole. Err joins the
+// problems, like the error of Apply. It comes before the Applied of ApplyAll.
 type PartRefused struct {
 	Backend string // the backend's name
 	Owner   string // the owner of the part

@@ -128,6 +128,32 @@ func ExampleParts_Apply() {
 	// 0 added, 0 changed, 2 removed <nil>
 }
 
+// A program moves a port from one owner to another in one commit, and a refused owner holds back no
+// other.
+func ExampleParts_ApplyAll() {
+	ctx, parts := context.Background(), dataplane.NewParts(memory.New(nil), nil)
+	publish := func(owner string, port uint16) servicemodel.State {
+		name := servicemodel.Name{Namespace: owner, Name: "ports"}
+		return servicemodel.State{}.WithService(&servicemodel.Service{Name: name,
+			ExternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+			Ports:       []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: port}}})
+	}
+	for _, states := range []map[string]servicemodel.State{
+		{"blue": publish("blue", 80), "green": publish("green", 8080)},
+		{"blue": publish("blue", 8080), "green": publish("green", 80), "red": publish("red", 80)},
+	} {
+		result, err := parts.ApplyAll(ctx, states)
+		fmt.Println(result.Owners, result.Counts, err)
+		for _, refused := range result.Refused {
+			fmt.Println(refused)
+		}
+	}
+	// Output:
+	// [blue green] 2 added, 0 changed, 0 removed <nil>
+	// [blue green] 0 added, 2 changed, 0 removed <nil>
+	// red: 192.0.2.1:80/tcp is held by green/ports, and claimed by red/ports
+}
+
 // A process that runs for one change, such as a CNI plugin for CHECK and DEL, reads and removes the
 // part that an earlier process applied.
 func ExampleParts_Get() {

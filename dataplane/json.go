@@ -37,12 +37,13 @@ func (p Problem) MarshalJSON() ([]byte, error) {
 // MarshalJSON writes the service, and each of its problems with the object and field concerned.
 func (r Refusal) MarshalJSON() ([]byte, error) {
 	v := struct {
+		Owner    string              `json:"owner,omitempty"`
 		Service  servicemodel.Name   `json:"service,omitzero"`
 		Family   servicemodel.Family `json:"family,omitzero"`
 		Problems []Problem           `json:"problems"`
 		Left     []int               `json:"endpoints,omitempty"`
 		Kept     bool                `json:"kept,omitzero"`
-	}{Service: r.Service, Family: r.Family, Left: r.Endpoints, Kept: r.Kept,
+	}{Owner: r.Owner, Service: r.Service, Family: r.Family, Left: r.Endpoints, Kept: r.Kept,
 		Problems: Problems(r.Err)}
 	return json.Marshal(v)
 }

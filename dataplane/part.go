@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -75,12 +76,12 @@ func NewParts(b backends.Backend, cfg *PartsConfig) *Parts {
 	return p
 }
 
-// Subscribe adds an observer of future calls. Each Apply, Remove and Keep ends with [Applied],
-// [PartRefused] or [Failed]. These events name the owners, the phase that failed, and the time of
-// each phase. [Warned] and [Repaired] come before Applied. Failed follows Applied if later work
-// failed ([Result.Unsettled]). A call of Settle ends with [Settled] or Failed. A [WriteConflict]
-// precedes these events for each time that the kernel was read again. Calling unsubscribe removes
-// the observer, but does not stop a call in progress.
+// Subscribe adds an observer of future calls. Each Apply, ApplyAll, Remove and Keep ends with
+// [Applied], [PartRefused] or [Failed]. These events name the owners, the phase that failed, and
+// the time of each phase. [Warned], [Repaired] and the PartRefused of ApplyAll precede Applied.
+// Failed follows Applied if later work failed ([Result.Unsettled]). A call of Settle ends with
+// [Settled] or Failed. A [WriteConflict] precedes these events for each time that the kernel was
+// read again. Calling unsubscribe removes the observer, but does not stop a call in progress.
 func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.observers.add(o) }
 
 // Apply makes an owner hold exactly the services of a state, which must all be in the namespace of
@@ -98,16 +99,37 @@ func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.obs
 // the flows of late packets to a new UDP port. A program that is about to end may ignore Unsettled
 // and Settle.
 func (p *Parts) Apply(ctx context.Context, owner string, s servicemodel.State) (*Result, error) {
-	return p.change(ctx, task{"apply the part", []string{owner}, s, func() (*Result, error) {
-		return p.compare(ctx, owner, s)
+	states := map[string]servicemodel.State{owner: s}
+	return p.change(ctx, task{"apply the part", []string{owner}, states, func() (*Result, error) {
+		return p.compareOne(ctx, owner, s)
 	}})
+}
+
+// ApplyAll makes each owner hold exactly the services of its state, in one commit. A program uses
+// it to move addresses from one owner to another without a gap, or to restart with many owners.
+//
+// The outcome for each owner is that of Apply, but a refused owner is no error: it keeps its part,
+// [Result.Refused] names it with the reason ([Refusal.Owner]), and all other owners are applied.
+// Observers get a [PartRefused] for each. If two owners claim an address, the owner whose name
+// sorts first gets it, and the other is refused, unless it is held by an owner that is not in
+// states, or is refused. An owner that wants the address of a refused owner is refused, too. The
+// settings of the instance change only if no other owner holds anything, and then the first owner
+// brings them.
+//
+// The error has the same reasons as that of Apply, except refusals. It matches [ErrRefused] only if
+// the backend refuses the instance itself.
+func (p *Parts) ApplyAll(ctx context.Context, states map[string]servicemodel.State) (*Result,
+	error) {
+	t := task{doing: "apply the parts", owners: slices.Sorted(maps.Keys(states)), states: states}
+	t.compare = func() (*Result, error) { return p.compare(ctx, states) }
+	return p.change(ctx, t)
 }
 
 // Plan returns the changes that Apply would make, and changes nothing. It fails as Apply would.
 func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*Preview, error) {
 	t := task{doing: "plan the part", owners: []string{owner}}
 	return read(ctx, p, t, func() (*Preview, error) {
-		r, err := p.compare(ctx, owner, s)
+		r, err := p.compareOne(ctx, owner, s)
 		if err != nil {
 			return nil, err
 		}

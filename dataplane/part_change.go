@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
-	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -17,7 +16,7 @@ import (
 type task struct {
 	doing  string
 	owners []string // as far as known in advance
-	state  servicemodel.State
+	states map[string]servicemodel.State
 	// compare reads the kernel, and returns a result with the changes to write.
 	compare func() (*Result, error)
 }
@@ -51,7 +50,7 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 		if err = p.commit(ctx, r); err != nil {
 			return err
 		}
-		p.changed(t.state, r)
+		p.changed(t.states, r)
 		if s, ok := as[backends.Settler](e.backend); ok {
 			e.enter(PhaseSettle)
 			r.Settle, r.Unsettled = s.Settle(e.observers.noticing(ctx, p.notified))
@@ -71,6 +70,9 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 	e.enter(PhaseSettle)
 	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
 	if t.doing != doingSettleParts {
+		for _, refused := range r.Refused {
+			p.tellRefused(ctx, refused.Owner, refused.Err)
+		}
 		for w := range r.Warnings.All() {
 			e.observers.emit(ctx, Warned{w})
 		}
@@ -99,94 +101,15 @@ func (p *Parts) failed(ctx context.Context, t task, err error) error {
 	if !errors.As(err, &refused) || len(t.owners) == 0 {
 		return p.engine.failed(ctx, Failed{Doing: t.doing, Owners: t.owners, Err: t.error(err)})
 	}
-	p.engine.observers.emit(ctx, PartRefused{Backend: p.engine.backend.Name(), Owner: t.owners[0],
-		Err: refused.error}) // the task is Apply, which has one owner
+	for _, owner := range t.owners {
+		p.tellRefused(ctx, owner, refused.error)
+	}
 	return p.engine.fail(t.error(err))
 }
 
-// compare compares the state of an owner with its part.
-func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State) (*Result, error) {
-	p.engine.enter(PhaseResolve)
-	if err := s.ValidatePart(owner); err != nil {
-		return nil, refusedState{err}
-	}
-	part, err := servicemodel.Resolve(nil, s)
-	if err != nil {
-		return nil, refusedState{err}
-	}
-	o, err := p.observe(ctx, []string{owner}, part)
-	if err != nil {
-		return nil, err
-	}
-	p.engine.enter(PhaseCheck)
-	base := o.Table
-	if o.OtherLayout {
-		if base = base.WithoutParts(owner); base.Len() > 0 {
-			return nil, otherLayout(o)
-		}
-	}
-
-	if held := base.Rules(); held.MasqueradeMark != 0 && !held.Equal(part.Rules()) {
-		asked := part
-		if base, part, err = p.adopt(ctx, owner, s, base, part); err != nil {
-			return nil, err
-		}
-		if claimsMore(part, asked) { // another owner may hold that
-			if o, err = p.observe(ctx, []string{owner}, part); err != nil {
-				return nil, err
-			}
-			base = o.Table
-			if o.OtherLayout {
-				return nil, kernelerr.ErrConflict
-			}
-			p.engine.enter(PhaseCheck)
-		}
-	}
-
-	next, err := base.WithPart(owner, part)
-	if err != nil {
-		return nil, refusedState{err}
-	}
-	r := p.changeTo(o, next, owner)
-	r.Warnings = part.Warnings()
-	if err := p.engine.backend.Check(r.Changes); err != nil {
-		return nil, refusedState{err}
-	}
-	return r, nil
-}
-
-// claimsMore reports whether part contains a frontend that is not in the table than.
-func claimsMore(part, than *servicemodel.Table) bool {
-	for f := range part.Frontends() {
-		if than.Frontend(f.Key) == nil {
-			return true
-		}
-	}
-
-	return false
-}
-
-// adopt resolves the state of a part with the settings of the instance. If no other owner holds
-// anything, the instance gets the settings of the part instead. base is the table into which the
-// part is to be merged.
-func (p *Parts) adopt(ctx context.Context, owner string, s servicemodel.State,
-	held, part *servicemodel.Table) (base, adopted *servicemodel.Table, err error) {
-	node, differs := s.Adopt(held.Rules())
-	if differs == nil {
-		adopted, err = servicemodel.Resolve(nil, s.WithNode(node))
-		return held, adopted, err
-	}
-
-	owners, err := p.owners(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	if slices.ContainsFunc(owners, func(o string) bool { return o != owner }) {
-		return nil, nil, refusedState{differs}
-	}
-	rules := part.Rules()
-	return held.Apply(&servicemodel.ChangeSet{
-		Rules: &servicemodel.Change[servicemodel.Rules]{New: &rules}}), part, nil
+func (p *Parts) tellRefused(ctx context.Context, owner string, err error) {
+	p.engine.observers.emit(ctx,
+		PartRefused{Backend: p.engine.backend.Name(), Owner: owner, Err: err})
 }
 
 // result returns the result for a change that will be committed.
@@ -273,20 +196,20 @@ func (p *Parts) commit(ctx context.Context, r *Result) (err error) {
 
 // changed notifies the flows of a change. It combines the reading with the earlier knowledge of
 // owners that this process changed before, because the flows check those owners again later.
-func (p *Parts) changed(s servicemodel.State, r *Result) {
+func (p *Parts) changed(states map[string]servicemodel.State, r *Result) {
 	e, c := &p.engine, r.Changes
 	if e.cfg.Flows == nil || len(r.Owners) == 0 {
 		return
 	}
 	others, news := p.notified.WithoutParts(r.Owners...), c
-	p.state, p.notified = p.state.WithNode(s.Node()), others
+	p.notified = others
 	for _, owner := range r.Owners {
-		part := c.New.Part(owner)
+		s, part := states[owner], c.New.Part(owner)
 		next, err := p.notified.WithPart(owner, part)
 		if err != nil { // notified is outdated: another owner has one of these frontends
 			others, next = nil, part
 		}
-		p.state, p.notified = p.state.WithPart(owner, s), next
+		p.state, p.notified = p.state.WithNode(s.Node()).WithPart(owner, s), next
 	}
 
 	if _, ok := as[backends.PartReader](e.backend); ok {

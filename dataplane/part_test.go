@@ -52,6 +52,25 @@ func (b *partial) ObserveParts(ctx context.Context, owners []string, want *servi
 	b.owners = owners
 	o.OnlyOwners = o.Table.WithoutParts(owners...).Len() == 0
 	c := servicemodel.Contents{Rules: o.Table.Rules()}
+	all := make([]*servicemodel.Table, 0, len(owners)+1)
+	for _, owner := range owners {
+		all = append(all, o.Table.Part(owner))
+	}
+	for a := range o.Table.ClusterIPs() {
+		if slices.ContainsFunc(append(all, want), func(t *servicemodel.Table) bool {
+			return t.HasClusterIP(a)
+		}) {
+			c.ClusterIPs = append(c.ClusterIPs, a)
+		}
+	}
+	for a := range o.Table.Hairpins() {
+		if slices.ContainsFunc(append(all, want), func(t *servicemodel.Table) bool {
+			return t.HasHairpin(a)
+		}) {
+			c.Hairpins = append(c.Hairpins, a)
+		}
+	}
+
 	for f := range o.Table.Frontends() {
 		if slices.Contains(owners, f.Service.Name.Namespace) || want.Frontend(f.Key) != nil {
 			c.Frontends = append(c.Frontends, f)
@@ -77,12 +96,16 @@ func (b *partial) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backen
 	error) {
 	o, err := b.Observe(ctx, nil)
 	next := o.Table.Apply(&servicemodel.ChangeSet{Rules: c.Rules})
+	parts := map[string]*servicemodel.Table{}
 	for _, owner := range b.owners {
-		if err == nil {
-			next, err = next.WithPart(owner, c.New.Part(owner))
+		if part := c.New.Part(owner); !part.Equal(c.Old.Part(owner)) { // else refused
+			parts[owner] = part
 		}
 	}
 
+	if err == nil {
+		next, err = next.WithParts(parts)
+	}
 	if err != nil {
 		return backends.Stats{}, err
 	}

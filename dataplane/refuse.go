@@ -10,9 +10,12 @@ import (
 )
 
 // Refusal is a service that an apply left out as a whole or in part, and the reason. It is also an
-// address family that an apply left out of all services, because the kernel lacks it.
+// address family that an apply left out of all services, because the kernel lacks it, or a part
+// that [Parts.ApplyAll] left as it was.
 type Refusal struct {
-	// Service is the service's name. It is zero if a family is left out.
+	// Owner is the owner of a refused part. It is empty in results of an engine.
+	Owner string
+	// Service is the service's name. It is zero if a family or a part is left out.
 	Service servicemodel.Name
 	// Family is the address family that is left out, as if [servicemodel.Node.OnlyFamily] were the
 	// other family. It is zero if a service is left out. The engine tries the family again after a
@@ -33,6 +36,9 @@ type Refusal struct {
 
 // String returns "default/web: " and the reason.
 func (r Refusal) String() string {
+	if r.Owner != "" {
+		return r.Owner + ": " + r.Err.Error()
+	}
 	if r.Family != 0 {
 		return r.Family.String() + ": " + r.Err.Error()
 	}

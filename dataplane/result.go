@@ -37,7 +37,7 @@ type Result struct {
 	// Drift describes foreign or damaged objects that were found in the kernel and repaired.
 	Drift []string `json:"drift,omitempty"`
 	// Refused are the services that were left out as a whole or in part, in the order of their
-	// names.
+	// names, or the owners that [Parts.ApplyAll] refused.
 	Refused []Refusal `json:"refused,omitempty"`
 	// Accepted is State without its refused services, or with earlier definitions of them
 	// ([Refusal.Kept]). With [Config.KeepRefused], a service without endpoints also has its earlier

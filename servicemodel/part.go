@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -107,60 +108,70 @@ func (t *Table) Part(owner string) *Table {
 	return part
 }
 
-// WithPart returns t with the owner's part replaced by part. part is a table of services in the
-// owner's namespace, usually the result of [Resolve] for the owner's state; nil is an empty part.
-// The parts of other owners stay as they are, and so do addresses that they also need. Endpoints
-// that stay keep their slots. The result has the rules of t. If t has no rules because no program
-// has written to it yet, the result has the rules of part. The result has no health checks and no
-// conflicts: only part has them.
+// WithPart returns t with the owner's part replaced by part, see [Table.WithParts].
+func (t *Table) WithPart(owner string, part *Table) (*Table, error) {
+	return t.WithParts(map[string]*Table{owner: part})
+}
+
+// WithParts returns t with the parts of some owners replaced. Each part is a table of services in
+// its owner's namespace, usually the result of [Resolve] for the owner's state; nil is an empty
+// part. The parts of other owners stay as they are, and so do addresses that they also need. A
+// frontend may move from one of the owners to another. Endpoints that stay keep their slots. The
+// result has the rules of t. If t has no rules because no program has written to it yet, the result
+// has the rules of the first owner's part. The result has no health checks and no conflicts: only
+// parts have them.
 //
-// If other owners hold ports of part, or services of part claim a frontend twice, WithPart returns
-// no table, but a *[TakenError] for each such frontend, joined. Between owners, an exact port does
-// not win over a range.
+// The parts are added in the order of their owners' names. If ports of a part are held by other
+// owners whose parts stay or were added before, or services of the part claim a frontend twice,
+// WithParts returns no table, but a *[TakenError] for each such frontend of the first such part,
+// joined. Between owners, an exact port does not win over a range.
 //
-// It costs O(log n) for each object of the owner, and a walk of the frontends at the address of a
+// It costs O(log n) for each object of the owners, and a walk of the frontends at the address of a
 // range. If it removes endpoints that may be hairpins of other owners, it also walks the pools of
 // these owners.
-func (t *Table) WithPart(owner string, part *Table) (*Table, error) {
+func (t *Table) WithParts(parts map[string]*Table) (*Table, error) {
 	t = t.orEmpty()
-	if err := t.taken(owner, part); err != nil {
-		return nil, err
-	}
-	next := t.WithoutParts(owner)
-	if part == nil {
-		return next, nil
-	}
-	if next.rules.MasqueradeMark == 0 {
-		next.rules = part.rules
-	}
-	for f := range values(part.orEmpty().frontends.All()) {
-		if old := t.frontends.At(f.Key); old != nil && old.Equal(f) {
-			f = old
+	owners := slices.Sorted(maps.Keys(parts))
+	next := t.WithoutParts(owners...)
+	for _, owner := range owners {
+		part := parts[owner]
+		if err := next.taken(part); err != nil {
+			return nil, err
 		}
-		next.own(f)
+		if part == nil {
+			continue
+		}
+		if next.rules.MasqueradeMark == 0 {
+			next.rules = part.rules
+		}
+		for f := range values(part.frontends.All()) {
+			if old := t.frontends.At(f.Key); old != nil && old.Equal(f) {
+				f = old
+			}
+			next.own(f)
+		}
+
+		for p := range values(part.pools.All()) {
+			next.pools = next.pools.Set(p.ID, arrangeSlots(t.pools.At(p.ID), p))
+		}
+		next.clusterIPs = added(next.clusterIPs, part.ClusterIPs())
+		next.hairpins = added(next.hairpins, part.Hairpins())
 	}
 
-	for p := range values(part.orEmpty().pools.All()) {
-		next.pools = next.pools.Set(p.ID, arrangeSlots(t.pools.At(p.ID), p))
-	}
-	next.clusterIPs = added(next.clusterIPs, part.ClusterIPs())
-	next.hairpins = added(next.hairpins, part.Hairpins())
 	return next, nil
 }
 
-// taken returns a *[TakenError] for each frontend of the part that another owner holds or that two
+// taken returns a *[TakenError] for each frontend of the part that an owner in t holds or that two
 // services of the part claim, joined.
-func (t *Table) taken(owner string, part *Table) error {
+func (t *Table) taken(part *Table) error {
 	var errs []error
 	for c := range part.Conflicts() {
 		errs = append(errs, &TakenError{Key: c.Key, Holder: c.Winner, Claimant: c.Loser})
 	}
 	for f := range values(part.orEmpty().frontends.All()) {
 		for _, held := range t.overlapping(f.Key) {
-			if held.Service.Name.Namespace != owner {
-				errs = append(errs, &TakenError{Key: held.Key, Holder: held.Service,
-					Claimant: f.Service})
-			}
+			errs = append(errs, &TakenError{Key: held.Key, Holder: held.Service,
+				Claimant: f.Service})
 		}
 	}
 

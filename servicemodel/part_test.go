@@ -50,6 +50,13 @@ func TestPartsAreApart(t *testing.T) {
 			}
 
 			require.NoError(t, err)
+			both := mustResolve(t, nil, partOf(s, other(owner)))
+			if last, err := next.WithPart(other(owner), both); err == nil {
+				at := map[string]*sm.Table{owner: own, other(owner): both}
+				together, err := table.WithParts(at)
+				require.NoError(t, err)
+				require.True(t, last.Equal(together), sm.Diff(last, together))
+			}
 			held[owner] = own
 			if own == nil {
 				delete(held, owner)

@@ -97,6 +97,14 @@ func (w Warnings) Since(old Warnings) iter.Seq[Warning] {
 	}
 }
 
+// With returns the warnings of w and, in the place of w's warnings about the same services, others.
+func (w Warnings) With(others Warnings) Warnings {
+	for name, l := range others.of.All() {
+		w = w.with(name, l)
+	}
+	return w
+}
+
 // MarshalJSON returns an array of the warnings.
 func (w Warnings) MarshalJSON() ([]byte, error) {
 	return json.Marshal(slices.AppendSeq([]Warning{}, w.All()))

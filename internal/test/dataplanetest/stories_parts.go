@@ -48,6 +48,17 @@ func (w *world) applyPart(t *testing.T, owner string, s servicemodel.State) *ser
 	})
 }
 
+func (w *world) applyParts(t *testing.T, s map[string]servicemodel.State) *servicemodel.Table {
+	t.Helper()
+	return w.parts(t, func(p *dataplane.Parts) error {
+		r, err := settled(p.ApplyAll(t.Context(), s))
+		if err == nil && len(r.Refused) > 0 {
+			t.Error(r.Refused)
+		}
+		return err
+	})
+}
+
 func (w *world) requireChecks(t *testing.T, table *servicemodel.Table, checks ...[]scenario.Check) {
 	t.Helper()
 	for _, l := range checks {
@@ -80,7 +91,15 @@ func sharedInstance(t *testing.T, w *world) {
 		return errOf(p.Remove(t.Context(), "two", "nobody", "two"))
 	}), ofOne, ask("pod3", cluster2, untouched))
 
+	// Addresses move between the owners in one commit, and back.
 	w.applyPart(t, "two", two)
+	swapped := map[string]servicemodel.State{"one": part("one", clusterIP2, "pod1"),
+		"two": part("two", clusterIP, "pod2")}
+	w.requireChecks(t, w.applyParts(t, swapped), ask("pod3", cluster, reaches("pod2")),
+		ask("pod3", cluster2, reaches("pod1")))
+	w.requireChecks(t, w.applyParts(t, map[string]servicemodel.State{"one": one, "two": two}),
+		ofOne, ask("pod3", cluster2, reaches("pod2")))
+
 	table := w.parts(t, func(p *dataplane.Parts) error {
 		return errOf(p.Keep(t.Context(), func(owner string) bool { return owner == "two" }))
 	})

@@ -84,7 +84,9 @@ func (l *parts) step(r *rand.Rand) string {
 	if r.IntN(3) == 0 {
 		l.start()
 	}
-	switch r.IntN(8) {
+	switch r.IntN(9) {
+	case 8:
+		return l.applyAll(ctx)
 	case 0, 1, 2:
 		return l.apply(ctx, owner, r)
 	case 3, 4:
@@ -188,6 +190,42 @@ func (l *parts) applied(ctx context.Context, owner string, s servicemodel.State)
 	l.holds[owner] = s
 	delete(l.excluded, owner)
 	return r, nil
+}
+
+// applyAll applies the parts of all owners in one commit. An owner that is refused would be refused
+// by itself, too.
+func (l *parts) applyAll(ctx context.Context) string {
+	none, states, name := l.empty(), map[string]servicemodel.State{}, "apply all"
+	for _, owner := range owners {
+		states[owner] = l.part(owner)
+	}
+	res, err := l.parts.ApplyAll(ctx, states)
+	if err != nil {
+		l.problem = err.Error()
+		return name
+	}
+	if none {
+		l.fresh()
+	}
+	if l.empty() {
+		l.fresh()
+		return name
+	}
+
+	for _, refused := range res.Refused {
+		name += ", refused " + refused.Owner
+		_, err := l.parts.Plan(ctx, refused.Owner, states[refused.Owner])
+		if !errors.Is(err, dataplane.ErrRefused) {
+			l.problem = fmt.Sprintf("%v, but then: %v", refused, err)
+		}
+		delete(states, refused.Owner)
+	}
+
+	for owner, s := range states {
+		l.holds[owner] = s
+		delete(l.excluded, owner)
+	}
+	return name
 }
 
 // fresh records that a part brought its settings, which are the defaults.
