@@ -1,13 +1,18 @@
 package nftables
 
 import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/nftables/internal/read"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -211,6 +216,93 @@ func TestEveryElementHasItsPlaceOrIsDrift(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Any single element may be missing, whatever the scheduler of its service.
+func TestAnyElementMayBeMissing(t *testing.T) {
+	t.Parallel()
+	s := servicemodel.State{}.WithNode(goldenNode())
+	for i, name := range slices.Sorted(maps.Keys(form.SchedulerWays)) {
+		svc := goldenService(func(s *servicemodel.Service) {
+			s.Name.Name, s.Scheduler = "s"+fmt.Sprint(i), servicemodel.Scheduler(name)
+			s.ClusterIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(i)})}
+			s.Ports[0].NodePort += uint16(i)
+		})
+		eps := goldenEndpoints("10.244.1.1", "10.244.1.2", "10.244.1.3")
+		eps[1].Weight = 1 + uint16(i%2)
+		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
+	}
+
+	h, tried := holding(t, s), map[string]int{}
+	h.elements(0, func(set, key string, _ *nft.Elem) {
+		if tried[set]++; tried[set] > 24 {
+			return // the tables of mh have thousands
+		}
+		m := &memory{t: t, tables: [2]*read.Reading{h.copyOf(0), h.copyOf(1)}}
+		delete(m.tables[0].Elems[set], key)
+		requireRepaired(t, m, h, set)
+	})
+}
+
+// Whatever another program does to elements of any state, the state is read, and the next commit
+// repairs the damage.
+func TestAnyDamageToElementsIsRepaired(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 9))
+	for range 5 {
+		h := holding(t, randstate.New(randomConfig(), rng).State())
+		for range 10 {
+			m := &memory{t: t, tables: [2]*read.Reading{h.copyOf(0), h.copyOf(1)}}
+			requireRepaired(t, m, h, damage(m, rng))
+		}
+	}
+}
+
+// requireRepaired requires that a commit repairs damage to what h holds.
+func requireRepaired(t *testing.T, m *memory, h *held, what string) {
+	t.Helper()
+	b := newMemoryBackend(m)
+	o := b.observe()
+	want := h.table.Arrange(o.Table)
+	b.commit(servicemodel.Diff(o.Table, want))
+	again := newMemoryBackend(m).observe()
+	require.Empty(t, again.Drift, what)
+	requireHolds(t, again.Table, want)
+}
+
+// damage changes up to four elements, mostly of one set, and describes the changes.
+func damage(m *memory, rng *rand.Rand) (what string) {
+	i := rng.IntN(2)
+	sets := slices.Sorted(maps.Keys(m.tables[i].Elems))
+	set := sets[rng.IntN(len(sets))]
+	for range 1 + rng.IntN(4) {
+		l := m.tables[i].Elems[set]
+		keys := slices.Sorted(maps.Keys(l))
+		if len(keys) == 0 {
+			return what
+		}
+		key := keys[min(rng.IntN(len(keys)), rng.IntN(len(keys)))] // slot 0 is early
+		e := l[key].Clone()
+		kind := rng.IntN(4)
+		what += fmt.Sprintf("set %s, element %x, kind %d; ", set, key, kind)
+		switch delete(l, key); kind {
+		case 1:
+			e.UserData = nft.AppendComment(nil, "scheduler=mh slot=1 weight=7")
+			l[key] = &e
+		case 2:
+			if len(e.Data) > 1 {
+				e.Data[1] ^= 1
+				l[key] = &e
+			}
+		case 3:
+			e.Key[rng.IntN(len(e.Key))] ^= 1 << rng.IntN(8)
+			l[string(e.Key)+string(e.KeyEnd)] = &e
+		}
+	}
+
+	return what
 }
 
 // requirePlaces requires that every element has its place or is drift, and that a commit repairs

@@ -216,6 +216,9 @@ func (r *Reading) view(views map[servicemodel.PoolID][]*poolView,
 		return
 	}
 	first := r.Elems[l.SlotMap()][string(nft.AppendSlot(key, 0))]
+	if first == nil {
+		return // a hash may have holes, but not here: another program has removed the element
+	}
 	_, s := form.ParseEntry(netip.AddrPort{}, nft.CommentOf(first.UserData))
 	p := form.PoolFrom(id, s, list, l.Way)
 	if p == nil {
