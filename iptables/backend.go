@@ -137,7 +137,7 @@ func (b *backend) Plan(c *servicemodel.ChangeSet) (backends.Plan, error) {
 
 func (b *backend) plan(c *servicemodel.ChangeSet) *plan {
 	next, ch := b.l.step(b.state, c, &b.found)
-	return b.l.plan(&b.found, b.state, next, ch)
+	return b.l.plan(&b.found, next, ch)
 }
 
 // committed records the contents of the kernel after a plan.

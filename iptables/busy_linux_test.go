@@ -89,7 +89,7 @@ func anotherEndpoint(s sm.State, i int) sm.State {
 // neighbours are not disturbed, and in the end the kernel holds the right rules.
 func TestABusyNeighbourChangesNothing(t *testing.T) {
 	t.Parallel()
-	e, _, ns := engineOf(t, Config{})
+	e, _, ns := engineOf(t)
 	s := manyServices(300, 4)
 	applied(t, e, s)
 	own := startNeighbour(t, ns, time.Millisecond, inItsOwnTable)

@@ -18,6 +18,7 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/internal/wait"
@@ -300,6 +301,6 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 func plainService(name string, i int) *sm.Service {
 	return &sm.Service{
 		Name: svcName(name), Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}},
-		ClusterIPs: addrs(fmt.Sprintf("10.96.1.%d", i)),
+		ClusterIPs: must.Addrs(fmt.Sprintf("10.96.1.%d", i)),
 	}
 }

@@ -73,7 +73,7 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 	for _, d := range handDamage {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
-			e, b, ns := engineOf(t, Config{})
+			e, b, ns := engineOf(t)
 			s := webService()
 			applied(t, e, s)
 			before := oursOf(save(t, ns, nft.IPv4))
@@ -163,7 +163,7 @@ func sysctlValue(t *testing.T, b *backend) string {
 
 func TestCleanupLeavesNothing(t *testing.T) {
 	t.Parallel()
-	e, _, ns := engineOf(t, Config{})
+	e, _, ns := engineOf(t)
 	applied(t, e, richState(t, 5))
 	stats, err := e.Cleanup(t.Context())
 	require.NoError(t, err)

@@ -102,22 +102,6 @@ func (l *layout) chains(s *state, fn func(id chainID, rules []rule, shared bool)
 	}
 }
 
-func addrs(l ...string) []netip.Addr {
-	var a []netip.Addr
-	for _, s := range l {
-		a = append(a, netip.MustParseAddr(s))
-	}
-	return a
-}
-
-func prefixes(l ...string) []netip.Prefix {
-	var p []netip.Prefix
-	for _, s := range l {
-		p = append(p, netip.MustParsePrefix(s))
-	}
-	return p
-}
-
 func randomConfig() randstate.Config {
 	c := randstate.Config{Services: 40, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true,
 		Ranges: true}
@@ -132,12 +116,13 @@ func randomConfig() randstate.Config {
 	c.Nodes = []sm.Node{
 		{Name: "node-0", Zone: "z0", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")}},
 		{
-			Name: "node-1", Zone: "z1", ServiceCIDRs: prefixes("10.96.0.0/16"),
-			LocalPods: sm.PodDetector{CIDRs: prefixes("10.244.0.0/16", "fd00:10:244::/56")},
+			Name: "node-1", Zone: "z1", ServiceCIDRs: must.Prefixes("10.96.0.0/16"),
+			LocalPods: sm.PodDetector{CIDRs: must.Prefixes("10.244.0.0/16", "fd00:10:244::/56")},
 		},
 		{
 			Name: "node-0", MasqueradeAll: true, MasqueradeMark: 1, LocalhostNodePorts: true,
-			NodePortAddresses: sm.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24", "127.0.0.0/8")},
+			NodePortAddresses: sm.NodePortAddresses{
+				CIDRs: must.Prefixes("192.0.2.0/24", "127.0.0.0/8")},
 		},
 		{Name: "node-0", LocalPods: sm.PodDetector{Bridge: "cni0"}},
 		{Name: "node-0", OnlyFamily: sm.IPv4}, {Name: "node-1", OnlyFamily: sm.IPv6},
@@ -153,13 +138,13 @@ func webService() sm.State {
 		Name: svcName("web"),
 		Ports: []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80,
 			NodePort: 30080}},
-		ClusterIPs:      addrs("10.96.0.10", "fd00:10:96::a"),
-		ExternalIPs:     addrs("203.0.113.7"),
-		LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: addrs("203.0.113.8")[0]}},
+		ClusterIPs:      must.Addrs("10.96.0.10", "fd00:10:96::a"),
+		ExternalIPs:     must.Addrs("203.0.113.7"),
+		LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: must.Addrs("203.0.113.8")[0]}},
 	}
 	ports := []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}
 	var eps []sm.Endpoint
-	for _, a := range addrs("10.244.1.1", "10.244.1.2", "10.244.2.1", "fd00:10:244:1::1") {
+	for _, a := range must.Addrs("10.244.1.1", "10.244.1.2", "10.244.2.1", "fd00:10:244:1::1") {
 		eps = append(eps, sm.Endpoint{Addr: a, Node: "node",
 			Ports: ports})
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/must"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -57,9 +58,9 @@ func TestSettingsAsComments(t *testing.T) {
 		{MasqueradeMark: 0x4000},
 		{
 			MasqueradeMark: 1, LocalPods: sm.PodDetector{
-				CIDRs: prefixes("fd00::/8", "10.244.0.0/16")}, NodePorts: prefixes("0.0.0.0/0",
-				"::/0"),
-			ServiceCIDRs: prefixes("10.96.0.0/12"), LocalhostNodePorts: true,
+				CIDRs: must.Prefixes("fd00::/8", "10.244.0.0/16")},
+			NodePorts:    must.Prefixes("0.0.0.0/0", "::/0"),
+			ServiceCIDRs: must.Prefixes("10.96.0.0/12"), LocalhostNodePorts: true,
 		},
 		{MasqueradeMark: 1 << 31, LocalPods: sm.PodDetector{InterfacePrefix: "cali"}},
 		{MasqueradeMark: 1, LocalPods: sm.PodDetector{Bridge: "cni0"}},
@@ -204,7 +205,7 @@ var checkCases = []struct {
 		f.Key.Protocol = sm.SCTP
 	})},
 	{"source ranges of a node port", "sources", oneFrontend(func(f *sm.Frontend) {
-		f.Key.Addr, f.Sources = netip.IPv4Unspecified(), prefixes("10.0.0.0/8")
+		f.Key.Addr, f.Sources = netip.IPv4Unspecified(), must.Prefixes("10.0.0.0/8")
 	})},
 	{"neighbours", "masqueradeNeighbours", sm.Contents{Rules: sm.Rules{MasqueradeMark: 1,
 		MasqueradeNeighbours: true}}},
@@ -254,11 +255,11 @@ func TestTheDocumentedRulesAreThere(t *testing.T) {
 		Name: svcName("web"),
 		Ports: []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80,
 			NodePort: 30080}},
-		ClusterIPs:      addrs("10.96.0.10"),
-		LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: addrs("203.0.113.8")[0]}},
+		ClusterIPs:      must.Addrs("10.96.0.10"),
+		LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: must.Addrs("203.0.113.8")[0]}},
 	}).WithEndpoints(svcName("web"), []sm.Endpoint{
-		{Addr: addrs("10.244.1.1")[0], Node: "node", Ports: ports},
-		{Addr: addrs("10.244.1.2")[0], Node: "another", Ports: ports},
+		{Addr: must.Addrs("10.244.1.1")[0], Node: "node", Ports: ports},
+		{Addr: must.Addrs("10.244.1.2")[0], Node: "another", Ports: ports},
 	})
 	plan := planFor(t, s)[0].String()
 	for _, command := range []string{"-I PREROUTING 1", "-I OUTPUT 1", "-I POSTROUTING 1",
@@ -288,7 +289,7 @@ func TestErrorsShowTheRule(t *testing.T) {
 	var b rawnl.Batch
 	e := newEncoder(&b)
 	id := filter6.chain("KUBE-SERVICES")
-	e.rule(id, nft.Last, 0, &rule{dst: prefixes("fd00::1/128")[0],
+	e.rule(id, nft.Last, 0, &rule{dst: must.Prefixes("fd00::1/128")[0],
 		target: targetReject})
 	require.Equal(t, "rule -d fd00::1/128 -j REJECT --reject-with icmp6-port-unreachable",
 		ruleOf(b.Bytes(), 0))

@@ -12,6 +12,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -37,14 +38,14 @@ func clusterOf(t *testing.T) (*netnstest.Cluster, *backend) {
 func podService(c *netnstest.Cluster, n int, change func(*sm.Service, *sm.Node)) sm.State {
 	node := sm.Node{
 		Name:      "node",
-		Addresses: addrs(netnstest.Net.NodeIPv4, netnstest.Net.NodeIPv6),
-		LocalPods: sm.PodDetector{CIDRs: prefixes(netnstest.Net.ClusterCIDRv4,
+		Addresses: must.Addrs(netnstest.Net.NodeIPv4, netnstest.Net.NodeIPv6),
+		LocalPods: sm.PodDetector{CIDRs: must.Prefixes(netnstest.Net.ClusterCIDRv4,
 			netnstest.Net.ClusterCIDRv6)},
 	}
 	svc := &sm.Service{
 		Name:       svcName("web"),
 		Ports:      []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80, NodePort: 30080}},
-		ClusterIPs: addrs("10.96.0.10", "fd00:10:96::a"),
+		ClusterIPs: must.Addrs("10.96.0.10", "fd00:10:96::a"),
 	}
 	if change != nil {
 		change(svc, &node)
@@ -183,7 +184,7 @@ func TestHealthChecksPassWhereInputDrops(t *testing.T) {
 	requireDial(netnstest.Dropped, checks...)
 
 	with := podService(c, 3, func(svc *sm.Service, _ *sm.Node) {
-		svc.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: addrs("203.0.113.8")[0]}}
+		svc.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: must.Addrs("203.0.113.8")[0]}}
 		svc.ExternalTrafficPolicy, svc.HealthCheckNodePort = sm.PolicyLocal, 32555
 	})
 	again := another(t, c.Node.NS)
@@ -228,7 +229,7 @@ func TestPacketsFindTheirServiceAmongMany(t *testing.T) {
 	c, b := clusterOf(t)
 	s := manyServices(1500, 1)
 	node := s.Node()
-	node.Addresses = addrs(netnstest.Net.NodeIPv4, netnstest.Net.NodeIPv6)
+	node.Addresses = must.Addrs(netnstest.Net.NodeIPv4, netnstest.Net.NodeIPv6)
 	s = s.WithNode(node)
 	pod := c.Pods[1]
 	ports := []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: backendPort}}

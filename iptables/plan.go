@@ -51,8 +51,8 @@ type plan struct {
 	base []chainID // base chains to delete
 }
 
-// plan plans the transaction that turns the state old, and the rest of k, into the state next.
-func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
+// plan plans the transaction that turns what k holds into the state next.
+func (l *layout) plan(k *kernelState, next *state, ch changes) *plan {
 	p := &plan{l: l, needed: k.needed, next: next}
 	for id, d := range k.drift {
 		x, stepped := ch[id]

@@ -11,6 +11,7 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/golden"
+	"github.com/kernlb/kernlb/internal/test/must"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -25,7 +26,7 @@ func planFor(t *testing.T, states ...sm.State) []*plan {
 	for _, s := range states {
 		next := resolve(t, table, s)
 		st, ch := l.step(old, sm.Diff(table, next), k)
-		p := l.plan(k, old, st, ch)
+		p := l.plan(k, st, ch)
 		plans = append(plans, p)
 		b := backend{l: l, state: old, found: *k}
 		b.committed(p)
@@ -47,7 +48,7 @@ func story() (names []string, states []sm.State) {
 
 	s := add("first", webService())
 	eps := slices.Clone(s.Endpoints(svcName("web")))
-	eps[1].Addr = addrs("10.244.1.9")[0]
+	eps[1].Addr = must.Addrs("10.244.1.9")[0]
 	s = add("replace-endpoint", s.WithEndpoints(svcName("web"), eps))
 	s = add("remove-endpoint", s.WithEndpoints(svcName("web"), slices.Concat(eps[:1], eps[2:])))
 	change := func(edit func(*sm.Service)) sm.State {
@@ -64,7 +65,7 @@ func story() (names []string, states []sm.State) {
 	}))
 	s = add("health-check", change(func(svc *sm.Service) { svc.HealthCheckNodePort = 32000 }))
 	s = add("source-ranges", change(func(svc *sm.Service) {
-		svc.LoadBalancerSourceRanges = prefixes("198.51.100.0/24", "192.0.2.0/24")
+		svc.LoadBalancerSourceRanges = must.Prefixes("198.51.100.0/24", "192.0.2.0/24")
 	}))
 	eps = slices.Clone(eps)
 	for i := range eps {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/test/golden"
+	"github.com/kernlb/kernlb/internal/test/must"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -65,13 +66,13 @@ func rangeStory() (names []string, states []sm.State) {
 		return s
 	}
 
-	calls := &sm.Service{Name: svcName("calls"), ClusterIPs: addrs("10.96.0.10"),
-		LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: addrs("203.0.113.8")[0]}},
+	calls := &sm.Service{Name: svcName("calls"), ClusterIPs: must.Addrs("10.96.0.10"),
+		LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: must.Addrs("203.0.113.8")[0]}},
 		Ports: []sm.ServicePort{{Name: "rtp", Protocol: sm.UDP, Port: 10000,
 			EndPort: 20000}},
 		SessionAffinity: sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}}
 	var eps []sm.Endpoint
-	for _, a := range addrs("10.244.1.1", "10.244.1.2") {
+	for _, a := range must.Addrs("10.244.1.1", "10.244.1.2") {
 		eps = append(eps, sm.Endpoint{Addr: a, Node: "node",
 			Ports: []sm.EndpointPort{{Name: "rtp", Protocol: sm.UDP}}})
 	}
@@ -81,7 +82,7 @@ func rangeStory() (names []string, states []sm.State) {
 	first := *calls
 	first.Name, first.SessionAffinity = svcName("first"), sm.SessionAffinity{}
 	first.Ports = []sm.ServicePort{{Protocol: sm.UDP, Port: 10000, EndPort: 10099}}
-	first.LoadBalancerSourceRanges = prefixes("198.51.100.0/24")
+	first.LoadBalancerSourceRanges = must.Prefixes("198.51.100.0/24")
 	s = add("range-in-range", s.WithService(&first))
 	add("no-range", s.WithoutService(calls.Name).WithoutService(first.Name))
 	return names, states

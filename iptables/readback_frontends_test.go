@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/test/must"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -19,7 +20,7 @@ func readingOf(m *memory) *reading {
 func TestRulesThatAreForOneFrontend(t *testing.T) {
 	t.Parallel()
 	r := readingOf(newMemory())
-	one := prefixes("10.96.0.10/32")[0]
+	one := must.Prefixes("10.96.0.10/32")[0]
 	address := sm.FrontendKey{Addr: one.Addr(), Protocol: sm.TCP, Port: 80}
 	port := sm.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: sm.TCP, Port: 80}
 	port6 := port
@@ -37,7 +38,7 @@ func TestRulesThatAreForOneFrontend(t *testing.T) {
 			rule{dst: one, proto: sm.TCP, ports: portRange{80, 81}}, nil},
 		{"any port", services, rule{dst: one, proto: sm.TCP}, nil},
 		{"a range of addresses", services,
-			rule{dst: prefixes("10.96.0.0/24")[0], proto: sm.TCP, ports: single(80)}, nil},
+			rule{dst: must.Prefixes("10.96.0.0/24")[0], proto: sm.TCP, ports: single(80)}, nil},
 		{"no address", services, rule{proto: sm.TCP, ports: single(80)}, nil},
 		{"a node port", ports, rule{proto: sm.TCP, ports: single(80)}, &port},
 		{"a node port of IPv6", r.l.tree(nft.IPv6, natNodePorts),
@@ -57,7 +58,7 @@ func TestRulesThatAreForOneFrontend(t *testing.T) {
 // every client pass. Other targets and matches do not decide about ranges.
 func TestRulesOfSourceRanges(t *testing.T) {
 	t.Parallel()
-	one := prefixes("192.0.2.0/24")[0]
+	one := must.Prefixes("192.0.2.0/24")[0]
 	for _, f := range []*nft.Family{nft.IPv4, nft.IPv6} {
 		r := readingOf(newMemory())
 		chain := chainID{table: filter.of(f), name: r.l.names.prefix + "-" + kindSources + "-X"}
@@ -128,14 +129,14 @@ func TestRulesOfAPool(t *testing.T) {
 func restrictedServices() (s sm.State, web, empty sm.PortName) {
 	s = manyServices(40, 3)
 	w := *webService().Service(svcName("web"))
-	w.LoadBalancerSourceRanges = prefixes("198.51.100.0/24", "192.0.2.0/24")
+	w.LoadBalancerSourceRanges = must.Prefixes("198.51.100.0/24", "192.0.2.0/24")
 	w.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}
 	s = s.WithService(&w).WithEndpoints(w.Name, webService().Endpoints(w.Name))
 	e := *webService().Service(svcName("web"))
-	e.Name, e.ClusterIPs, e.ExternalIPs = svcName("empty"), addrs("10.96.0.11"), nil
+	e.Name, e.ClusterIPs, e.ExternalIPs = svcName("empty"), must.Addrs("10.96.0.11"), nil
 	e.Ports = []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}
-	e.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: addrs("203.0.113.9")[0]}}
-	e.LoadBalancerSourceRanges = prefixes("198.51.100.0/24")
+	e.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: must.Addrs("203.0.113.9")[0]}}
+	e.LoadBalancerSourceRanges = must.Prefixes("198.51.100.0/24")
 	return s.WithService(&e), sm.PortName{Name: w.Name, Port: "http", Protocol: sm.TCP},
 		sm.PortName{Name: e.Name, Protocol: sm.TCP}
 }

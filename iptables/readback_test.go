@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -123,12 +124,12 @@ func TestWhateverIsThereBecomesWhatIsWanted(t *testing.T) {
 				o := ok(l.interpret(m.list(), nil))(t)
 				want := resolve(t, nil, s).Arrange(o.state.table)
 				next, ch := l.step(o.state, sm.Diff(o.state.table, want), &o.kernel)
-				m.apply(l, l.plan(&o.kernel, o.state, next, ch))
+				m.apply(l, l.plan(&o.kernel, next, ch))
 
 				o = ok(l.interpret(m.list(), nil))(t)
 				require.Empty(t, o.text)
 				requireSameTable(t, want, o.state.table)
-				again := l.plan(&o.kernel, o.state, o.state, changes{})
+				again := l.plan(&o.kernel, o.state, changes{})
 				require.True(t, again.empty(), "%s", again)
 
 				m.damage(rng)
@@ -156,7 +157,7 @@ func TestHealthChecksAreThoseThatAreWanted(t *testing.T) {
 	t.Parallel()
 	balanced := func(s sm.State, name string, port uint16, clusterIP string) sm.State {
 		svc := &sm.Service{Name: svcName(name), ExternalTrafficPolicy: sm.PolicyLocal,
-			HealthCheckNodePort: port, ClusterIPs: addrs(clusterIP),
+			HealthCheckNodePort: port, ClusterIPs: must.Addrs(clusterIP),
 			Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
 		return s.WithService(svc)
 	}
@@ -178,7 +179,7 @@ func TestHealthChecksAreThoseThatAreWanted(t *testing.T) {
 				c.Health = nil
 			}
 			next, ch := l.step(o.state, c, &kernelState{})
-			p := l.plan(&o.kernel, o.state, next, ch)
+			p := l.plan(&o.kernel, next, ch)
 			m.apply(l, p)
 			return p.empty()
 		}

@@ -14,7 +14,6 @@ import (
 // slots 0 to i. The rules that look for a client are in the order of slots, like kube-proxy's. Two
 // endpoints may remember a client because it opened its first connections at the same time. Such a
 // client reaches the same endpoint after a handover.
-// client reaches the same endpoint after a handover.
 func (b *unitBuilder) poolChain(verdict servicemodel.Verdict, frontends []*servicemodel.Frontend) {
 	p := b.pools[verdict]
 	var affinity affinity

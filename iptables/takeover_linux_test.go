@@ -15,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/test/must"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -72,14 +73,14 @@ func takeoverState(c *netnstest.Cluster) sm.State {
 		return []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80, NodePort: nodePort}}
 	}
 	lb := func(l ...string) (ips []sm.LoadBalancerIP) {
-		for _, a := range addrs(l...) {
+		for _, a := range must.Addrs(l...) {
 			ips = append(ips, sm.LoadBalancerIP{Addr: a})
 		}
 		return ips
 	}
 
 	local := &sm.Service{
-		Name: svcName("local"), Ports: port(30081), ClusterIPs: addrs("10.96.0.20",
+		Name: svcName("local"), Ports: port(30081), ClusterIPs: must.Addrs("10.96.0.20",
 			"fd00:10:96::14"),
 		LoadBalancerIPs:       lb("203.0.113.20", "2001:db8:113::14"),
 		ExternalTrafficPolicy: sm.PolicyLocal,
@@ -88,7 +89,7 @@ func takeoverState(c *netnstest.Cluster) sm.State {
 		},
 	}
 	empty := &sm.Service{
-		Name: svcName("empty"), Ports: port(30082), ClusterIPs: addrs("10.96.0.30",
+		Name: svcName("empty"), Ports: port(30082), ClusterIPs: must.Addrs("10.96.0.30",
 			"fd00:10:96::1e"),
 		LoadBalancerIPs: lb("203.0.113.30", "2001:db8:113::1e"),
 	}
@@ -296,7 +297,7 @@ func TestKubeProxyComesBackAndCannotWrite(t *testing.T) {
 	for i := range 100 { // enough for steps
 		svc := &sm.Service{Name: svcName(fmt.Sprint("more-", i)),
 			Ports:      []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80}},
-			ClusterIPs: addrs(fmt.Sprintf("10.96.1.%d", i), fmt.Sprintf("fd00:10:96::1:%x", i))}
+			ClusterIPs: must.Addrs(fmt.Sprint("10.96.1.", i), fmt.Sprintf("fd00:10:96::1:%x", i))}
 		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
 

@@ -20,6 +20,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -205,7 +206,7 @@ func TestPacketsFlowAfterARestore(t *testing.T) {
 		c, _, e := engineIn(t)
 		applied(t, e, podService(c, 3, nil))
 		for i, f := range nft.Families {
-			to := netip.AddrPortFrom(addrs("10.96.0.10", "fd00:10:96::a")[i], 80)
+			to := netip.AddrPortFrom(must.Addrs("10.96.0.10", "fd00:10:96::a")[i], 80)
 			conns := ok(netnstest.OpenConns(t.Context(), c.Outside[0], to, 20))(t)
 			p.run(t, c.Node.NS, p.save(t, c.Node.NS, f), toolName(f.Model)+"-restore")
 			require.Zero(t, conns.Ping(5*time.Second).Lost())
@@ -331,9 +332,9 @@ func another(t *testing.T, ns *netnstest.NS) *backend {
 }
 
 // engineOf returns an engine, its backend and their namespace.
-func engineOf(t *testing.T, cfg Config) (*dataplane.Engine, *backend, *netnstest.NS) {
+func engineOf(t *testing.T) (*dataplane.Engine, *backend, *netnstest.NS) {
 	t.Helper()
-	b, ns, _ := opened(t, cfg)
+	b, ns, _ := opened(t, Config{})
 	return dataplane.New(b, nil), b, ns
 }
 

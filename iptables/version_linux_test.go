@@ -13,6 +13,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/nftables"
@@ -22,7 +23,7 @@ import (
 // Each commit gives the instance another version; iptables shows it and restores it.
 func TestTheVersionIsSavedAndRestored(t *testing.T) {
 	t.Parallel()
-	e, b, ns := engineOf(t, Config{})
+	e, b, ns := engineOf(t)
 	applied(t, e, webService())
 	first := b.found.versions[0].name
 	old := runTool(t, ns, "", "iptables-save")
@@ -57,7 +58,7 @@ func TestTheVersionIsSavedAndRestored(t *testing.T) {
 // Deleting the version is harmless: the next apply notices, and gives the instance a new version.
 func TestALostVersionIsReplaced(t *testing.T) {
 	t.Parallel()
-	e, b, ns := engineOf(t, Config{})
+	e, b, ns := engineOf(t)
 	s := webService()
 	applied(t, e, s)
 	runTool(t, ns, "", "iptables", "-t", "nat", "-X", b.found.versions[0].name)
@@ -98,7 +99,7 @@ func TestTheVersionAfterALostOne(t *testing.T) {
 func TestRouteLocalnetIsRestoredAfterAFlush(t *testing.T) {
 	t.Parallel()
 	const name = "net/ipv4/conf/all/route_localnet"
-	e, _, ns := engineOf(t, Config{})
+	e, _, ns := engineOf(t)
 	for what, end := range map[string]func(){
 		"repaired before the option goes": func() {
 			applied(t, e, withLocalhost())
@@ -252,7 +253,7 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 		for _, how := range []string{"apply", "another address", "cleanup", "another process"} {
 			t.Run(c.name+", "+how, func(t *testing.T) {
 				t.Parallel()
-				e, b, ns := engineOf(t, Config{})
+				e, b, ns := engineOf(t)
 				applied(t, e, without)
 				set(t, ns, c.before) // after the observation
 				if c.guards {
@@ -269,7 +270,7 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 					applied(t, e, without)
 				case "another address":
 					elsewhere := node
-					elsewhere.NodePortAddresses.CIDRs = prefixes("192.0.2.0/24")
+					elsewhere.NodePortAddresses.CIDRs = must.Prefixes("192.0.2.0/24")
 					applied(t, e, webService().WithNode(elsewhere))
 				case "cleanup":
 					cleanUp(t, e)
@@ -355,7 +356,7 @@ func TestTheLongestNames(t *testing.T) {
 	web.SessionAffinity.ClientIP = true
 	web.ExternalTrafficPolicy = sm.PolicyLocal
 	web.Scheduler = sm.RoundRobin
-	web.LoadBalancerSourceRanges = prefixes("198.51.100.0/24", "192.0.2.0/24")
+	web.LoadBalancerSourceRanges = must.Prefixes("198.51.100.0/24", "192.0.2.0/24")
 	for i := range eps {
 		eps[i].Node, eps[i].Ports = "elsewhere",
 			[]sm.EndpointPort{{Name: long("p"), Protocol: sm.TCP, Port: 8080}}
@@ -414,7 +415,7 @@ func TestARuleAtTheVersionHoldsNothingUp(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			e, b, ns := engineOf(t, Config{})
+			e, b, ns := engineOf(t)
 			s := webService()
 			applied(t, e, s)
 			old := b.found.versions[0].name
@@ -447,13 +448,14 @@ func TestARuleAtTheVersionHoldsNothingUp(t *testing.T) {
 // The names of deleted chains are forgotten, whatever their number.
 func TestNamesOfChainsAreForgotten(t *testing.T) {
 	t.Parallel()
-	e, b, _ := engineOf(t, Config{})
+	e, b, _ := engineOf(t)
 	names := b.kernel.reader.decoders[nft.IPv4]
 	for i := range 3 * minNames {
-		svc := &sm.Service{Name: svcName(fmt.Sprint("job-", i)), ClusterIPs: addrs("10.96.0.1"),
-			Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
+		svc := &sm.Service{Name: svcName(fmt.Sprint("job-", i)),
+			ClusterIPs: must.Addrs("10.96.0.1"),
+			Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
 		ok(e.Apply(t.Context(), sm.State{}.WithService(svc).WithEndpoints(svc.Name,
-			[]sm.Endpoint{{Addr: addrs("10.244.0.7")[0],
+			[]sm.Endpoint{{Addr: must.Addrs("10.244.0.7")[0],
 				Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}}})))(t)
 		require.LessOrEqual(t, len(names.chains), minNames)
 	}

@@ -75,7 +75,7 @@ func TestVersionsThatDoNotBelong(t *testing.T) {
 		require.Equal(t, c.drift, o.text, c.name)
 		require.Equal(t, versions, o.kernel.versions, c.name)
 		require.Equal(t, c.name == "none", o.kernel.unversioned, c.name)
-		p := l.plan(&o.kernel, o.state, o.state, changes{})
+		p := l.plan(&o.kernel, o.state, changes{})
 		require.Equal(t, !c.renewed, p.empty(), c.name)
 		if c.renewed {
 			require.Equal(t, versions, p.version.gone, c.name)

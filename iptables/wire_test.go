@@ -12,15 +12,16 @@ import (
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/must"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // sampleRules have every match and every target.
 func sampleRules(f *nft.Family) []rule {
-	src, dst, to := prefixes("10.0.0.0/9")[0], prefixes("10.96.0.10/32")[0],
+	src, dst, to := must.Prefixes("10.0.0.0/9")[0], must.Prefixes("10.96.0.10/32")[0],
 		netip.MustParseAddrPort("10.180.0.1:8080")
 	if f.Model == sm.IPv6 {
-		src, dst, to = prefixes("fd00::/57")[0], prefixes("fd00:10:96::a/128")[0],
+		src, dst, to = must.Prefixes("fd00::/57")[0], must.Prefixes("fd00:10:96::a/128")[0],
 			netip.MustParseAddrPort("[fd00:180::1]:8080")
 	}
 
@@ -128,7 +129,7 @@ func TestTheMessageOfARule(t *testing.T) {
 	}
 	var b rawnl.Batch
 	e := newEncoder(&b)
-	r := rule{dst: prefixes("10.96.0.0/16")[0], proto: sm.TCP, ports: single(80), comment: "x",
+	r := rule{dst: must.Prefixes("10.96.0.0/16")[0], proto: sm.TCP, ports: single(80), comment: "x",
 		target: targetGoto, chain: "C"}
 	e.rule(nat4.chain("K"), nft.Before, 7, &r)
 

@@ -22,7 +22,6 @@ import (
 // configure. A second call reads the destinations of one virtual server (IP_VS_SO_GET_DESTS). This
 // is fast: a dump of a server with ten destinations by generic netlink takes as long as 40 of the
 // second call, or as 400 outlines of the first. IPv6 has no such options.
-// second call, or as 400 outlines of the first. IPv6 has no such options.
 type outlines struct {
 	// read reads a socket option. It is nil if the option does not work.
 	read  func(option int, b []byte) error

@@ -30,7 +30,7 @@ var (
 )
 
 // web is a service with endpoints at these hosts.
-func web(c *netnstest.Cluster, hosts ...*netnstest.Host) servicemodel.State {
+func web(hosts ...*netnstest.Host) servicemodel.State {
 	svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
 		ClusterIPs: ips}
 	var eps []servicemodel.Endpoint
@@ -80,7 +80,7 @@ func testCounted(t *testing.T, backend, where string) {
 	}
 	b := must.OK(open(backend, c.Node.NS.NetNS()))(t)
 	defer b.Close()
-	r := must.OK(dataplane.New(b, nil).Apply(t.Context(), web(c, server)))(t)
+	r := must.OK(dataplane.New(b, nil).Apply(t.Context(), web(server)))(t)
 	table := r.Changes.New
 
 	conns := must.OK(netnstest.OpenConns(t.Context(), c.Pods[1],
@@ -176,7 +176,7 @@ func TestFull(t *testing.T) {
 	require.NoError(t, c.Pods[0].Serve(servicemodel.UDP, 8080))
 	b := must.OK(open(nftables.Name, c.Node.NS.NetNS()))(t)
 	defer b.Close()
-	must.OK(dataplane.New(b, nil).Apply(t.Context(), web(c, c.Pods[0])))(t)
+	must.OK(dataplane.New(b, nil).Apply(t.Context(), web(c.Pods[0])))(t)
 	count := must.OK(Open(&Config{NetNS: c.Node.NS.NetNS(), Table: "few"}))(t)
 	defer count.Close()
 	count.size = 1

@@ -156,8 +156,8 @@ type world struct {
 }
 
 func newWorld(t *testing.T, cfg flows.Config) *world {
-	w := &world{fakeTable: &fakeTable{addrs: addrs("192.0.2.10", "192.0.2.11", "2001:db8:2::10")},
-		cfg: cfg}
+	w := &world{cfg: cfg, fakeTable: &fakeTable{
+		addrs: must.Addrs("192.0.2.10", "192.0.2.11", "2001:db8:2::10")}}
 	w.kernel = memory.New(nil)
 	w.restart(t)
 	return w
@@ -185,21 +185,14 @@ func (w *world) settle(t *testing.T) {
 	}
 }
 
-func addrs(l ...string) (out []netip.Addr) {
-	for _, s := range l {
-		out = append(out, netip.MustParseAddr(s))
-	}
-	return out
-}
-
 var dns = sm.Name{Namespace: "default", Name: "dns"}
 
 // service is "dns" with a port of UDP and one of TCP, at a cluster IP, an external IP and node
 // ports.
 func service(edit ...func(*sm.Service)) *sm.Service {
 	s := &sm.Service{
-		Name: dns, ClusterIPs: addrs("10.96.0.10", "fd00:10:96::10"),
-		ExternalIPs: addrs("203.0.113.5"),
+		Name: dns, ClusterIPs: must.Addrs("10.96.0.10", "fd00:10:96::10"),
+		ExternalIPs: must.Addrs("203.0.113.5"),
 		Ports: []sm.ServicePort{
 			{Name: "dns", Protocol: sm.UDP, Port: 53, NodePort: 30053},
 			{Name: "web", Protocol: sm.TCP, Port: 80, NodePort: 30080},
@@ -214,7 +207,7 @@ func service(edit ...func(*sm.Service)) *sm.Service {
 // endpoints are at 10.244.0.host and fd00:244::host.
 func endpoints(hosts ...int) (l []sm.Endpoint) {
 	for _, h := range hosts {
-		for _, a := range addrs(fmt.Sprintf("10.244.0.%d", h), fmt.Sprintf("fd00:244::%d", h)) {
+		for _, a := range must.Addrs(fmt.Sprint("10.244.0.", h), fmt.Sprint("fd00:244::", h)) {
 			l = append(l, sm.Endpoint{Addr: a, Ports: []sm.EndpointPort{
 				{Name: "dns", Protocol: sm.UDP, Port: 5353}, {Name: "web", Protocol: sm.TCP,
 					Port: 8080},
@@ -236,7 +229,7 @@ func terminating(e *sm.Endpoint) { e.Condition = sm.Serving }
 func ended(e *sm.Endpoint)       { e.Condition = sm.Terminating }
 
 // node is a node that takes node ports at one address of each family.
-var node = sm.Node{Name: "n1", Addresses: addrs("192.0.2.10", "2001:db8:2::10"),
+var node = sm.Node{Name: "n1", Addresses: must.Addrs("192.0.2.10", "2001:db8:2::10"),
 	NodePortAddresses: sm.NodePortAddresses{Primary: true}}
 
 // serving is a state of the service on the node.

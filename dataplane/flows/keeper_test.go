@@ -13,6 +13,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/wait"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -55,20 +56,20 @@ var changes = []change{
 	},
 	{
 		name:   "clients inside must stay on the node",
-		before: serving(service(), onNode(endpoints(1), "n1"), endpoints(2)),
+		before: serving(service(), onNode(endpoints(1)), endpoints(2)),
 		after: serving(service(func(s *sm.Service) {
 			s.InternalTrafficPolicy = sm.PolicyLocal
-		}), onNode(endpoints(1), "n1"), endpoints(2)),
+		}), onNode(endpoints(1)), endpoints(2)),
 		stale: []string{"udp 10.96.0.10:53 > 10.244.0.2:5353"},
 		stay: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353",
 			"udp 203.0.113.5:53 > 10.244.0.2:5353"},
 	},
 	{
 		name:   "clients outside must stay on the node, but the same address serves others too",
-		before: serving(service(), onNode(endpoints(1), "n1"), endpoints(2)),
+		before: serving(service(), onNode(endpoints(1)), endpoints(2)),
 		after: serving(service(func(s *sm.Service) {
 			s.ExternalTrafficPolicy = sm.PolicyLocal
-		}), onNode(endpoints(1), "n1"), endpoints(2)),
+		}), onNode(endpoints(1)), endpoints(2)),
 		stay: []string{"udp 203.0.113.5:53 > 10.244.0.2:5353",
 			"udp 203.0.113.5:53 > 10.244.0.1:5353"},
 	},
@@ -122,15 +123,15 @@ var changes = []change{
 var withLoopback = sm.NodePortAddresses{CIDRs: []netip.Prefix{
 	netip.MustParsePrefix("192.0.2.10/32"), netip.MustParsePrefix("127.0.0.0/8")}}
 
-func onNode(l []sm.Endpoint, name string) []sm.Endpoint {
-	return each(l, func(e *sm.Endpoint) { e.Node = name })
+func onNode(l []sm.Endpoint) []sm.Endpoint {
+	return each(l, func(e *sm.Endpoint) { e.Node = "n1" })
 }
 
 // other is another service, with an external IP.
 func other(ip string, port uint16) *sm.Service {
 	s := &sm.Service{Name: sm.Name{Namespace: "default", Name: "other"}}
 	if ip != "" {
-		s.ExternalIPs = addrs(ip)
+		s.ExternalIPs = must.Addrs(ip)
 		s.Ports = []sm.ServicePort{{Name: "dns", Protocol: sm.UDP, Port: port}}
 	}
 
@@ -151,7 +152,7 @@ func TestEveryChangeDeletesExactlyWhatItLeavesStale(t *testing.T) {
 
 func (c *change) run(t *testing.T, mode string) {
 	w := newWorld(t, flows.Config{})
-	w.addrs = addrs("192.0.2.10", "192.0.2.11", "192.0.2.12", "2001:db8:2::10")
+	w.addrs = must.Addrs("192.0.2.10", "192.0.2.11", "192.0.2.12", "2001:db8:2::10")
 	w.apply(t, c.before)
 	if mode == "by one that starts anew" {
 		w.restart(t)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -137,7 +138,8 @@ func randomFlow(rng *rand.Rand, t *sm.Table) string {
 	}
 	to := netip.AddrPortFrom(f.Key.Addr, port)
 	if f.Key.NodePort() {
-		to = netip.AddrPortFrom(addrs("192.0.2.10", "2001:db8:2::10")[f.Key.Family()/6], f.Key.Port)
+		node := must.Addrs("192.0.2.10", "2001:db8:2::10")
+		to = netip.AddrPortFrom(node[f.Key.Family()/6], f.Key.Port)
 	}
 	flow := conntrack.Flow{Protocol: conntrack.Protocol(f.Key.Protocol), Original: conntrack.Tuple{
 		Dst: to}, Reply: conntrack.Tuple{Src: to}}
@@ -174,7 +176,7 @@ func frontendAt(t *sm.Table, f conntrack.Flow) *sm.Frontend {
 		return found
 	}
 	takes := func(p netip.Prefix) bool { return p.Contains(key.Addr) }
-	mine := slices.Contains(addrs("192.0.2.10", "192.0.2.11", "2001:db8:2::10"), key.Addr)
+	mine := slices.Contains(must.Addrs("192.0.2.10", "192.0.2.11", "2001:db8:2::10"), key.Addr)
 	any := key
 	any.Addr = netip.IPv4Unspecified()
 	if f.Original.Dst.Addr().Is6() {
@@ -239,7 +241,7 @@ func TestEveryChangeIsOneThatAMatcherTakes(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 7))
 	c := lawConfig()
-	places := addrs("127.0.0.1", "192.0.2.10", "192.0.2.11", "2001:db8:2::10")
+	places := must.Addrs("127.0.0.1", "192.0.2.10", "192.0.2.11", "2001:db8:2::10")
 	for _, all := range []bool{true, false} {
 		n := node
 		n.LocalhostNodePorts, n.NodePortAddresses.Primary = true, !all
@@ -290,7 +292,7 @@ func TestANodePortBesideAPortOfLocalhost(t *testing.T) {
 	n.LocalhostNodePorts, n.NodePortAddresses = true, sm.NodePortAddresses{}
 	local := service(func(s *sm.Service) {
 		s.Name.Name, s.ClusterIPs, s.ExternalIPs = "local", nil, nil
-		s.HostIPs = addrs("127.0.0.1")
+		s.HostIPs = must.Addrs("127.0.0.1")
 		s.Ports = []sm.ServicePort{{Name: "dns", Protocol: sm.UDP, Port: 30053}}
 	})
 	state := func(nodePort, localhost int) sm.State {

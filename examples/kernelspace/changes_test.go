@@ -24,7 +24,8 @@ func TestOneChangeTouchesOneLoadBalancer(t *testing.T) {
 	t.Parallel()
 	other := func(s sm.State) sm.State {
 		svc := &sm.Service{Name: sm.Name{Namespace: "default", Name: "other"},
-			ClusterIPs: addrs("10.96.0.11"), Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
+			ClusterIPs: must.Addrs("10.96.0.11"),
+			Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
 		return s.WithService(svc).WithEndpoints(svc.Name, s.Endpoints(web))
 	}
 
@@ -399,10 +400,10 @@ func TestRefusals(t *testing.T) {
 			s.Ports[0].EndPort, s.Ports[0].NodePort = 90, 0
 		}), "service default/web: endPort: 90"},
 		{"source ranges", hnsfake.AllFeatures, service(lb, func(s *sm.Service) {
-			s.LoadBalancerSourceRanges = prefixes("192.0.2.0/24")
+			s.LoadBalancerSourceRanges = must.Prefixes("192.0.2.0/24")
 		}), "service default/web: sources: 192.0.2.0/24"},
 		{"host IPs", hnsfake.AllFeatures, service(func(s *sm.Service) {
-			s.HostIPs = addrs("192.0.2.10")
+			s.HostIPs = must.Addrs("192.0.2.10")
 		}), "service default/web: hostIPs: 192.0.2.10"},
 		{"masquerade", hnsfake.AllFeatures, service(func(s *sm.Service) {
 			s.Masquerade.ClusterIPs = sm.MasqueradeAlways
@@ -451,9 +452,9 @@ func TestRefusalsOfTheNode(t *testing.T) {
 	t.Parallel()
 	for field, change := range map[string]func(*sm.Node){
 		"nodePortAddresses": func(n *sm.Node) {
-			n.NodePortAddresses.CIDRs = prefixes("192.0.2.0/24")
+			n.NodePortAddresses.CIDRs = must.Prefixes("192.0.2.0/24")
 		},
-		"serviceCIDRs":         func(n *sm.Node) { n.ServiceCIDRs = prefixes("10.96.0.0/12") },
+		"serviceCIDRs":         func(n *sm.Node) { n.ServiceCIDRs = must.Prefixes("10.96.0.0/12") },
 		"localhostNodePorts":   func(n *sm.Node) { n.LocalhostNodePorts = true },
 		"masqueradeNeighbours": func(n *sm.Node) { n.MasqueradeNeighbours = true },
 		"noEndpoints":          func(n *sm.Node) { n.NoEndpoints = "drop" },

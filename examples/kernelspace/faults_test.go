@@ -26,7 +26,7 @@ func faultyStates() (from, to sm.State) {
 	going, coming := sm.Name{Namespace: "default", Name: "going"},
 		sm.Name{Namespace: "default", Name: "coming"}
 	one := func(n sm.Name, vip string) *sm.Service {
-		return &sm.Service{Name: n, ClusterIPs: addrs(vip),
+		return &sm.Service{Name: n, ClusterIPs: must.Addrs(vip),
 			Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
 	}
 

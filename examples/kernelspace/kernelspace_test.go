@@ -293,20 +293,6 @@ func (m *machine) is(lbs []string, remote ...string) {
 	require.Equal(m, remote, eps)
 }
 
-func addrs(texts ...string) (l []netip.Addr) {
-	for _, a := range texts {
-		l = append(l, addr(a))
-	}
-	return l
-}
-
-func prefixes(texts ...string) (l []netip.Prefix) {
-	for _, t := range texts {
-		l = append(l, netip.MustParsePrefix(t))
-	}
-	return l
-}
-
 // changed returns the service with two endpoints, the second of which is changed.
 func changed(change func(*sm.Endpoint)) sm.State {
 	s := with(service(), "10.244.1.1", "10.244.1.2")

@@ -10,11 +10,10 @@ import (
 
 // Subsystems of nfnetlink (NFNL_SUBSYS_*, include/uapi/linux/netfilter/nfnetlink.h).
 const (
-	SubsysConntrack       uint8 = 1  // NFNL_SUBSYS_CTNETLINK
-	SubsysConntrackExpect uint8 = 2  // NFNL_SUBSYS_CTNETLINK_EXP
-	SubsysIPSet           uint8 = 6  // NFNL_SUBSYS_IPSET
-	SubsysNFTables        uint8 = 10 // NFNL_SUBSYS_NFTABLES
-	SubsysNFTCompat       uint8 = 11 // NFNL_SUBSYS_NFT_COMPAT
+	SubsysConntrack uint8 = 1  // NFNL_SUBSYS_CTNETLINK
+	SubsysIPSet     uint8 = 6  // NFNL_SUBSYS_IPSET
+	SubsysNFTables  uint8 = 10 // NFNL_SUBSYS_NFTABLES
+	SubsysNFTCompat uint8 = 11 // NFNL_SUBSYS_NFT_COMPAT
 )
 
 // Flags of a message (NLM_F_*, include/uapi/linux/netlink.h). Some flags share a bit. The meaning
@@ -24,7 +23,6 @@ const (
 	FlagMulti   uint16 = 0x002 // NLM_F_MULTI: one of several replies
 	// NLM_F_ACK: answer also on success; [Conn] sets it where necessary
 	FlagAck  uint16 = 0x004
-	FlagEcho uint16 = 0x008 // NLM_F_ECHO
 	FlagIntr uint16 = 0x010 // NLM_F_DUMP_INTR: the dump is inconsistent
 	FlagDump uint16 = 0x300 // NLM_F_DUMP; [Conn.Dump] sets it
 
@@ -34,7 +32,6 @@ const (
 	FlagAppend  uint16 = 0x800 // NLM_F_APPEND
 
 	FlagNonRec uint16 = 0x100 // NLM_F_NONREC, for messages that delete
-	FlagBulk   uint16 = 0x200 // NLM_F_BULK, for messages that delete (5.19)
 
 	flagCapped  uint16 = 0x100 // NLM_F_CAPPED: an error without the payload of the request
 	flagAckTLVs uint16 = 0x200 // NLM_F_ACK_TLVS: an error with attributes

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
@@ -41,7 +42,7 @@ func webModel() *servicemodel.Service {
 		Name: web,
 		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
 			Port: 80}},
-		ClusterIPs: addrs("10.96.0.10", "fd00:96::10"),
+		ClusterIPs: must.Addrs("10.96.0.10", "fd00:96::10"),
 	}
 }
 
@@ -76,22 +77,6 @@ func webEndpoint(address string) servicemodel.Endpoint {
 
 func httpOn(port uint16) []servicemodel.EndpointPort {
 	return []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: port}}
-}
-
-func addrs(list ...string) []netip.Addr {
-	var out []netip.Addr
-	for _, s := range list {
-		out = append(out, netip.MustParseAddr(s))
-	}
-	return out
-}
-
-func prefixes(list ...string) []netip.Prefix {
-	var out []netip.Prefix
-	for _, s := range list {
-		out = append(out, netip.MustParsePrefix(s))
-	}
-	return out
 }
 
 // texts returns problems as text, for comparison.

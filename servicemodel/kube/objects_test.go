@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
@@ -206,7 +207,7 @@ status: {addresses: [{type: Hostname, address: node-a}, {type: ExternalIP, addre
 
 func TestNodes(t *testing.T) {
 	described := servicemodel.Node{Name: "node-a", Zone: "zone-1",
-		Addresses: addrs("172.16.0.1", "fd00:16::1", "192.0.2.1", "2001:db8::1")}
+		Addresses: must.Addrs("172.16.0.1", "fd00:16::1", "192.0.2.1", "2001:db8::1")}
 	runCases(t, "nodes.yaml", func(t *testing.T, c *objectCase[*servicemodel.Node]) {
 		tracker := kube.NewTracker(&c.Config)
 		c.requireProblems(t, "Node node-a", tracker.SetNode(patched(ourNode(), string(c.Given))))
@@ -226,26 +227,26 @@ func serviceCIDR(name string, cidrs ...string) *networkingv1.ServiceCIDR {
 func TestServiceCIDR(t *testing.T) {
 	t.Parallel()
 	tracker := kube.NewTracker(
-		&kube.Config{Node: servicemodel.Node{ServiceCIDRs: prefixes("10.98.0.0/16")}})
-	require.Equal(t, prefixes("10.98.0.0/16"), tracker.State().Node().ServiceCIDRs,
+		&kube.Config{Node: servicemodel.Node{ServiceCIDRs: must.Prefixes("10.98.0.0/16")}})
+	require.Equal(t, must.Prefixes("10.98.0.0/16"), tracker.State().Node().ServiceCIDRs,
 		"those the program names")
 
 	requireNoProblems(t, tracker.SetServiceCIDR(serviceCIDR("kubernetes", "10.96.0.0/16",
 		"fd00:96::/112")))
 	requireNoProblems(t,
 		tracker.SetServiceCIDR(serviceCIDR("more", "010.096.0.1/16", "10.97.0.0/16")))
-	require.Equal(t, prefixes("10.96.0.0/16", "10.97.0.0/16", "10.98.0.0/16", "fd00:96::/112"),
+	require.Equal(t, must.Prefixes("10.96.0.0/16", "10.97.0.0/16", "10.98.0.0/16", "fd00:96::/112"),
 		tracker.State().Node().ServiceCIDRs)
 
 	tracker.DeleteServiceCIDR("kubernetes")
-	require.Equal(t, prefixes("10.96.0.0/16", "10.97.0.0/16", "10.98.0.0/16"),
+	require.Equal(t, must.Prefixes("10.96.0.0/16", "10.97.0.0/16", "10.98.0.0/16"),
 		tracker.State().Node().ServiceCIDRs,
 		"another object names it too")
 
 	require.Equal(t, []string{
 		"error: ServiceCIDR more: spec.cidrs[1]: 10.97.0.0: not an IP range such as 10.0.0.0/8",
 	}, texts(tracker.SetServiceCIDR(serviceCIDR("more", "10.96.0.0/16", "10.97.0.0"))))
-	require.Equal(t, prefixes("10.98.0.0/16"), tracker.State().Node().ServiceCIDRs)
+	require.Equal(t, must.Prefixes("10.98.0.0/16"), tracker.State().Node().ServiceCIDRs)
 
 	tracker.DeleteServiceCIDR("more")
 	require.Empty(t, tracker.Problems())

@@ -2,6 +2,7 @@
 package must
 
 import (
+	"net/netip"
 	"reflect"
 	"testing"
 
@@ -26,4 +27,17 @@ func OK[T any](v T, err error) func(testing.TB) T {
 
 		return v
 	}
+}
+
+// Addrs parses addresses. It panics if one of them is wrong.
+func Addrs(texts ...string) []netip.Addr { return parsed(texts, netip.MustParseAddr) }
+
+// Prefixes parses prefixes. It panics if one of them is wrong.
+func Prefixes(texts ...string) []netip.Prefix { return parsed(texts, netip.MustParsePrefix) }
+
+func parsed[T any](texts []string, parse func(string) T) (l []T) {
+	for _, text := range texts {
+		l = append(l, parse(text))
+	}
+	return l
 }
