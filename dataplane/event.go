@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
@@ -208,11 +209,15 @@ func serviceOf(t *servicemodel.Table, k servicemodel.FrontendKey) (n servicemode
 	return n
 }
 
-// logTo returns an observer that logs the important events.
+// logTo returns an observer that logs the important events. A failure that stays until a person
+// acts is logged once.
 func logTo(log *slog.Logger) Observer {
+	var stays atomic.Value // the text of the last such failure
+	stays.Store("")
 	return func(ctx context.Context, ev Event) {
 		switch ev := ev.(type) {
 		case Applied:
+			stays.Store("")
 			logApplied(ctx, log, ev.Result)
 		case Refused:
 			if ev.Family != 0 {
@@ -247,13 +252,8 @@ func logTo(log *slog.Logger) Observer {
 			log.WarnContext(ctx, "repair undone", logkey.Backend, ev.Backend, logkey.Program,
 				ev.Name, logkey.Thread, ev.Thread)
 		case Failed:
-			if errors.Is(ev.Err, ErrNotApproved) {
-				log.WarnContext(ctx, ev.Doing+" not approved", logkey.Backend, ev.Backend,
-					of(nil, ev.Revision), logkey.Reason, ev.Err)
-			} else if !errors.Is(ev.Err, context.Canceled) { // the program ends
-				log.ErrorContext(ctx, ev.Doing+" failed", logkey.Backend, ev.Backend,
-					of(ev.Owners, ev.Revision), logkey.Phase, ev.Phase.String(), logkey.Error,
-					ev.Err)
+			if !waitsForAPerson(ev.Err) || stays.Swap(ev.Err.Error()) != ev.Err.Error() {
+				logFailed(ctx, log, ev)
 			}
 		case WatchFailed:
 			log.ErrorContext(ctx, "watch failed", logkey.Error, ev.Err)
@@ -270,6 +270,21 @@ func logTo(log *slog.Logger) Observer {
 		case Settled:
 			log.DebugContext(ctx, "settled", logkey.Next, ev.Next, logkey.Duration, ev.Duration)
 		}
+	}
+}
+
+// waitsForAPerson reports whether a retry of the same state fails until a person acts.
+func waitsForAPerson(err error) bool {
+	return errors.Is(err, ErrRefused) || errors.Is(err, backends.ErrCollision)
+}
+
+func logFailed(ctx context.Context, log *slog.Logger, ev Failed) {
+	if errors.Is(ev.Err, ErrNotApproved) {
+		log.WarnContext(ctx, ev.Doing+" not approved", logkey.Backend, ev.Backend,
+			of(nil, ev.Revision), logkey.Reason, ev.Err)
+	} else if !errors.Is(ev.Err, context.Canceled) { // the program ends
+		log.ErrorContext(ctx, ev.Doing+" failed", logkey.Backend, ev.Backend,
+			of(ev.Owners, ev.Revision), logkey.Phase, ev.Phase.String(), logkey.Error, ev.Err)
 	}
 }
 

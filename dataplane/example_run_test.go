@@ -79,6 +79,37 @@ func ExampleConfig_approve() {
 	// not approved: 10 of 10 frontends would go
 }
 
+// A service keeps an address that it holds, although a newcomer with a smaller name claims it.
+func ExamplePreview() {
+	holderWins := func(_ context.Context, p *dataplane.Preview) error {
+		for _, c := range p.Conflicts {
+			if held := p.Changes.Old.Frontend(c.Key); held != nil && held.Service == c.Loser {
+				return fmt.Errorf("%s is in use by %s", c.Key, c.Loser)
+			}
+		}
+		return nil
+	}
+
+	ctx, state := context.Background(), servicemodel.State{}
+	engine := dataplane.New(memory.New(nil), &dataplane.Config{Approve: holderWins})
+	for _, name := range []string{"holder", "a-newcomer"} {
+		next := state.WithService(&servicemodel.Service{
+			Name:        servicemodel.Name{Namespace: "default", Name: name},
+			ExternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+			Ports:       []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}})
+		if _, err := engine.Apply(ctx, next); err != nil {
+			fmt.Println(err) // and the program keeps the older state
+			continue
+		}
+		state = next
+	}
+	result, err := engine.Apply(ctx, state)
+	fmt.Println(result.Counts, err)
+	// Output:
+	// not approved: 192.0.2.1:80/tcp is in use by default/holder
+	// 0 added, 0 changed, 0 removed <nil>
+}
+
 // A program shows the changes of an apply, and asks before it writes.
 func ExampleEngine_Plan() {
 	kernel := &memory.Kernel{}

@@ -75,10 +75,10 @@ func TestRefusedOwnersAreNamed(t *testing.T) {
 	}
 
 	require.Equal(t, map[string]string{
-		"invalid": "service invalid/pod ports[0].port", "late": "192.0.2.1:80/tcp ",
+		"invalid": "service invalid/pod ports[0].port", "late": "192.0.2.1:80/tcp ports[0].port",
 		"other":       "service b/pod name.namespace",
 		"settings":    "node masqueradeMark",
-		"taken":       "192.0.2.1:70/tcp ",
+		"taken":       "192.0.2.1:70/tcp ports[0].port",
 		"unsupported": "service unsupported/pod:81 port"}, fields)
 	require.Len(t, heard.take(), 7)
 	text := ok(json.Marshal(r))(t)

@@ -179,6 +179,25 @@ func TestCollisionsLeaveOutTheirService(t *testing.T) {
 		"memory: service default/svc-2: 10.96.0.2:80/tcp is not ours")
 }
 
+// A foreign object in the place of the instance is logged once, as long as it is the same.
+func TestACollisionOfTheInstanceIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	b, log := newLogging()
+	for _, object := range []string{"table x", "table x", "table y", "", "table y", "table y"} {
+		b.Refuse(func(*servicemodel.ChangeSet) error {
+			if object == "" {
+				return nil
+			}
+			return &backends.CollisionError{Backend: "memory", Object: object}
+		})
+		_, err := b.engine.Apply(t.Context(), services(1+len(object)%2))
+		require.Equal(t, object != "", errors.Is(err, backends.ErrCollision))
+	}
+
+	require.Equal(t, 1, strings.Count(log.String(), "table x is not ours: remove it"))
+	require.Equal(t, 2, strings.Count(log.String(), "table y is not ours: remove it"))
+}
+
 func TestWhatIsWrongWithTheNodeRefusesAll(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)

@@ -26,7 +26,8 @@ type Result struct {
 	// Repaired counts the changes that undo other programs' changes to the services in the kernel
 	// since the last apply. Restored objects count as Added. These changes are not in Counts,
 	// because a flushed ruleset does not count as new services. Damage that affects no service is
-	// in Drift.
+	// in Drift. Parts know only the kernel, so their results have no Repaired: what they restore is
+	// in Counts, and after a complete loss in the kernel an apply looks like the first.
 	Repaired servicemodel.Counts `json:"repaired,omitzero"`
 	// Changes are the changes that were applied.
 	Changes *servicemodel.ChangeSet `json:"changes"`
@@ -118,9 +119,10 @@ type Preview struct {
 	// revision.
 	Revision Revision           `json:"revision,omitzero"`
 	State    servicemodel.State `json:"-"`
-	// Changes are the changes that the apply would make. Repaired counts the changes among them
-	// that undo other programs' changes, see [Result.Repaired]. Drift describes the other damage
-	// that the apply would repair.
+	// Changes are the changes that the apply would make. Their method Counts has the numbers of
+	// frontends and endpoints that are added, changed and removed. Repaired counts the changes
+	// among them that undo other programs' changes, see [Result.Repaired]. Drift describes the
+	// other damage that the apply would repair.
 	Changes  *servicemodel.ChangeSet `json:"changes"`
 	Repaired servicemodel.Counts     `json:"repaired,omitzero"`
 	Drift    []string                `json:"drift,omitempty"`

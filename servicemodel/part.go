@@ -3,6 +3,7 @@ package servicemodel
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"iter"
 	"maps"
 	"net/netip"
@@ -27,6 +28,9 @@ type TakenError struct {
 	// Holder has the frontend, or is the winner of the two services ([Conflict]). Claimant also
 	// claims the frontend.
 	Holder, Claimant PortName
+	// Field is the path of the port in the claimant's service, such as "ports[1].nodePort". It is
+	// empty if the claimant's table was not made by [Resolve].
+	Field string
 }
 
 // Error returns "192.0.2.1:80/tcp is held by a/web, and claimed by b/web", or, for services of the
@@ -166,16 +170,30 @@ func (t *Table) WithParts(parts map[string]*Table) (*Table, error) {
 func (t *Table) taken(part *Table) error {
 	var errs []error
 	for c := range part.Conflicts() {
-		errs = append(errs, &TakenError{Key: c.Key, Holder: c.Winner, Claimant: c.Loser})
+		errs = append(errs, &TakenError{c.Key, c.Winner, c.Loser, part.portField(c.Key, c.Loser)})
 	}
 	for f := range values(part.orEmpty().frontends.All()) {
 		for _, held := range t.overlapping(f.Key) {
-			errs = append(errs, &TakenError{Key: held.Key, Holder: held.Service,
-				Claimant: f.Service})
+			errs = append(errs, &TakenError{held.Key, held.Service, f.Service,
+				part.portField(f.Key, f.Service)})
 		}
 	}
 
 	return errors.Join(errs...)
+}
+
+// portField returns the field of a service port that claims a frontend.
+func (t *Table) portField(k FrontendKey, n PortName) string {
+	svc, field := t.service(n.Name), "port"
+	if k.NodePort() {
+		field = "nodePort"
+	}
+	for i := 0; svc != nil && i < len(svc.Ports); i++ {
+		if p := svc.Ports[i]; p.Name == n.Port && p.Protocol == n.Protocol {
+			return fmt.Sprintf("ports[%d].%s", i, field)
+		}
+	}
+	return ""
 }
 
 func added(set addrCounts, addrs iter.Seq[netip.Addr]) addrCounts {

@@ -27,12 +27,15 @@ type CollisionError struct {
 	Object  string            // such as "virtual server 192.0.2.1:80/tcp"
 }
 
-// Error returns "ipvs: service default/web: virtual server 192.0.2.1:80/tcp is not ours".
+// Error returns "ipvs: service default/web: virtual server 192.0.2.1:80/tcp is not ours", and what
+// to do about it.
 func (e *CollisionError) Error() string {
 	if e.Service == (servicemodel.Name{}) {
-		return fmt.Sprintf("%s: %s is not ours", e.Backend, e.Object)
+		return fmt.Sprintf("%s: %s is not ours: remove it, take it over, or give the instance "+
+			"another name", e.Backend, e.Object)
 	}
-	return fmt.Sprintf("%s: service %s: %s is not ours", e.Backend, e.Service, e.Object)
+	return fmt.Sprintf("%s: service %s: %s is not ours: remove it, or give the service another "+
+		"address or port", e.Backend, e.Service, e.Object)
 }
 
 // Is makes every CollisionError match [ErrCollision].

@@ -205,7 +205,7 @@ func TestAProgramStopsWhenConnectionsEnd(t *testing.T) {
 	p := start(t, "-f", path, "-interval", "10ms", "-drain", "20s", "-map", "10.96.0.10:80="+at,
 		"-map", "10.244.0.0/24="+endpoint(t, "one"))
 	p.logs(t, `msg="service is refused" at=`+path+`:2 error="proxy: service default/web: the `+
-		`socket at `+at+`/tcp, which is taken, is not ours"`)
+		`socket at `+at+`/tcp, which is taken, is not ours: `)
 	require.NoError(t, l.Close())
 	p.logs(t, "applied added=1")
 	c, name := visit(t, at)
