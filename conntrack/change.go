@@ -54,6 +54,11 @@ type Frontend struct {
 	// a flow was sent; the same holds for Removed.
 	Endpoints []netip.AddrPort
 
+	// Shifted says that the port of each of the Endpoints is the first of a range as long as that
+	// of Key: a flow to the second port of Key belongs to the second port of an endpoint, and so
+	// on. Removed may have such endpoints in any case.
+	Shifted bool
+
 	// Removed are the endpoints that the change removed. If it is not nil, only flows to these
 	// endpoints are stale. If it is nil, flows to any endpoint not in Endpoints are stale,
 	// including flows that an interrupted cleaning left behind. An empty list that is not nil

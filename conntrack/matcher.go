@@ -41,6 +41,8 @@ type criterion struct {
 	anyRemoved         bool // flows to any endpoint other than endpoints are stale
 	untranslated       bool
 	backwards          bool
+	shifted            bool
+	first              uint16 // the first port of a range
 }
 
 // NewMatcher returns the matcher for a change. If items of the change make no sense, it returns an
@@ -102,7 +104,8 @@ func (m *Matcher) add(f *Frontend, sets setMaker) error {
 		return fmt.Errorf("%s is there twice", key.text())
 	}
 	c := &criterion{anyRemoved: f.Removed == nil, untranslated: f.Untranslated,
-		backwards: f.Backwards && !key.Addr.IsUnspecified()}
+		backwards: f.Backwards && !key.Addr.IsUnspecified(),
+		shifted:   f.Shifted && key.EndPort != 0, first: key.Port}
 	var err error
 	if c.endpoints, err = sets.set(f.Endpoints, key); err != nil {
 		return fmt.Errorf("%s: Endpoints: %w", key.text(), err)
@@ -187,17 +190,33 @@ func (m *Matcher) classify(f *Flow) class {
 		return backwards
 	case c == nil:
 		return unrelated
-	case c.endpoints.has(f):
+	case c.keeps(f):
 		return current
 	case f.Reply.Src == f.Original.Dst && c.untranslated:
 		return untranslated
 	case f.Reply.Src == f.Original.Dst:
 		return current
-	case c.anyRemoved || c.removed.has(f):
+	case c.anyRemoved || c.removed.has(f) || c.removed.hasShifted(f, c.first):
 		return misdirected
 	}
 
 	return current
+}
+
+// keeps reports whether the flow's endpoint may keep it.
+func (c *criterion) keeps(f *Flow) bool {
+	if c.shifted {
+		return c.endpoints.hasShifted(f, c.first)
+	}
+	return c.endpoints.has(f)
+}
+
+// hasShifted reports whether the flow's endpoint is in s, whose ports are the first ports of ranges
+// as long as the range that begins with first.
+func (s endpoints) hasShifted(f *Flow, first uint16) bool {
+	at := f.Reply.Src
+	_, ok := s[netip.AddrPortFrom(at.Addr(), at.Port()-(f.Original.Dst.Port()-first))]
+	return ok
 }
 
 // has reports whether the flow's endpoint is in s.

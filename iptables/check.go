@@ -43,6 +43,7 @@ func check(c *servicemodel.ChangeSet, lacks *lacking) error {
 		SchedulerHint: "iptables chooses at random, in turn, or by a hash of the client if it " +
 			"has xt_bpf",
 		ForwardingHint: "iptables translates addresses", AnyOrigins: true, Ranges: true,
+		Shifted: true,
 		Frontend: func(r *rendering.Refusals, fe *servicemodel.Frontend) {
 			if fe.Affinity > 0 && lacks.recent {
 				r.Refuse(fe.Service, backends.FieldSessionAffinity, "ClientIP",

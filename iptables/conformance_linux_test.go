@@ -26,10 +26,10 @@ import (
 )
 
 // underTest is the backend for the tests of package dataplanetest.
-var underTest = dataplanetest.Backend{Loopback: true, Ranges: true, Open: func(ns netns.Namespace) (
-	backends.Backend, error) {
-	return openBackend(&Config{NetNS: ns})
-}}
+var underTest = dataplanetest.Backend{Loopback: true, Ranges: true, Shifted: true,
+	Open: func(ns netns.Namespace) (backends.Backend, error) {
+		return openBackend(&Config{NetNS: ns})
+	}}
 
 func TestConformance(t *testing.T) {
 	t.Parallel()

@@ -101,7 +101,8 @@
 //	-A KUBE-RANGES -d 10.96.0.10/32 -p udp -m udp --dport 10000:20000 … -j KUBE-SVC-…
 //	-A KUBE-SVC-… -p udp … -j DNAT --to-destination 10.244.1.1
 //
-// A target without a port keeps the port of the packet. The chain is divided by address and
+// A target without a port keeps the port of the packet, and the target 10.244.1.1:9000-9099/8000
+// maps the ports 8000 to 8099 to the ports 9000 to 9099. The chain is divided by address and
 // protocol only: the ranges of an address are tested in turn, narrower ranges first.
 //
 // # Schedulers

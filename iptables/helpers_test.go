@@ -104,7 +104,7 @@ func (l *layout) chains(s *state, fn func(id chainID, rules []rule, shared bool)
 
 func randomConfig() randstate.Config {
 	c := randstate.Config{Services: 40, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true,
-		Ranges: true}
+		Ranges: true, Shifted: true}
 	for i := range 8 {
 		c.Places = append(c.Places, randstate.Place{
 			IPv4: netip.AddrFrom4([4]byte{10, 244, byte(i % 3), byte(i + 1)}),

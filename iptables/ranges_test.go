@@ -84,6 +84,10 @@ func rangeStory() (names []string, states []sm.State) {
 	first.Ports = []sm.ServicePort{{Protocol: sm.UDP, Port: 10000, EndPort: 10099}}
 	first.LoadBalancerSourceRanges = must.Prefixes("198.51.100.0/24")
 	s = add("range-in-range", s.WithService(&first))
+	mapped := *calls
+	mapped.Ports = []sm.ServicePort{{Name: "rtp", Protocol: sm.UDP, Port: 8000, EndPort: 8099,
+		TargetPort: 9000}}
+	s = add("mapped-range", s.WithoutService(first.Name).WithService(&mapped))
 	add("no-range", s.WithoutService(calls.Name).WithoutService(first.Name))
 	return names, states
 }
@@ -102,10 +106,18 @@ func TestTheTargetThatKeepsThePort(t *testing.T) {
 	if native.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("the bytes are those of a little-endian machine")
 	}
+	addr := "0ab40001" + "000000000000000000000000"
+	dnat := "09000100" + "444e415400000000" + "0800020000000002" + "34000300" // DNAT, revision 2
 	r := rule{target: targetDNAT, to: netip.MustParseAddrPort("10.180.0.1:0")}
 	exprs, _ := encodeRule(t, nft.IPv4, &r)
-	addr := "0ab40001" + "000000000000000000000000"
 	require.Contains(t, hex.EncodeToString(exprs),
-		"09000100"+"444e415400000000"+"0800020000000002"+"34000300"+ // DNAT, revision 2
-			"01000000"+addr+addr+"000000000000"+"0000"+"00000000")
+		dnat+"01000000"+addr+addr+"000000000000"+"0000"+"00000000")
+
+	// 8000 becomes 9000 and 8099 becomes 9099: NF_NAT_RANGE_MAP_IPS, _PROTO_SPECIFIED and
+	// _PROTO_OFFSET.
+	r = rule{target: targetDNAT, to: netip.MustParseAddrPort("10.180.0.1:9000"),
+		shift: portRange{8000, 8099}}
+	exprs, _ = encodeRule(t, nft.IPv4, &r)
+	require.Contains(t, hex.EncodeToString(exprs),
+		dnat+"23000000"+addr+addr+"2328"+"238b"+"1f40"+"0000"+"00000000")
 }

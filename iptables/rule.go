@@ -29,6 +29,7 @@ type rule struct {
 	target target
 	chain  string         // of targetJump and targetGoto
 	to     netip.AddrPort // of targetDNAT; with port 0, packets keep their ports
+	shift  portRange      // of targetDNAT: if set, these ports are mapped to the ports from to
 	set    markSet        // of targetMark
 
 	// opaque says that parts of the kernel's rule could not be decoded. For same, an opaque rule is

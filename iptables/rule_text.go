@@ -123,6 +123,9 @@ func (r *rule) appendTarget(b *strings.Builder, f servicemodel.Family) {
 		word(b, false, "-j REJECT --reject-with tcp-reset")
 	case targetDNAT:
 		word(b, false, "-j DNAT --to-destination", servicemodel.TargetText(r.to))
+		if !r.shift.any() {
+			fmt.Fprintf(b, "-%d/%d", r.lastTarget(), r.shift.from)
+		}
 	case targetMasquerade:
 		word(b, false, "-j MASQUERADE --random-fully")
 	case targetMark:

@@ -17,9 +17,13 @@ import (
 func (b *unitBuilder) poolChain(verdict servicemodel.Verdict, frontends []*servicemodel.Frontend) {
 	p := b.pools[verdict]
 	var affinity affinity
+	var shift portRange
 	for _, fe := range frontends { // Check ensures that all affinities are equal
 		if fe.Affinity > 0 {
 			affinity = affinityOf(fe)
+		}
+		if fe.Shifted { // all addresses of a service port have the same range
+			shift = portRange{fe.Key.Port, fe.Key.EndPort}
 		}
 	}
 
@@ -30,7 +34,7 @@ func (b *unitBuilder) poolChain(verdict servicemodel.Verdict, frontends []*servi
 	rules := b.clusterMarks(make([]rule, 0, n+len(frontends)), verdict, frontends)
 	if affinity.time > 0 {
 		for i := range p.Slots {
-			r := dnatRule(p, i)
+			r := dnatRule(p, i, shift)
 			r.recent = b.recent(recentUpdate, p.Slots[i].Endpoint, affinity)
 			r.recent.seconds = uint32(affinity.time / time.Second)
 			rules = append(rules, r)
@@ -39,7 +43,7 @@ func (b *unitBuilder) poolChain(verdict servicemodel.Verdict, frontends []*servi
 
 	shares := slotShares(p)
 	for i := len(p.Slots) - 1; i >= 0; i-- {
-		r := dnatRule(p, i)
+		r := dnatRule(p, i, shift)
 		r.stat, r.comment = shares[i], slotComment(p, i)
 		if affinity.time > 0 {
 			r.recent = b.recent(recentSet, p.Slots[i].Endpoint, affinity)
@@ -75,8 +79,9 @@ func (b *unitBuilder) clusterMarks(rules []rule, v servicemodel.Verdict,
 	return rules
 }
 
-func dnatRule(p *servicemodel.Pool, slot int) rule {
-	return rule{proto: p.ID.Service.Protocol, target: targetDNAT, to: p.Slots[slot].Endpoint}
+func dnatRule(p *servicemodel.Pool, slot int, shift portRange) rule {
+	return rule{proto: p.ID.Service.Protocol, target: targetDNAT, to: p.Slots[slot].Endpoint,
+		shift: shift}
 }
 
 // affinity is the session affinity of a frontend. A zero time means no affinity.

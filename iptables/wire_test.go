@@ -39,6 +39,8 @@ func sampleRules(f *nft.Family) []rule {
 		{proto: sm.UDP, ports: portRange{0, 1023}, target: targetDrop},
 		{proto: sm.SCTP, ports: portRange{0, 1023}, target: targetAccept},
 		{proto: sm.UDP, ports: portRange{1, 65535}, target: targetDNAT, to: kept},
+		{proto: sm.SCTP, ports: portRange{9000, 9099}, target: targetDNAT, to: to,
+			shift: portRange{9000, 9099}},
 		{proto: sm.SCTP, ports: single(9000), target: targetReject},
 		{proto: sm.TCP, ports: single(9000), target: targetReset},
 		{in: "cali+", target: targetReturn},
@@ -117,7 +119,7 @@ func randomRule(rng *rand.Rand, f *nft.Family) rule {
 		pick().state
 	r.mark, r.stat, r.recent = pick().mark, pick().stat, pick().recent
 	p := pick()
-	r.target, r.chain, r.to, r.set = p.target, p.chain, p.to, p.set
+	r.target, r.chain, r.to, r.set, r.shift = p.target, p.chain, p.to, p.set, p.shift
 	return r
 }
 

@@ -307,26 +307,40 @@ const (
 	natMapIPs      = 1 << 0 // NF_NAT_RANGE_MAP_IPS
 	natProto       = 1 << 1 // NF_NAT_RANGE_PROTO_SPECIFIED
 	natFullyRandom = 1 << 4 // NF_NAT_RANGE_PROTO_RANDOM_FULLY
+	natOffset      = 1 << 5 // NF_NAT_RANGE_PROTO_OFFSET, since Linux 4.18
 )
 
 // putDNAT writes u32 flags, union nf_inet_addr min_addr and max_addr, then in network byte order
 // u16 min_proto, max_proto and base_proto. Without natProto, the kernel never changes the port of a
-// destination (nf_nat_l4proto_unique_tuple).
+// destination (nf_nat_l4proto_unique_tuple). With natOffset, base_proto becomes min_proto, and so
+// on.
 func putDNAT(p []byte, _ *nft.Family, r *rule) {
 	flags := uint32(natMapIPs)
 	if r.to.Port() != 0 {
 		flags |= natProto
 	}
+	if !r.shift.any() {
+		flags |= natOffset
+	}
 	native.PutUint32(p, flags)
 	copy(p[4:], r.to.Addr().AsSlice())
 	copy(p[20:], r.to.Addr().AsSlice())
 	binary.BigEndian.PutUint16(p[36:], r.to.Port())
-	binary.BigEndian.PutUint16(p[38:], r.to.Port())
+	binary.BigEndian.PutUint16(p[38:], r.lastTarget())
+	binary.BigEndian.PutUint16(p[40:], r.shift.from)
 }
+
+// lastTarget returns the last port to which a rule with targetDNAT sends packets.
+func (r *rule) lastTarget() uint16 { return r.to.Port() + (r.shift.to - r.shift.from) }
 
 func (d *decoder) dnat(p []byte) bool {
 	addr, _ := netip.AddrFromSlice(p[4 : 4+d.f.AddrLen])
-	d.r.target, d.r.to = targetDNAT, netip.AddrPortFrom(addr, binary.BigEndian.Uint16(p[36:]))
+	first, last := binary.BigEndian.Uint16(p[36:]), binary.BigEndian.Uint16(p[38:])
+	d.r.target, d.r.to = targetDNAT, netip.AddrPortFrom(addr, first)
+	if native.Uint32(p)&natOffset != 0 {
+		base := binary.BigEndian.Uint16(p[40:])
+		d.r.shift = portRange{base, base + (last - first)}
+	}
 	return d.made(p, putDNAT)
 }
 

@@ -31,7 +31,7 @@ func TestEveryField(t *testing.T) {
 	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{
 		Ranges: true, MasqueradeIPs: true,
 		Refused: []string{"endpoint.Ports[last].Port", "service.Forwarding",
-			"service.Ports[last].NodePort", "service.Scheduler",
+			"service.Ports[last].NodePort", "service.Ports[last].TargetPort", "service.Scheduler",
 			"service.SessionAffinity.Bits4", "service.SessionAffinity.Bits6",
 			"service.SessionAffinity.WholeService"},
 		Second: func(ns netns.Namespace) (backends.Backend, error) {

@@ -183,6 +183,7 @@ func (f *Frontend) fields() []field {
 		{"service", f.Service.String()},
 		{"kind", f.Kind.String()},
 		{"verdict", f.verdicts()},
+		{"endpoint ports", f.shiftedText()},
 		{"masquerade", f.masqueradeText()},
 		{"affinity", f.affinityText()},
 		{"sources", prefixesText(f.Sources)},
@@ -237,6 +238,13 @@ func (d PodDetector) text() string {
 	}
 
 	return prefixesText(d.CIDRs)
+}
+
+func (f *Frontend) shiftedText() string {
+	if f.Shifted {
+		return "shifted"
+	}
+	return ""
 }
 
 // affinityText is the text of the session affinity of f, such as "3h0m0s by /24 for the service".

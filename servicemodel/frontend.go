@@ -128,6 +128,10 @@ type Frontend struct {
 	Service PortName    `json:"service"`
 	Kind    Kind        `json:"kind"`
 
+	// Shifted says that the range of Key is mapped to ranges of the same length: the port of a slot
+	// is the first of its endpoint's ports ([ServicePort.TargetPort]).
+	Shifted bool `json:"shifted,omitzero"`
+
 	// Internal is the verdict for new connections from pods and from the node itself, and External
 	// the verdict for connections from elsewhere. They differ only under external traffic policy
 	// Local.
@@ -172,7 +176,7 @@ func (f *Frontend) Pool(v Verdict) (PoolID, bool) {
 // Equal reports whether f and o are the same in every field.
 func (f *Frontend) Equal(o *Frontend) bool {
 	return f == o || f != nil && o != nil &&
-		f.Key == o.Key && f.Service == o.Service && f.Kind == o.Kind &&
+		f.Key == o.Key && f.Service == o.Service && f.Kind == o.Kind && f.Shifted == o.Shifted &&
 		f.Internal == o.Internal && f.External == o.External &&
 		f.Masquerade == o.Masquerade && f.MasqueradePolicy == o.MasqueradePolicy &&
 		f.MasqueradeIP == o.MasqueradeIP &&
@@ -233,7 +237,8 @@ type Pool struct {
 
 // Slot is one endpoint in a [Pool]. An address and port is in only one slot of a pool.
 type Slot struct {
-	// Endpoint has port zero if packets keep their ports, see [EndpointPort].
+	// Endpoint has port zero if packets keep their ports, see [EndpointPort] and
+	// [Frontend.Shifted].
 	Endpoint netip.AddrPort `json:"endpoint"`
 	// Weight is at least 1. The weights that Resolve gives a pool have no common divisor, except in
 	// services with a slow start, whose weights are multiplied so that they can rise in small

@@ -114,8 +114,10 @@ func wantHairpins(s sm.State, table *sm.Table) []netip.Addr {
 func serves(s sm.State, e sm.Endpoint, n sm.PortName, at netip.AddrPort) bool {
 	usual := uint16(0) // of an endpoint without a port
 	for _, p := range s.Service(n.Name).Ports {
-		if p.Name == n.Port && p.Protocol == n.Protocol && p.EndPort == 0 {
-			usual = p.Port
+		if p.Name == n.Port && p.Protocol == n.Protocol {
+			if usual = p.TargetPort; p.EndPort == 0 {
+				usual = p.Port
+			}
 		}
 	}
 

@@ -269,11 +269,7 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 		addr := s.Endpoint.Addr()
 		hairpin := addr == src && t.HasHairpin(src)
 		neighbour := t.rules.MasqueradeNeighbours && !p.FromThisNode && containsAddr(p.Link, addr)
-		ep := s.Endpoint
-		if ep.Port() == 0 {
-			ep = netip.AddrPortFrom(addr, p.Dst.Port())
-		}
-		c := Candidate{Endpoint: ep, Weight: weights[i]}
+		c := Candidate{Endpoint: f.Target(s.Endpoint, p.Dst.Port()), Weight: weights[i]}
 		if f.Masquerade&d.Origin != 0 || neighbour {
 			c.Masquerade, c.MasqueradeIP = true, f.MasqueradeIP
 		}

@@ -130,6 +130,9 @@ func (r source) service(n sm.Name) *sm.Service {
 			if s.Ports[i].EndPort < 1000 {
 				s.Ports[i].NodePort = pick(r, 0, 29998, uint16(30000+3*i))
 			}
+			if s.Ports[i].TargetPort = pick(r, 0, uint16(0), 40); s.Ports[i].EndPort < 1000 {
+				s.Ports[i].TargetPort = pick(r, 0, s.Ports[i].Port, 9000)
+			}
 		}
 	}
 
@@ -210,6 +213,8 @@ func (r source) edit(s sm.State) sm.State {
 		default:
 			s = s.WithEndpoints(n, r.scale(s.Endpoints(n)))
 		}
+
+		s = fitted(s, n)
 	}
 
 	return s
@@ -228,12 +233,31 @@ func (r source) scale(eps []sm.Endpoint) []sm.Endpoint {
 	return eps
 }
 
+// fitted clears the ports of the endpoints of ranges that are mapped to other ranges.
+func fitted(s sm.State, n sm.Name) sm.State {
+	svc, eps := s.Service(n), s.Endpoints(n)
+	for k := 0; svc != nil && k < len(svc.Ports); k++ {
+		for i := range eps {
+			for j := range eps[i].Ports {
+				q := &eps[i].Ports[j]
+				if p := svc.Ports[k]; p.TargetPort != 0 && q.Name == p.Name &&
+					q.Protocol == p.Protocol && q.Port != p.TargetPort {
+					q.Port = 0
+				}
+			}
+		}
+	}
+
+	return s.WithEndpoints(n, eps)
+}
+
 // state returns a state of several services.
 func (r source) state() sm.State {
 	s := sm.State{}.WithNode(r.node())
 	for range r.IntN(12) {
-		s = s.WithService(r.service(r.name()))
-		s = s.WithEndpoints(r.name(), r.endpoints())
+		a, b := r.name(), r.name()
+		s = s.WithService(r.service(a)).WithEndpoints(b, r.endpoints())
+		s = fitted(fitted(s, a), b)
 	}
 
 	return s

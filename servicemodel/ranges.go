@@ -242,6 +242,19 @@ func (t *Table) FirstRange(a netip.Addr) *Frontend {
 	return nil
 }
 
+// Target returns the address and port at an endpoint, given as in a [Slot], to which packets to a
+// port of f are sent.
+func (f *Frontend) Target(endpoint netip.AddrPort, port uint16) netip.AddrPort {
+	switch {
+	case endpoint.Port() == 0:
+		return netip.AddrPortFrom(endpoint.Addr(), port)
+	case f.Shifted:
+		return netip.AddrPortFrom(endpoint.Addr(), endpoint.Port()+(port-f.Key.Port))
+	}
+
+	return endpoint
+}
+
 // TargetText returns an endpoint of a pool as text: "10.0.1.7:8080", or "10.0.1.7" if packets keep
 // their ports there.
 func TargetText(e netip.AddrPort) string {

@@ -132,6 +132,35 @@ func TestARangeAnswersWhereNothingNarrowerDoes(t *testing.T) {
 
 // However published ports are listed, JoinPorts changes neither which ports a place has nor the
 // order of the list, and joins exactly the runs of 16 ports and more.
+// A range is mapped to a range of the same length, at all addresses and at node ports.
+func TestARangeIsMappedToARange(t *testing.T) {
+	t.Parallel()
+	s := at("mapped", "198.51.100.1")
+	s.Ports[0] = sm.ServicePort{Name: "http", Protocol: sm.TCP, Port: 8000, EndPort: 8099,
+		TargetPort: 9000, NodePort: 30000}
+	state := func(port uint16) sm.State {
+		return sm.State{}.WithService(s).WithEndpoints(s.Name, []sm.Endpoint{endpoint("10.64.0.1",
+			func(e *sm.Endpoint) { e.Ports[0].Port = port })})
+	}
+
+	for _, own := range []uint16{0, 9000} {
+		table := mustResolve(t, nil, state(own))
+		for to, want := range map[string]string{"198.51.100.1:8000": "10.64.0.1:9000",
+			"198.51.100.1:8042": "10.64.0.1:9042", "198.51.100.1:8099": "10.64.0.1:9099",
+			"192.0.2.10:30042": "10.64.0.1:9042"} {
+			d := table.Decide(sm.Packet{Src: netip.MustParseAddrPort("198.51.100.7:1"),
+				Dst: netip.MustParseAddrPort(to), Protocol: sm.TCP},
+				sm.Locality{ip("192.0.2.10")})
+			require.Equal(t, want, d.Candidates[0].Endpoint.String(), to)
+		}
+	}
+
+	require.EqualError(t, state(9001).Validate(), "endpoints default/mapped: "+
+		"endpoints[0].ports[0].port: 9001: must be the targetPort 9000 of the service's range, "+
+		"or 0")
+	require.Equal(t, uint16(9000), s.TargetPort(sm.EndpointPort{Name: "http", Protocol: sm.TCP}))
+}
+
 func TestPublishedPortsAreJoined(t *testing.T) {
 	t.Parallel()
 	type claim struct {

@@ -162,7 +162,12 @@ func (r reference) balanced(p sm.Packet, h hit, use map[netip.AddrPort]sm.Endpoi
 	for at, e := range use {
 		hairpin := e.Addr == p.Src.Addr() && r.isHairpin(e.Addr)
 		weight := weights[at]
-		if at.Port() == 0 {
+		switch {
+		case h.port.TargetPort != 0 && h.kind == sm.NodePort:
+			at = netip.AddrPortFrom(at.Addr(), h.port.TargetPort+p.Dst.Port()-h.port.NodePort)
+		case h.port.TargetPort != 0:
+			at = netip.AddrPortFrom(at.Addr(), h.port.TargetPort+p.Dst.Port()-h.port.Port)
+		case at.Port() == 0:
 			at = netip.AddrPortFrom(at.Addr(), p.Dst.Port())
 		}
 		list = append(list, fmt.Sprintf("%v*%d/%v%s", at, weight,
@@ -412,8 +417,11 @@ func (r reference) endpoints(h hit, f sm.Family) (cluster, local map[netip.AddrP
 				continue
 			}
 			at := netip.AddrPortFrom(e.Addr, q.Port)
-			if q.Port == 0 && h.port.EndPort == 0 {
+			switch {
+			case q.Port == 0 && h.port.EndPort == 0:
 				at = netip.AddrPortFrom(e.Addr, h.port.Port)
+			case q.Port == 0:
+				at = netip.AddrPortFrom(e.Addr, h.port.TargetPort)
 			}
 			if old, taken := all[at]; !taken || rank(e) > rank(old) {
 				all[at] = e

@@ -15,6 +15,7 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 	candidates := r.candidates(p, f, eps)
 	anyCluster, anyLocal := r.view.choose(candidates, svc)
 	d := decider{svc: svc, family: f, view: &r.view, cluster: Reject, local: Reject,
+		shifted: p.TargetPort != 0,
 		service: PortName{Name: svc.Name, Port: p.Name, Protocol: p.Protocol}}
 	if anyCluster {
 		d.cluster, d.local = BalanceCluster, Drop
@@ -246,6 +247,7 @@ type decider struct {
 	// cluster and local are the verdicts under traffic policy Cluster and Local.
 	cluster, local Verdict
 	sources        []netip.Prefix // the ranges that may use load balancer IPs
+	shifted        bool           // [Frontend.Shifted]
 }
 
 // frontend decides about an address and port, or a range of ports that ends with end.
@@ -258,6 +260,7 @@ func (d *decider) frontend(k Kind, a netip.Addr, port, end uint16) Frontend {
 	f := Frontend{
 		Key:     FrontendKey{Addr: a, Protocol: d.service.Protocol, Port: port, EndPort: end},
 		Service: d.service, Kind: k, Internal: d.cluster, External: d.cluster,
+		Shifted: d.shifted,
 	}
 	if affinity := d.svc.SessionAffinity; affinity.ClientIP {
 		f.Affinity = cmp.Or(affinity.Timeout, defaultAffinityTimeout)

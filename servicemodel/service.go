@@ -147,9 +147,14 @@ type ServicePort struct {
 	// wins. All of them win over a range of node ports. A range loses only the ports of the winning
 	// claims. Equal ranges conflict like equal ports.
 	EndPort uint16 `json:"endPort,omitzero"`
+	// TargetPort, if not zero, maps a range to a range of the same length at the endpoints: packets
+	// to Port go to TargetPort, packets to Port+1 to TargetPort+1, and so on. Only ranges have it.
+	// Their endpoints have port 0 or TargetPort.
+	TargetPort uint16 `json:"targetPort,omitzero"`
 	// NodePort, if not zero, answers at the node's own addresses (see [Node.NodePortAddresses]). If
 	// the service port is a range, it is the first of as many node ports. Endpoints that keep the
 	// packet's port get the node port then, and not a port of the range: so these should be equal.
+	// With a TargetPort, packets to NodePort go there.
 	NodePort uint16 `json:"nodePort,omitzero"`
 }
 
@@ -520,12 +525,14 @@ type EndpointPort struct {
 	Name     string   `json:"name,omitzero"`
 	Protocol Protocol `json:"protocol"`
 	// Port is the port to which packets are sent. Zero means the port of the service
-	// ([ServicePort.Port]). If that port is a range, packets keep their ports.
+	// ([ServicePort.Port]). If that port is a range, packets keep their ports, unless the range has
+	// a [ServicePort.TargetPort].
 	Port uint16 `json:"port,omitzero"`
 }
 
 // TargetPort returns the port to which packets for the service port with p's name and protocol are
-// sent at an endpoint whose port is p: p.Port, or the service's own port if p.Port is zero. The
+// sent at an endpoint whose port is p: p.Port, or the service's own port if p.Port is zero. Of a
+// range that is mapped to another range, it is the first port ([ServicePort.TargetPort]). The
 // result is zero if packets keep their ports, or if the service has no such port.
 func (s *Service) TargetPort(p EndpointPort) uint16 {
 	if s == nil || p.Port != 0 {
@@ -551,8 +558,12 @@ func (s *ServicePort) endNodePort() uint16 {
 // target returns the port of an endpoint, given as p, to which packets for s are sent. Zero means
 // that packets keep their ports.
 func (s *ServicePort) target(p uint16) uint16 {
-	if p == 0 && s.EndPort == 0 {
+	switch {
+	case p != 0:
+		return p
+	case s.EndPort == 0:
 		return s.Port
 	}
-	return p
+
+	return s.TargetPort
 }

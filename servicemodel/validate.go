@@ -59,6 +59,7 @@ func (s State) editsSince(old State, node bool) (edits []edit, err error) {
 			p.checkEndpoint(&is.endpoints[i], checked)
 			checked = is.endpoints[i].Ports
 		})
+		p.checkTargets(is)
 	}
 
 	return edits, errors.Join(p.found...)
@@ -325,13 +326,42 @@ func (p *problems) checkNumbers(port ServicePort) {
 	if port.Port == 0 {
 		p.add("port", 0, "must not be zero")
 	}
-	if port.EndPort == 0 {
+	switch {
+	case port.EndPort == 0 && port.TargetPort != 0:
+		p.add("targetPort", port.TargetPort, "needs endPort: only a range is mapped to a range")
+	case port.EndPort == 0:
+	case port.EndPort <= port.Port:
+		p.add("endPort", port.EndPort, "must be greater than port")
+	default:
+		last := 65535 - (port.EndPort - port.Port)
+		if port.NodePort > last {
+			p.add("nodePort", port.NodePort, "the node ports of the range end beyond 65535")
+		}
+		if port.TargetPort > last {
+			p.add("targetPort", port.TargetPort, "the endpoints' ports end beyond 65535")
+		}
+	}
+}
+
+// checkTargets checks the ports of endpoints that serve ranges with a [ServicePort.TargetPort].
+func (p *problems) checkTargets(e entry) {
+	if e.service == nil {
 		return
 	}
-	if port.EndPort <= port.Port {
-		p.add("endPort", port.EndPort, "must be greater than port")
-	} else if port.NodePort > 65535-(port.EndPort-port.Port) {
-		p.add("nodePort", port.NodePort, "the node ports of the range end beyond 65535")
+	for _, port := range e.service.Ports {
+		if port.TargetPort == 0 {
+			continue
+		}
+		p.each("endpoints", len(e.endpoints), func(i int) {
+			p.each("ports", len(e.endpoints[i].Ports), func(j int) {
+				own := e.endpoints[i].Ports[j]
+				if own.Name == port.Name && own.Protocol == port.Protocol && own.Port != 0 &&
+					own.Port != port.TargetPort {
+					p.add("port", own.Port, fmt.Sprintf("must be the targetPort %d of the "+
+						"service's range, or 0", port.TargetPort))
+				}
+			})
+		})
 	}
 }
 

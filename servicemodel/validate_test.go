@@ -51,6 +51,13 @@ var invalidServices = []struct {
 		sm.ServicePort{Name: "a", Protocol: sm.UDP, Port: 1, NodePort: 30001},
 		sm.ServicePort{Name: "b", Protocol: sm.TCP, Port: 1, NodePort: 30001},
 		sm.ServicePort{Name: "c", Protocol: sm.TCP, Port: 2})},
+	{"ranges that end too late", ports(
+		sm.ServicePort{Name: "a", Protocol: sm.TCP, Port: 8000, EndPort: 8000},
+		sm.ServicePort{Name: "b", Protocol: sm.TCP, Port: 8000, EndPort: 8099, NodePort: 65437,
+			TargetPort: 65437},
+		sm.ServicePort{Name: "c", Protocol: sm.TCP, Port: 8000, EndPort: 8098, NodePort: 65437,
+			TargetPort: 65437},
+		sm.ServicePort{Name: "d", Protocol: sm.TCP, Port: 80, TargetPort: 8080})},
 	{"two cluster IPs of a family", func(s *sm.Service) {
 		s.ClusterIPs = addrs("10.96.0.1", "fd96::1", "10.96.0.2")
 	}},

@@ -82,5 +82,6 @@ const (
 	FieldAffinityBits         = "sessionAffinity.bits"    // clients of a prefix share an endpoint
 	FieldAffinityService      = "sessionAffinity.service" // a client's endpoint at all ports
 	FieldSources              = "sources"                 // source ranges
+	FieldTargetPort           = "targetPort"              // endpoints' ports differ from a range's
 	FieldWeights              = "weights"                 // of endpoints
 )

@@ -122,8 +122,12 @@ func (c *changeMaker) endpointsOf(f *servicemodel.Frontend) (list []netip.AddrPo
 func (c *changeMaker) add(key servicemodel.FrontendKey, f *servicemodel.Frontend,
 	was servicemodel.FrontendKey, s *search) {
 	may, translated := c.endpointsOf(f)
-	may = append(slices.Clip(may), slices.SortedFunc(maps.Keys(c.departed[was]),
-		netip.AddrPort.Compare)...)
+	departed := slices.SortedFunc(maps.Keys(c.departed[was]), netip.AddrPort.Compare)
+	shifted := f != nil && f.Shifted
+	if shifted {
+		may, departed = moved(may, key.Port-f.Key.Port), moved(departed, key.Port-was.Port)
+	}
+	may = append(slices.Clip(may), departed...)
 	for i, e := range may {
 		if e.Port() == 0 && key.EndPort == 0 { // endpoints of a range keep the port
 			may = slices.Clone(may)
@@ -131,16 +135,35 @@ func (c *changeMaker) add(key servicemodel.FrontendKey, f *servicemodel.Frontend
 		}
 	}
 
-	due := conntrack.Frontend{Key: flowKey(key), Endpoints: may,
+	due := conntrack.Frontend{Key: flowKey(key), Endpoints: may, Shifted: shifted,
 		Untranslated: translated && key.Protocol == servicemodel.UDP}
 	due.Backwards = due.Untranslated && (s.fresh || s.echo) && !slices.Contains(c.own, key.Addr)
 	if !s.all {
 		due.Removed = append([]netip.AddrPort{}, s.gone...)
+		if key.Port != was.Port { // the range was perhaps shifted
+			due.Removed = append(due.Removed, moved(s.gone, key.Port-was.Port)...)
+		}
 	}
 	c.append(due)
 	if key.NodePort() {
 		c.protect(key, due)
 	}
+}
+
+// moved returns the endpoints of a shifted range as endpoints of a piece that begins some ports
+// later.
+func moved(list []netip.AddrPort, by uint16) []netip.AddrPort {
+	if by == 0 {
+		return list
+	}
+	list = slices.Clone(list)
+	for i, e := range list {
+		if e.Port() != 0 {
+			list[i] = netip.AddrPortFrom(e.Addr(), e.Port()+by)
+		}
+	}
+
+	return list
 }
 
 // append adds a frontend, unless the list already has its key.
@@ -214,7 +237,7 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey, own conntrack.Fronte
 	for _, a := range c.node {
 		if k, fe, ok := other(a); ok && fe != nil {
 			may, _ := c.endpointsOf(fe)
-			c.append(conntrack.Frontend{Key: flowKey(k), Endpoints: may,
+			c.append(conntrack.Frontend{Key: flowKey(k), Endpoints: may, Shifted: fe.Shifted,
 				Removed: []netip.AddrPort{}})
 		}
 	}
@@ -243,8 +266,10 @@ func (c *changeMaker) protectWithin(key servicemodel.FrontendKey) {
 		if k.Port > key.EndPort || k.LastPort() < key.Port || c.due[k] != nil {
 			continue
 		}
-		may, _ := c.endpointsOf(c.services.Frontend(k))
-		f := conntrack.Frontend{Key: flowKey(k), Endpoints: may, Removed: []netip.AddrPort{}}
+		fe := c.services.Frontend(k)
+		may, _ := c.endpointsOf(fe)
+		f := conntrack.Frontend{Key: flowKey(k), Endpoints: may, Shifted: fe.Shifted,
+			Removed: []netip.AddrPort{}}
 		c.append(f)
 		if k.NodePort() {
 			c.protect(k, f)

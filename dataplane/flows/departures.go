@@ -125,8 +125,21 @@ func (in *inspection) inspect(key servicemodel.FrontendKey) {
 	case udp && old != nil && new == nil && was.empty() && inRange(in.change.New, key):
 		in.find(key, old.Service).all = true
 	}
+	in.shifted(old, new)
 	for _, e := range in.leftOf(was, is) {
 		in.removed(key, old.Service, e, new != nil && in.lingeringOf(old.Service)[e])
+	}
+}
+
+// shifted handles a range whose endpoints' ports begin to be the first ports of ranges, or cease to
+// be, because that changes the ports of endpoints that stay.
+func (in *inspection) shifted(old, new *servicemodel.Frontend) {
+	if old == nil || new == nil || old.Shifted == new.Shifted {
+		return
+	}
+	cut := in.policy(new.Service.Name).Mode == servicemodel.CutConnections
+	if cut || new.Key.Protocol == servicemodel.UDP {
+		in.find(new.Key, new.Service).all = true
 	}
 }
 

@@ -60,8 +60,12 @@ func (x *Index) rangeAt(key servicemodel.FrontendKey) *servicemodel.Frontend {
 }
 
 // endpointOf returns the endpoint that answers a flow to a frontend. It has no port if the frontend
-// is a range and the flow keeps its port.
+// is a range and the flow keeps its port, and the endpoint's first port if the range is shifted.
 func endpointOf(f *servicemodel.Frontend, fl *conntrack.Flow) netip.AddrPort {
+	if f.Shifted {
+		at := fl.Reply.Src
+		return netip.AddrPortFrom(at.Addr(), at.Port()-(fl.Original.Dst.Port()-f.Key.Port))
+	}
 	if f.Key.EndPort != 0 && fl.Reply.Src.Port() == fl.Original.Dst.Port() {
 		return netip.AddrPortFrom(fl.Reply.Src.Addr(), 0)
 	}

@@ -1,7 +1,6 @@
 package flows_test
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -108,8 +107,8 @@ func gone(is *sm.Table, f conntrack.Flow) bool { return f.Translated() && fronte
 
 func lawConfig() randstate.Config {
 	c := randstate.Config{Services: 4, EndpointPorts: []uint16{53, 80}, Node: node, Ranges: true,
-		NodeRanges: true,
-		Nodes:      []sm.Node{node, {Name: "n2"}}}
+		NodeRanges: true, Shifted: true,
+		Nodes: []sm.Node{node, {Name: "n2"}}}
 	for i := range byte(4) {
 		c.Places = append(c.Places,
 			randstate.Place{IPv4: netip.AddrFrom4([4]byte{10, 244, 0, i + 1}),
@@ -159,8 +158,7 @@ func endpointsAt(t *sm.Table, f *sm.Frontend, port uint16) (l []netip.AddrPort) 
 	for _, v := range []sm.Verdict{f.Internal, f.External} {
 		if id, ok := f.Pool(v); ok {
 			for _, s := range t.Pool(id).Slots {
-				l = append(l, netip.AddrPortFrom(s.Endpoint.Addr(),
-					cmp.Or(s.Endpoint.Port(), port)))
+				l = append(l, f.Target(s.Endpoint, port))
 			}
 		}
 	}

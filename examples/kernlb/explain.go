@@ -185,6 +185,9 @@ func (x *explanation) printService(s *servicemodel.Service) {
 		if p.EndPort != 0 {
 			number += "-" + strconv.Itoa(int(p.EndPort))
 		}
+		if p.TargetPort != 0 {
+			number += fmt.Sprintf(" to %d-%d", p.TargetPort, p.TargetPort+(p.EndPort-p.Port))
+		}
 		fmt.Fprintf(x.stdout, "  port %s: %s/%v%s\n", cmp.Or(p.Name, `""`), number, p.Protocol,
 			node)
 	}

@@ -15,9 +15,10 @@ type Abilities struct {
 	SchedulerHint string
 	// ForwardingHint is set if the backend has no direct routing and no tunnels.
 	ForwardingHint string
-	// Ranges allows frontends at ranges of ports, and NodeRanges ranges of node ports, too.
-	// MasqueradeIPs allows configured sources of masqueraded connections.
-	Ranges, NodeRanges, MasqueradeIPs bool
+	// Ranges allows frontends at ranges of ports, NodeRanges ranges of node ports, too, and Shifted
+	// ranges that are mapped to ranges of endpoints. MasqueradeIPs allows configured sources of
+	// masqueraded connections.
+	Ranges, NodeRanges, Shifted, MasqueradeIPs bool
 	// AnyOrigins allows combinations of masqueraded origins that [servicemodel.Resolve] never
 	// returns. Answers allows dropping packets of services without endpoints, and all answers to
 	// clients that may not connect. Neighbours allows masqueraded neighbours.
@@ -102,6 +103,8 @@ func (r *Refusals) frontend(f *servicemodel.Frontend, can *Abilities) {
 	case f.Key.EndPort != 0 && f.Key.NodePort() && !can.NodeRanges:
 		r.Refuse(f.Service, backends.FieldEndPort, strconv.Itoa(int(f.Key.EndPort)),
 			"a range with node ports: nftables can")
+	case f.Shifted && !can.Shifted:
+		r.Refuse(f.Service, backends.FieldTargetPort, "for "+f.Key.String(), "iptables can")
 	}
 	if f.MasqueradeIP.IsValid() && !can.MasqueradeIPs {
 		r.Refuse(f.Service, backends.FieldMasqueradeIPs, f.MasqueradeIP.String(),

@@ -55,6 +55,12 @@ func appendComment(b []byte, f *servicemodel.Frontend, more []string, short bool
 	b = append(append(b, ' '), kinds[f.Kind]...)
 	b = appendVerdicts(b, f, short)
 	b = appendMasquerade(b, f, short)
+	switch {
+	case f.Shifted && short:
+		b = append(b, " s"...)
+	case f.Shifted:
+		b = append(b, " shifted"...)
+	}
 	if f.Affinity != 0 {
 		name := " affinity="
 		if short {
@@ -203,6 +209,9 @@ func set(f *servicemodel.Frontend, name, value string) (ok bool) {
 			f.Masquerade, f.MasqueradePolicy = servicemodel.Origins(i%8), policies[i/8]
 			ok = true
 		}
+	case "shifted", "s":
+		ok = value == "" && f.Key.EndPort != 0 && !f.Shifted
+		f.Shifted = true
 	case "affinity":
 		ok = setAffinity(f, value, wholeService, 10)
 	case "a":

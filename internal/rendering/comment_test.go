@@ -1,6 +1,7 @@
 package rendering
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"testing"
@@ -14,7 +15,8 @@ import (
 var (
 	web = sm.PortName{Name: sm.Name{Namespace: "default", Name: "web"}, Port: "http",
 		Protocol: sm.TCP}
-	key = sm.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: sm.TCP, Port: 80}
+	key       = sm.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: sm.TCP, Port: 80}
+	portRange = sm.FrontendKey{Addr: key.Addr, Protocol: sm.TCP, Port: 80, EndPort: 89}
 )
 
 func TestComments(t *testing.T) {
@@ -43,10 +45,14 @@ func TestComments(t *testing.T) {
 			Internal: sm.BalanceCluster, External: sm.BalanceCluster,
 			Affinity: time.Minute, AffinityBits: 24, AffinityService: true,
 		},
+		"default/web:http cluster IP masquerade=none shifted affinity=60": {
+			Key: portRange, Internal: sm.BalanceCluster, External: sm.BalanceCluster,
+			Shifted: true, Affinity: time.Minute,
+		},
 	} {
-		f.Key, f.Service = key, web
+		f.Key, f.Service = cmp.Or(f.Key, key), web
 		require.Equal(t, want, Comment(&f))
-		got, err := ParseComment(want, key, nil)
+		got, err := ParseComment(want, f.Key, nil)
 		require.NoError(t, err)
 		require.True(t, f.Equal(got), "%+v", got)
 	}
@@ -88,14 +94,15 @@ func TestCommentsOfAllFrontends(t *testing.T) {
 					for in := range sm.BalanceLocal + 1 {
 						for out := range sm.BalanceLocal + 1 {
 							f := &sm.Frontend{
-								Key: key, Service: name, Kind: kind, Internal: in, External: out,
+								Key: portRange, Service: name, Kind: kind, Internal: in,
+								External: out, Shifted: len(more) == 0,
 								Masquerade: m, Affinity: 86400 * time.Second,
 								AffinityBits: 128, AffinityService: len(more) == 0,
 								MasqueradePolicy: policies[int(m)%len(policies)],
 							}
 							c := Comment(f, more)
 							require.LessOrEqual(t, len(c), MaxLen)
-							got, err := ParseComment(c, key,
+							got, err := ParseComment(c, portRange,
 								func(word string) bool { return word == more })
 							require.NoError(t, err)
 							require.True(t, f.Equal(got), "%s: %+v", c, got)
@@ -119,7 +126,7 @@ func TestCommentsThatAreNotOurs(t *testing.T) {
 		"default/web cluster IP masquerade=none/", "default/web cluster IP masquerade=none/x",
 		"default/web cluster IP m=", "default/web cluster IP m=01",
 		"default/web cluster IP affinity=0", "default/web cluster IP a=x",
-		"default/web cluster IP restricted",
+		"default/web cluster IP restricted", "default/web cluster IP shifted",
 		"default/web cluster IP affinity=60/0", "default/web cluster IP affinity=60/256",
 		"default/web cluster IP affinity=60+", "default/web cluster IP a=60+service",
 	} {

@@ -49,7 +49,8 @@
 //	kernlb.io/masquerade    always, not-pods, host or never, at all addresses
 //	kernlb.io/masquerade-ips
 //	                        the sources of masqueraded connections: 10.0.0.2,fd00::2
-//	kernlb.io/ports         10000-20000: the port 10000 is this range of ports
+//	kernlb.io/ports         10000-20000: the port 10000 is this range of ports;
+//	                        8000-8099:9000-9099: which is mapped to this range of the endpoints
 //	kernlb.io/prefer        node or zone
 //	kernlb.io/scheduler     wrr, lc, mh+port, …
 //	kernlb.io/silent-endpoints
@@ -57,10 +58,11 @@
 //	kernlb.io/slow-start    the time in which an endpoint reaches its full weight: 30s
 //
 // They set the fields SessionAffinity, Clients, Connections, Forwarding, Masquerade, MasqueradeIPs,
-// Prefer, Scheduler, SilentEndpoints and SlowStart of [servicemodel.Service], and the EndPort of
-// its ports. A range has no node port. Packets to a range keep their ports if its target port is
-// the first port of the range, which is the default. Any other target port gets all packets of the
-// range.
+// Prefer, Scheduler, SilentEndpoints and SlowStart of [servicemodel.Service], and the EndPort and
+// TargetPort of its ports. A range has no node port. Packets to a range keep their ports if its
+// target port is the first port of the range, which is the default. Any other target port gets all
+// packets of the range, unless the range is mapped to a range: then the target port must be the
+// first port of that range.
 //
 // An EndpointSlice may have:
 //

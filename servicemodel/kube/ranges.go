@@ -10,23 +10,27 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// setRanges turns ports of a service into ranges, from an annotation: "10000-20000 30000-30099".
+// setRanges turns ports of a service into ranges, from an annotation: "10000-20000", or
+// "8000-8099:9000-9099" for a range that is mapped to another range.
 func setRanges(s *servicemodel.Service, value string) error {
 	ports := slices.Clone(s.Ports)
 	ranges := strings.Fields(value)
 	for _, text := range ranges {
-		first, last, _ := strings.Cut(text, "-")
-		from, errFrom := strconv.ParseUint(first, 10, 16)
-		to, errTo := strconv.ParseUint(last, 10, 16)
-		if errFrom != nil || errTo != nil || from >= to {
+		own, target, mapped := strings.Cut(text, ":")
+		from, to, ok := parseRange(own)
+		first, last, okTarget := parseRange(target)
+		if !ok || mapped && !okTarget {
 			ranges = nil
 			break
+		}
+		if mapped && last-first != to-from {
+			return fmt.Errorf("the ranges of %s differ in length", text)
 		}
 
 		begins := false
 		for i := range ports {
-			if p := &ports[i]; uint64(p.Port) == from {
-				p.EndPort, p.NodePort, begins = uint16(to), 0, true
+			if p := &ports[i]; p.Port == from {
+				p.EndPort, p.TargetPort, p.NodePort, begins = to, first, 0, true
 			}
 		}
 
@@ -36,10 +40,19 @@ func setRanges(s *servicemodel.Service, value string) error {
 	}
 
 	if len(ranges) == 0 {
-		return errors.New("must be ranges, each from a port of the service: 10000-20000")
+		return errors.New("must be ranges, each from a port of the service: 10000-20000, or " +
+			"8000-8099:9000-9099")
 	}
 	s.Ports = ports
 	return nil
+}
+
+// parseRange reads "10000-20000".
+func parseRange(text string) (from, to uint16, ok bool) {
+	first, last, _ := strings.Cut(text, "-")
+	a, errFrom := strconv.ParseUint(first, 10, 16)
+	b, errTo := strconv.ParseUint(last, 10, 16)
+	return uint16(a), uint16(b), errFrom == nil && errTo == nil && a < b
 }
 
 // keepPorts returns the endpoints of a service. In Kubernetes each endpoint port has a number. For
@@ -47,7 +60,7 @@ func setRanges(s *servicemodel.Service, value string) error {
 func keepPorts(s *servicemodel.Service, eps []servicemodel.Endpoint) []servicemodel.Endpoint {
 	kept := map[servicemodel.EndpointPort]bool{}
 	for _, p := range s.Ports {
-		if p.EndPort != 0 {
+		if p.EndPort != 0 && p.TargetPort == 0 {
 			kept[servicemodel.EndpointPort{Name: p.Name, Protocol: p.Protocol, Port: p.Port}] = true
 		}
 	}

@@ -45,6 +45,9 @@ type Backend struct {
 	Ranges bool
 	// NodeRanges says that these ranges can have node ports, without affinity and given sources.
 	NodeRanges bool
+	// Shifted says that ranges can be mapped to other ranges
+	// ([servicemodel.ServicePort.TargetPort]).
+	Shifted bool
 	// MasqueradeIPs says that services can set the source of masqueraded connections
 	// ([servicemodel.Service.MasqueradeIPs]).
 	MasqueradeIPs bool

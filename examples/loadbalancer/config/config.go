@@ -42,6 +42,9 @@ type Service struct {
 	// EndPort, if not zero, makes the service answer at all ports from Port to EndPort. Packets
 	// keep their ports at backends and sorry servers that have the port Port.
 	EndPort uint16 `yaml:"endPort,omitempty"`
+	// TargetPort, if not zero, maps these ports to as many ports of the backends and sorry servers:
+	// Port to TargetPort, Port+1 to TargetPort+1, and so on. All of them have the port TargetPort.
+	TargetPort uint16 `yaml:"targetPort,omitempty"`
 	// Protocol is tcp, udp or sctp; empty means tcp.
 	Protocol string `yaml:"protocol,omitempty"`
 	// Device is the network device that gets the addresses, so that this host answers ARP and

@@ -102,6 +102,25 @@ func TestARangeOfPorts(t *testing.T) {
 	require.Contains(t, decide(15000), "10.0.0.9:9")
 }
 
+// A range can be mapped to a range of the backends, which all have its first port.
+func TestAMappedRangeOfPorts(t *testing.T) {
+	t.Parallel()
+	parse := func(backend string) (*config.File, error) {
+		return config.Parse("lb.yaml", []byte("services: [{name: rtp, addresses: [203.0.113.10], "+
+			"port: 8000, endPort: 8099, targetPort: 9000, backends: [{address: '"+backend+"'}]}]"))
+	}
+	f, err := parse("10.0.0.2:9000")
+	require.NoError(t, err)
+	table, err := servicemodel.Resolve(nil, must.OK(f.State(
+		func(*config.Service, *config.Backend) bool { return true }))(t))
+	require.NoError(t, err)
+	require.Contains(t, table.Decide(servicemodel.Packet{Protocol: servicemodel.TCP,
+		Src: netip.MustParseAddrPort("192.0.2.7:4000"),
+		Dst: netip.MustParseAddrPort("203.0.113.10:8042")}, nil).String(), "10.0.0.2:9042")
+	_, err = parse("10.0.0.2:8000")
+	require.ErrorContains(t, err, "services[0].backends[0].address: 8000: must be the targetPort")
+}
+
 // Drained backends get no new connections, and sorry servers serve a family without backends.
 func TestSorryServersStandInForTheirFamily(t *testing.T) {
 	t.Parallel()

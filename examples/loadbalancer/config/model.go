@@ -29,7 +29,7 @@ var protocols = map[string]servicemodel.Protocol{
 // ModelPort returns the one port of the service in the model.
 func (s *Service) ModelPort() servicemodel.ServicePort {
 	return servicemodel.ServicePort{Protocol: protocols[s.protocol()], Port: s.Port,
-		EndPort: s.EndPort}
+		EndPort: s.EndPort, TargetPort: s.TargetPort}
 }
 
 // key returns the key of the service's frontend at an address.
@@ -135,7 +135,7 @@ func (s *Service) SorryInUse(up func(*Backend) bool) (out []netip.AddrPort) {
 
 func (s *Service) endpoint(a netip.AddrPort) servicemodel.Endpoint {
 	port := a.Port()
-	if s.EndPort != 0 && port == s.Port {
+	if s.EndPort != 0 && s.TargetPort == 0 && port == s.Port {
 		port = 0 // packets keep their ports
 	}
 	return servicemodel.Endpoint{Addr: a.Addr(), Ports: []servicemodel.EndpointPort{
@@ -172,7 +172,7 @@ var fields = [][2]string{{"loadBalancerIPs", "addresses"},
 	{"sessionAffinity.bits6", "affinityIPv6"}, {"sessionAffinity.bits", "affinityIPv4"},
 	{"sessionAffinity", "affinity"}, {"connections", "connections"}, {"name", "name"},
 	{"prefer", "prefer"}, {"slowStart", "slowStart"}, {"weights", "backends"},
-	{"ports[0].endPort", "endPort"}}
+	{"ports[0].endPort", "endPort"}, {"ports[0].targetPort", "targetPort"}}
 
 // fieldOf returns the path, in a service, of the field from which a field of the model is made. A
 // field without such an entry has the same name in the file.

@@ -54,17 +54,21 @@ func TestBackendsHaveTheRangesThatTheDocumentationNames(t *testing.T) {
 	defer user.Close()
 	checks := []func(*servicemodel.ChangeSet) error{nftables.Check, iptables.Check, ipvs.Check,
 		user.Check}
-	ranges := []struct{ port, nodePort uint16 }{{0, 0}, {8080, 0}, {0, 30080}}
+	ranges := []struct{ port, target, nodePort uint16 }{{}, {8080, 0, 0}, {0, 8080, 0},
+		{0, 0, 30080}}
 	rows := tableOf(t, "| endpoints |")
 	require.Len(t, rows, len(ranges))
 	for n, line := range rows {
 		cells := strings.Split(strings.Trim(line, "| \n"), " | ")
 		c := changesOf(t, func(s *servicemodel.Service, p *servicemodel.EndpointPort) {
-			s.Ports[0].EndPort, p.Port, s.Ports[0].NodePort = 90, ranges[n].port, ranges[n].nodePort
+			r, own := ranges[n], &s.Ports[0]
+			own.EndPort, own.TargetPort, own.NodePort, p.Port = 90, r.target, r.nodePort, r.port
 		})
 		for i, check := range checks {
 			refused := slices.ContainsFunc(dataplane.Problems(check(c)),
-				func(p dataplane.Problem) bool { return p.Field == backends.FieldEndPort })
+				func(p dataplane.Problem) bool {
+					return p.Field == backends.FieldEndPort || p.Field == backends.FieldTargetPort
+				})
 			require.Equal(t, cells[1+i] == "refused", refused, "%s: %d", line, i)
 		}
 	}

@@ -165,16 +165,32 @@ func Classify(c Change, f *Flow) Class {
 	}
 
 	switch {
-	case goesTo(frontend.Endpoints):
+	case keeps(f, &frontend, goesTo(frontend.Endpoints)):
 		return Current
 	case !f.Translated() && frontend.Untranslated:
 		return Untranslated
 	case f.Translated() && (frontend.Removed == nil ||
-		goesTo(frontend.Removed)):
+		goesTo(frontend.Removed) || mapped(f, frontend.Key, frontend.Removed)):
 		return Misdirected
 	}
 
 	return Current
+}
+
+// keeps reports whether an endpoint keeps a flow. listed says that it does unless it has a range.
+func keeps(f *Flow, to *Frontend, listed bool) bool {
+	if to.Shifted && to.Key.EndPort != 0 {
+		return mapped(f, to.Key, to.Endpoints)
+	}
+	return listed
+}
+
+// mapped reports whether a flow to a range goes to the same place in the range of an endpoint.
+func mapped(f *Flow, k FrontendKey, l []netip.AddrPort) bool {
+	return slices.ContainsFunc(l, func(e netip.AddrPort) bool {
+		return e.Addr() == f.Reply.Src.Addr() &&
+			f.Reply.Src.Port() == e.Port()+f.Original.Dst.Port()-k.Port
+	})
 }
 
 // rangeOf returns the index of the narrowest range to which a flow was sent, or -1. Of ranges of
@@ -230,6 +246,7 @@ func RandomChange(r *rand.Rand) Change {
 				if r.IntN(2) == 0 {
 					frontend.Removed = append([]netip.AddrPort{}, own[r.IntN(3):]...)
 				}
+				frontend.Shifted = r.IntN(4) == 0
 				if k := &frontend.Key; r.IntN(3) == 0 {
 					k.EndPort = k.Port + uint16(1+2*r.IntN(2))
 					k.Port -= uint16(r.IntN(2))

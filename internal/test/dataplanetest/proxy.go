@@ -26,8 +26,13 @@ func (b *Backend) asks(s *scenario.Scenario) bool {
 		if n := step.State.Node(); n.LocalhostNodePorts && !b.Loopback ||
 			n.MasqueradeNeighbours && !b.Neighbours ||
 			(n.NoEndpoints == "drop" || n.Forbidden != "") && !b.Answers ||
-			!b.Ranges && hasRanges(step.State, false) ||
-			!b.NodeRanges && hasRanges(step.State, true) {
+			!b.Ranges && hasRanges(step.State, func(servicemodel.ServicePort) bool {
+				return true
+			}) || !b.NodeRanges && hasRanges(step.State, func(p servicemodel.ServicePort) bool {
+			return p.NodePort != 0
+		}) || !b.Shifted && hasRanges(step.State, func(p servicemodel.ServicePort) bool {
+			return p.TargetPort != 0
+		}) {
 			return false
 		}
 	}
@@ -35,11 +40,11 @@ func (b *Backend) asks(s *scenario.Scenario) bool {
 	return !b.Proxy || s.Options == scenario.Options{}
 }
 
-// hasRanges reports whether a service of a state has a range of ports, or one with node ports.
-func hasRanges(s servicemodel.State, nodePorts bool) bool {
+// hasRanges reports whether a service of a state has such a range of ports.
+func hasRanges(s servicemodel.State, such func(servicemodel.ServicePort) bool) bool {
 	for svc := range s.Services() {
 		if slices.ContainsFunc(svc.Ports, func(p servicemodel.ServicePort) bool {
-			return p.EndPort != 0 && (p.NodePort != 0 || !nodePorts)
+			return p.EndPort != 0 && such(p)
 		}) {
 			return true
 		}

@@ -100,7 +100,8 @@ func affinityOfIPVS(svc *servicemodel.Service) {
 func (r *random) config() randstate.Config {
 	c := randstate.Config{Services: 10, Weights: true,
 		EndpointPorts: []uint16{scenario.PortA, scenario.PortB},
-		Ranges:        r.w.under.Ranges, NodeRanges: r.w.under.NodeRanges}
+		Ranges:        r.w.under.Ranges, NodeRanges: r.w.under.NodeRanges,
+		Shifted: r.w.under.Shifted}
 	if r.w.under.MasqueradeIPs {
 		c.MasqueradeIPs = givenSources
 	}
@@ -165,10 +166,22 @@ func (r *random) probe(t *servicemodel.Table) netnstest.Probe {
 		// Endpoints answer only at these ports.
 		ports := []uint16{scenario.PortA, scenario.PortB}
 		p.To = netip.AddrPortFrom(at.Addr(), ports[r.rng.IntN(2)])
+		if d.Frontend.Shifted {
+			p.To = netip.AddrPortFrom(at.Addr(), p.To.Port()+p.To.Port()-
+				d.Frontend.Target(firstSlot(t, d.Frontend), p.To.Port()).Port())
+		}
 	}
 
 	p.From = r.from(p.To.Addr())
 	return p
+}
+
+// firstSlot returns an endpoint of a frontend, or an address without a port.
+func firstSlot(t *servicemodel.Table, f *servicemodel.Frontend) netip.AddrPort {
+	for slot := range t.Slots(f) {
+		return slot.Endpoint
+	}
+	return netip.AddrPort{}
 }
 
 // from picks a host other than the destination. It never picks a pod of the other node, because

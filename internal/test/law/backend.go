@@ -20,7 +20,8 @@ import (
 // states are the states of a sequence. They use every field.
 func states() randstate.Config {
 	c := randstate.Config{Services: 4, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true,
-		Every: true, Ranges: true, Schedulers: []servicemodel.Scheduler{"", "", "", "wrr", "wrr",
+		Every: true, Ranges: true, Shifted: true,
+		Schedulers: []servicemodel.Scheduler{"", "", "", "wrr", "wrr",
 			"wrr", "wrr", "rr", "sh", "mh", "lc", "fo"}, Edit: func(s *servicemodel.Service) {
 			if s.Scheduler == "wrr" { // refuse limits its weights, which nearness multiplies
 				s.Prefer = ""

@@ -43,6 +43,9 @@ type Config struct {
 	Ranges bool
 	// NodeRanges gives some of these ranges the same node ports, where packets keep their ports.
 	NodeRanges bool
+	// Shifted maps some of these ranges to the range of the endpoints that begins one port later or
+	// earlier.
+	Shifted bool
 	// MasqueradeIPs are addresses for [servicemodel.Service.MasqueradeIPs].
 	MasqueradeIPs []netip.Addr
 	// Schedulers are the schedulers of services. Without any, services leave the choice to the
@@ -182,6 +185,12 @@ func (g *Source) port(i, k int) servicemodel.ServicePort {
 		p.EndPort = pick[uint16](g, 8081, 8083, 9000, 30003, 65535)
 		if g.c.NodeRanges && i%2 == 0 && p.EndPort < 32000 && g.chance(0.5) {
 			p.NodePort = p.Port
+		}
+		if g.c.Shifted && i%2 == 0 && g.chance(0.5) {
+			p.TargetPort = p.Port - 1
+			if p.EndPort < 65535 && (p.Port == 1 || g.chance(0.5)) {
+				p.TargetPort = p.Port + 1
+			}
 		}
 	}
 

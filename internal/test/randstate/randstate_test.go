@@ -16,7 +16,7 @@ import (
 func TestEveryFieldVaries(t *testing.T) {
 	t.Parallel()
 	c := Config{Services: 4, EndpointPorts: []uint16{8080, 8081}, Weights: true, Every: true,
-		Ranges: true, Schedulers: []servicemodel.Scheduler{"", "wrr"}}
+		Ranges: true, Shifted: true, Schedulers: []servicemodel.Scheduler{"", "wrr"}}
 	for i := range 4 {
 		c.Places = append(c.Places, Place{IPv4: netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}),
 			IPv6: netip.MustParseAddr(fmt.Sprintf("fd00:10:244::%x", i)),
