@@ -107,6 +107,9 @@ func (e *Engine) Run(ctx context.Context, opts *RunOptions) error {
 			l.applies.switched(time.Now())
 			l.settles.at = time.Now()
 		case ev := <-l.watchers.events:
+			if u, ok := ev.(RepairUndone); ok {
+				e.progress.update(func(*Status) { e.progress.undone.Program = u.Name })
+			}
 			l.tell(ctx, ev)
 		case <-l.watchers.changed:
 			l.follow() // later requests learn of the change; a call under way may not

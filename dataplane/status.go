@@ -52,6 +52,10 @@ type Status struct {
 	// Unsettled is the error of the last later work, see [Result.Unsettled]. Nil means that it did
 	// not fail.
 	Unsettled error `json:"-"`
+	// Undone describes repairs that another program undoes again and again: each of the last five
+	// or more came within a minute of the previous one. Nil means that there are none, or that the
+	// last repair is more than a minute old.
+	Undone *Undone `json:"undone,omitempty"`
 	// Totals counts the engine's work since it was made.
 	Totals Totals `json:"totals"`
 }
@@ -76,6 +80,7 @@ func (e *Engine) Status() Status {
 	e.progress.mu.Lock()
 	defer e.progress.mu.Unlock()
 	s := e.progress.status
+	s.Undone = e.progress.undone.current(time.Now())
 	s.Running = e.running.Load()
 	s.Refused, s.Conflicts = slices.Clone(s.Refused), slices.Clone(s.Conflicts)
 	return s
@@ -92,6 +97,7 @@ func (e *Engine) succeeded(ctx context.Context, r *Result) {
 		s.Succeeded = time.Now()
 		s.Totals.Applies++
 		if repair {
+			p.undone.repaired(s.Succeeded)
 			s.Totals.Repairs++
 			s.Totals.Repaired = sum(s.Totals.Repaired, r.Repaired)
 		}
@@ -161,6 +167,7 @@ type Revision uint64
 type progress struct {
 	mu     sync.Mutex
 	status Status
+	undone Undone
 	wants  bool // a state is wanted: false before the first request, and after Cleanup
 	// tried is the revision of the last try, and err its error, or nil.
 	tried   Revision

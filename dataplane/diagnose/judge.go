@@ -225,15 +225,9 @@ func routing(t *livetrace.Trace) string {
 
 // doRouting says what to do about the reason of [livetrace.Trace.Routing].
 func doRouting(t *livetrace.Trace) string {
-	switch {
-	case strings.HasPrefix(t.Routing, "forwarding is off"):
-		return "sysctl -w net.ipv4.ip_forward=1 (or net.ipv6.conf.all.forwarding=1)"
-	case strings.HasPrefix(t.Routing, "rp_filter"):
-		return "set rp_filter of " + t.In + " to 2 or 0, or correct the route back"
-	case strings.HasPrefix(t.Routing, "the bridge"):
-		return "ip link set PORT type bridge_slave hairpin on, for the client's port of " + t.In
+	if t.Do != "" {
+		return t.Do
 	}
-
 	return "ip route get " + t.Last.Dst.Addr().String() + " from " + t.Last.Src.Addr().String() +
 		" iif " + t.In
 }

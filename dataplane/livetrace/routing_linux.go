@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -33,8 +37,9 @@ func (t *Tracer) askRouting(w *walk) error {
 	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL) && t.filtered(conn, w):
 		w.Routing = fmt.Sprintf("rp_filter refuses %v by %s: its route back is another one", src,
 			w.In)
+		w.Do = allowSource(w.In, src)
 	case off != "" && !local:
-		w.Routing = "forwarding is off (sysctl " + off + ")"
+		w.Routing, w.Do = "forwarding is off (sysctl "+off+")", "sysctl -w "+off+"=1"
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
 		w.Routing = fmt.Sprintf("there is no route to %v", dst)
 	case errors.Is(err, unix.EACCES):
@@ -45,6 +50,7 @@ func (t *Tracer) askRouting(w *walk) error {
 	case err == nil && src == dst && len(routes) > 0 && routes[0].LinkIndex == int(w.in):
 		w.Routing = fmt.Sprintf("the bridge %s sends no packet back by the port that it came "+
 			"from, unless that has hairpin on", w.In)
+		w.Do = "ip link set PORT type bridge_slave hairpin on, for the client's port of " + w.In
 	}
 
 	return nil
@@ -67,16 +73,15 @@ func (t *Tracer) askConntrack(ctx context.Context, w *walk) error {
 	return errors.Join(err, table.Close())
 }
 
-// filtered reports whether rp_filter refuses a packet of IPv4: 1 demands that the route back uses
-// the same interface, 2 that there is any. The larger of the values for all interfaces and for this
-// one counts.
+// filtered reports whether rp_filter refuses a packet of IPv4.
 func (t *Tracer) filtered(conn *rtnetlink.Conn, w *walk) bool {
-	mode := max(setting("ipv4", "all", "rp_filter"), setting("ipv4", w.In, "rp_filter"))
-	if t.family != nft.IPv4 || mode <= "0" {
+	mode := reversePath("all", w.In)
+	if t.family != nft.IPv4 || mode == 0 {
 		return false
 	}
 	back, err := conn.RouteGet(w.Last.Src.Addr().AsSlice(), 0)
-	return err != nil || len(back) == 0 || mode == "1" && back[0].LinkIndex != int(w.in)
+	return err != nil || len(back) == 0 ||
+		(mode == 1 || !addressed(w.In)) && back[0].LinkIndex != int(w.in)
 }
 
 // setting reads a sysctl of an interface, empty if it cannot be read.
@@ -88,15 +93,52 @@ func setting(family, of, name string) string {
 	return strings.TrimSpace(string(text))
 }
 
+// allowSource says how rp_filter lets packets from a source in by an interface. A route back by any
+// other interface will do if rp_filter is loose.
+func allowSource(in string, src netip.Addr) string {
+	addressed := addressed(in)
+	if addressed && reversePath("all", in) == 2 {
+		return fmt.Sprintf("add a route to %v: rp_filter is 2, so any link will do", src)
+	}
+	return fmt.Sprintf("%s, or correct the route back to %v",
+		rtnetlink.AllowSources(in, reversePath("all"), addressed), src)
+}
+
+// addressed reports whether an interface has an address of IPv4.
+func addressed(name string) bool {
+	in, err := net.InterfaceByName(name)
+	if err != nil {
+		return false
+	}
+	addrs, err := in.Addrs()
+	return err == nil && slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		p, err := netip.ParsePrefix(a.String())
+		return err == nil && p.Addr().Is4()
+	})
+}
+
+// reversePath returns the largest rp_filter of interfaces.
+func reversePath(of ...string) (most int) {
+	for _, name := range of {
+		n, _ := strconv.Atoi(setting("ipv4", name, "rp_filter")) // 0 if it cannot be read
+		most = max(most, n)
+	}
+
+	return most
+}
+
 // forwardingOff returns the sysctl that keeps the kernel from forwarding packets from an interface.
-// It is empty if the kernel forwards, or if that is unknown.
+// It is empty if the kernel forwards, or if that is unknown. A switch for all interfaces comes
+// first, because it also sets the switch of each interface.
 func (t *Tracer) forwardingOff(in string) string {
-	family, of := "ipv4", in
-	if t.family == nft.IPv6 { // which has one switch for all interfaces
-		family, of = "ipv6", "all"
-	}
-	if setting(family, of, "forwarding") != "0" {
+	switch {
+	case t.family == nft.IPv6 && setting("ipv6", "all", "forwarding") == "0":
+		return rtnetlink.Sysctl("ipv6", "all", "forwarding")
+	case t.family == nft.IPv6 || setting("ipv4", in, "forwarding") != "0":
 		return ""
+	case setting("ipv4", "all", "forwarding") == "0":
+		return "net.ipv4.ip_forward"
 	}
-	return "net/" + family + "/conf/" + of + "/forwarding"
+
+	return rtnetlink.Sysctl("ipv4", in, "forwarding")
 }

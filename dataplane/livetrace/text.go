@@ -47,6 +47,9 @@ func (t *Trace) write(b *strings.Builder) {
 	}
 
 	line(b, "outcome", t.outcome())
+	if t.Do != "" {
+		line(b, "do", t.Do)
+	}
 }
 
 // text describes a step. It is empty if a chain merely had no rule for the packet.

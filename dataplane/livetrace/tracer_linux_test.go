@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -279,9 +280,11 @@ func TestLostByRouting(t *testing.T) {
 		want          string
 	}{
 		"forwarding": {sysctl: "net/ipv4/ip_forward", value: "0", to: clusterIP,
-			want: "forwarding is off (sysctl net/ipv4/conf/IN/forwarding)"},
+			want: "forwarding is off (sysctl net.ipv4.ip_forward)"},
+		"forwarding of a link": {sysctl: "net/ipv4/conf/eth1/forwarding", value: "0",
+			to: clusterIP, want: "forwarding is off (sysctl net.ipv4.conf.eth1.forwarding)"},
 		"forwarding of IPv6": {sysctl: "net/ipv6/conf/all/forwarding", value: "0", to: clusterIP6,
-			want: "forwarding is off (sysctl net/ipv6/conf/all/forwarding)"},
+			want: "forwarding is off (sysctl net.ipv6.conf.all.forwarding)"},
 		"route": {ip: []string{"route replace unreachable 10.244.1.2"}, to: clusterIP,
 			want: "there is no route to 10.244.1.2"},
 		"prohibited": {ip: []string{"route replace prohibit 10.244.1.2"}, to: clusterIP,
@@ -306,6 +309,15 @@ func TestLostByRouting(t *testing.T) {
 			require.Equal(t, Lost, tr.Fate, tr)
 			require.Contains(t, tr.String(), "dropped at the routing decision after prerouting: ")
 			require.Contains(t, tr.String(), strings.ReplaceAll(c.want, "IN", tr.In))
+
+			// The advice does not fail, and ends the fault.
+			command := regexp.MustCompile(`^sysctl -w \S+`).FindString(tr.Do)
+			require.Equal(t, c.sysctl != "", command != "", "%q", tr.Do)
+			if command != "" {
+				nstest.Run(t, n.Node.NS, command)
+				tr, _ = n.follow(n.Outside[0], servicemodel.UDP, at(c.to))
+				require.Equal(t, Sent, tr.Fate, tr)
+			}
 		})
 	}
 }

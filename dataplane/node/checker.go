@@ -30,6 +30,11 @@ type Config struct {
 	//
 	// [iptables.Config.Prefix]: https://pkg.go.dev/github.com/kernlb/kernlb/iptables#Config
 	Ours func(table, chain string) bool
+	// Undone returns a sentence about repairs that another program keeps undoing
+	// ([dataplane.Undone.String]), or nothing. Nil means that this is not checked.
+	//
+	// [dataplane.Undone.String]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane#Undone
+	Undone func() string
 }
 
 // Checker checks a node. Create it with [NewChecker]. Several goroutines may call its method.
@@ -84,6 +89,9 @@ func (c *Checker) Report(ctx context.Context, held *servicemodel.Table) *Report 
 		return c.last
 	}
 	f := c.cfg.read(ctx)
+	if c.cfg.Undone != nil {
+		f.undone = c.cfg.Undone()
+	}
 	since := c.compare(f, now)
 	r := &Report{At: now, Since: since, Findings: f.findings(held), Unknown: f.unknown}
 	slices.SortStableFunc(r.Findings, Finding.compare)

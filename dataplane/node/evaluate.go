@@ -9,6 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
+	"github.com/kernlb/kernlb/internal/rtnetlink"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -76,22 +77,16 @@ func (f *facts) findings(t *servicemodel.Table) []Finding {
 	add := func(c Check, s Severity, do, means string, args ...any) {
 		l = append(l, Finding{c, s, fmt.Sprintf(means, args...), do})
 	}
+	if f.undone != "" {
+		add(Repairs, Error, "stop that program, or let it change only its own tables", "%s: until "+
+			"the next repair, connections to services fail", f.undone)
+	}
 	for _, family := range families {
 		f.forwarding(family, &u, add)
 	}
-	if len(f.still) > 0 && f.forwards[servicemodel.IPv4] && u.remote[servicemodel.IPv4] {
-		add(Forwarding, Warning, "sysctl -w net.ipv4.conf.LINK.forwarding=1",
-			"IPv4 packets that come in by %s are not forwarded to endpoints", some(f.still))
-	}
-
+	f.links(&u, add)
 	f.conntrack(add)
-	if f.grown[reversePath] > 0 {
-		add(ReversePath, Warning, "set rp_filter to 2 (loose) or 0 on the link where clients come "+
-			"in; kernlb trace -live names it",
-			"rp_filter dropped %s, because the route back to their source leads by another link%s",
-			f.packets(reversePath, 0), on(f.strict))
-	}
-
+	f.reversePath(add)
 	for i, b := range f.bridges {
 		f.bridge(b, u.bridges[i], add)
 	}
@@ -125,6 +120,43 @@ func (f *facts) forwarding(family servicemodel.Family, u *use, add adder) {
 	}
 	add(Forwarding, Error, do, "%v forwarding is off: clients that are not on this node reach "+
 		"no endpoint through it", family)
+}
+
+// links judges links from which IPv4 packets are not forwarded. Others may be left alone, such as a
+// link for management, so it is an error only if the kernel dropped packets for that reason.
+func (f *facts) links(u *use, add adder) {
+	if len(f.still) == 0 || !f.forwards[servicemodel.IPv4] || !u.remote[servicemodel.IPv4] {
+		return
+	}
+	severity, dropped := Warning, ""
+	if f.grown[unforwarded] > 0 {
+		severity, dropped = Error, ": the kernel dropped "+f.packets(unforwarded, 0)
+	}
+	do := "sysctl -w"
+	for _, link := range f.still[:min(len(f.still), mostNamed)] {
+		do += " " + rtnetlink.Sysctl("ipv4", link, "forwarding") + "=1"
+	}
+	add(Forwarding, severity, do, "IPv4 packets that come in by %s are not forwarded to "+
+		"endpoints%s", some(f.still), dropped)
+}
+
+// reversePath judges rp_filter by the packets that it dropped.
+func (f *facts) reversePath(add adder) {
+	severity, do := Warning, f.lenient
+	switch {
+	case f.grown[reversePath] == 0:
+		return
+	case len(f.strict) > 1:
+		do = "kernlb diagnose and kernlb trace -live name the link where the packets come in, " +
+			"clients' or endpoints', and what to do there"
+	case len(f.strict) == 0 && f.loose:
+		do = "add a route back to the sources: rp_filter is 2, so any link will do"
+	case len(f.strict) == 0:
+		severity, do = Note, "nothing: rp_filter is off at all links now"
+	}
+
+	add(ReversePath, severity, do, "rp_filter dropped %s, because the route back to their source "+
+		"leads by another link%s", f.packets(reversePath, 0), on(f.strict))
 }
 
 // packets returns the number of packets that a counter counted as lost, as text with the period. It
@@ -249,11 +281,13 @@ func (f *facts) neighbours(u *use, add adder) {
 	}
 }
 
+// mostNamed is the maximum number of names that a finding lists.
+const mostNamed = 3
+
 // some lists the first few names.
 func some(l []string) string {
-	const most = 3
-	if len(l) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(l[:most], ", "), len(l)-most)
+	if n := len(l) - mostNamed; n > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(l[:mostNamed], ", "), n)
 	}
 	return strings.Join(l, ", ")
 }

@@ -13,13 +13,16 @@ import (
 // fact that could not be read only lacks its findings.
 type facts struct {
 	addrs   servicemodel.Locality
+	undone  string // repairs that another program keeps undoing
 	unknown []string
 
 	// forwards says by family whether any packets are forwarded. still contains the links from
 	// which IPv4 packets are not forwarded.
 	forwards map[servicemodel.Family]bool
 	still    []string
-	strict   []string // links with rp_filter on
+	strict   []string // links where rp_filter demands that the route back is the same
+	lenient  string   // the command that ends this for the first of them
+	loose    bool     // other links have rp_filter on
 	bridges  []bridge
 	failed   []neighbour
 	gateways map[netip.Addr]bool // next hops of routes
@@ -57,6 +60,7 @@ const (
 	clashes            // packets, because another connection had the same addresses and ports
 	longChains         // packets, because a bucket of the table was full
 	reversePath        // packets that rp_filter dropped
+	unforwarded        // packets of IPv4 that came in by a link from which none is forwarded
 	counters
 )
 

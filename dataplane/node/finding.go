@@ -22,6 +22,8 @@ type Check string
 
 // The checks.
 const (
+	// Repairs: no other program keeps undoing kernlb's repairs.
+	Repairs Check = "repairs"
 	// Forwarding: the kernel forwards packets to endpoints.
 	Forwarding Check = "forwarding"
 	// ReversePath: rp_filter drops no packets. The kernel counts them.
@@ -46,8 +48,8 @@ const (
 
 // Checks returns all checks in the order of reports.
 func Checks() []Check {
-	return []Check{Forwarding, ForeignChains, Conntrack, MasqueradePorts, Neighbours, ReversePath,
-		Bridge, RouteLocalnet, KubeProxy}
+	return []Check{Repairs, Forwarding, ForeignChains, Conntrack, MasqueradePorts, Neighbours,
+		ReversePath, Bridge, RouteLocalnet, KubeProxy}
 }
 
 // Finding is a fault that a check found.

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -77,6 +78,11 @@ func faults() map[string]fault {
 			want: []string{"error: forwarding: IPv6 forwarding is off"}},
 		"forwarding of a link": {fault: sysctl("net/ipv4/conf/veth1/forwarding", "0"),
 			want: []string{"warning: forwarding: IPv4 packets that come in by veth1 are not"}},
+		"forwarding of a link with a client": {
+			fault: sysctl("net/ipv4/conf/veth1/forwarding", "0"),
+			while: func(t *testing.T, c *netnstest.Cluster) { send(t, c, 1, "10.244.1.2:8080") },
+			want: []string{"error: forwarding: IPv4 packets that come in by veth1 are not " +
+				"forwarded to endpoints: the kernel dropped "}},
 		"a policy that drops": {fault: forward("drop", "ct state established accept;"),
 			want: []string{"error: foreign-chains: another program drops every new connection at " +
 				"the hook forward (inet fw pass, its policy)"}},
@@ -132,6 +138,14 @@ func moreFaults() map[string]fault {
 			nstest.Run(t, c.Node.NS, "ip route replace 10.244.1.1 dev veth2")
 		}, while: func(t *testing.T, c *netnstest.Cluster) { send(t, c, 3, "10.244.1.2:8080") },
 			want: []string{"warning: rp-filter: rp_filter dropped "}},
+		"rp_filter of all links": {fault: func(t *testing.T, c *netnstest.Cluster) {
+			sysctl("net/ipv4/conf/all/rp_filter", "1")(t, c)
+			for _, link := range []string{"veth2", "veth3"} {
+				sysctl("net/ipv4/conf/"+link+"/rp_filter", "2")(t, c)
+			}
+			nstest.Run(t, c.Node.NS, "ip route replace 10.244.1.1 dev veth2")
+		}, while: func(t *testing.T, c *netnstest.Cluster) { send(t, c, 3, "10.244.1.2:8080") },
+			want: []string{"warning: rp-filter: rp_filter dropped "}},
 		"ports of masquerade": {
 			fault: rules("table ip fw { chain post { type nat hook postrouting priority 0; " +
 				"tcp dport 8080 masquerade to :40000-40001; }; }"),
@@ -148,7 +162,26 @@ func moreFaults() map[string]fault {
 	}
 }
 
-// Each fault is caused in a node, and is the only finding of the report.
+// remedy is a command of an advice that a test can run.
+var remedy = regexp.MustCompile(`^(sysctl -w( [^ ,;]+=\d+)+|nft delete rule [^,;]+)`)
+
+// report returns the report of a new checker that compares the counters with earlier ones.
+func (f *fault) report(t *testing.T, c *netnstest.Cluster) *Report {
+	t.Helper()
+	checker := NewChecker(&Config{NetNS: c.Node.NS.NetNS()})
+	table := tableOf(t, f.node, "10.244.1.2", "fd00:10:244:1::2")
+	require.Zero(t, checker.Report(t.Context(), table).Since)
+	if f.while != nil {
+		f.while(t, c)
+	}
+	r := checker.Report(t.Context(), table)
+	require.Empty(t, r.Unknown)
+	require.NotZero(t, r.Since)
+	return r
+}
+
+// Each fault is caused in a node, and is the only finding of the report. If the advice is a
+// command, the command ends the fault.
 func TestEachFaultIsReported(t *testing.T) {
 	t.Parallel()
 	all := faults()
@@ -161,20 +194,20 @@ func TestEachFaultIsReported(t *testing.T) {
 			if test.fault != nil {
 				test.fault(t, c)
 			}
-			checker := NewChecker(&Config{NetNS: c.Node.NS.NetNS()})
-			table := tableOf(t, test.node, "10.244.1.2", "fd00:10:244:1::2")
-			require.Zero(t, checker.Report(t.Context(), table).Since)
-			if test.while != nil {
-				test.while(t, c)
-			}
-			r := checker.Report(t.Context(), table)
-			require.Empty(t, r.Unknown)
-			require.NotZero(t, r.Since)
-			got := reported(r)
+			r := test.report(t, c)
+			got, did := reported(r), 0
 			require.Len(t, got, len(test.want), "%q", got)
 			for i, want := range test.want {
 				require.True(t, strings.HasPrefix(got[i], want), "%s\nwant %s", got[i], want)
 				require.NotEmpty(t, r.Findings[i].Do)
+				if command := remedy.FindString(r.Findings[i].Do); command != "" {
+					nstest.Run(t, c.Node.NS, command)
+					did++
+				}
+			}
+
+			if did > 0 {
+				require.Len(t, test.report(t, c).Findings, len(got)-did, "%q", r.Findings)
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,21 +100,35 @@ func (r *reader) readSysctls() error {
 	return r.readNetstat()
 }
 
-// readNetstat reads the number of packets that rp_filter dropped: TcpExt, IPReversePathFilter.
-func (r *reader) readNetstat() error {
-	text, err := os.ReadFile("/proc/thread-self/net/netstat")
+// readNetstat reads the counters of dropped packets that the kernel keeps as text.
+func (r *reader) readNetstat() (err error) {
+	for _, c := range []struct {
+		file, name string
+		counter    int
+	}{{"netstat", "IPReversePathFilter", reversePath}, {"snmp", "InAddrErrors", unforwarded}} {
+		if r.grown[c.counter], err = readCounter(c.file, c.name); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// readCounter reads a counter from a file that has names and values in alternating lines.
+func readCounter(file, name string) (n uint64, err error) {
+	text, err := os.ReadFile("/proc/thread-self/net/" + file)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	lines := strings.Split(string(bytes.TrimSpace(text)), "\n")
 	for i := 0; i+1 < len(lines); i += 2 {
 		names, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])
-		if at := slices.Index(names, "IPReversePathFilter"); at >= 0 && at < len(values) {
-			r.grown[reversePath], err = strconv.ParseUint(values[at], 10, 64)
+		if at := slices.Index(names, name); at >= 0 && at < len(values) {
+			return strconv.ParseUint(values[at], 10, 64)
 		}
 	}
 
-	return err
+	return 0, nil
 }
 
 // network reads links, addresses, neighbours, routes, and settings of links.
@@ -131,7 +146,7 @@ func (r *reader) network() error {
 	if err != nil {
 		return err
 	}
-	names := map[int]string{}
+	names, addressed := map[int]string{}, map[int]bool{}
 	for _, l := range links {
 		names[l.Attrs().Index] = l.Attrs().Name
 		if slices.Contains(rtnetlink.ServiceDevices[:1], l.Attrs().Name) {
@@ -142,11 +157,12 @@ func (r *reader) network() error {
 	for _, a := range addrs {
 		if addr, ok := netip.AddrFromSlice(a.IP); ok {
 			r.addrs = append(r.addrs, addr.Unmap())
+			addressed[a.LinkIndex] = addressed[a.LinkIndex] || addr.Unmap().Is4()
 		}
 	}
 
 	r.findBridges(links, addrs)
-	if err := r.settings(conn, names); err != nil {
+	if err := r.settings(conn, names, addressed); err != nil {
 		return err
 	}
 	return r.findFailed(conn, names)
@@ -175,7 +191,9 @@ func (r *reader) findBridges(links []netlink.Link, addrs []netlink.Addr) {
 }
 
 // settings reads the settings of links. IPv4 forwards by link, IPv6 by a setting for all links.
-func (r *reader) settings(conn *rtnetlink.Conn, names map[int]string) error {
+// addressed says which links have an address of IPv4.
+func (r *reader) settings(conn *rtnetlink.Conn, names map[int]string,
+	addressed map[int]bool) error {
 	forwards := map[servicemodel.Family]bool{}
 	all, err := conn.Settings(unix.AF_INET)
 	if err != nil {
@@ -199,8 +217,11 @@ func (r *reader) settings(conn *rtnetlink.Conn, names map[int]string) error {
 			r.still = append(r.still, name)
 		}
 
-		if max(s.ReversePath, everywhere) == 1 {
+		on, addressed := max(s.ReversePath, everywhere), addressed[s.Link]
+		r.loose = r.loose || on > 1
+		if on == 1 || on > 1 && !addressed {
 			r.strict = append(r.strict, name)
+			r.lenient = cmp.Or(r.lenient, rtnetlink.AllowSources(name, everywhere, addressed))
 		}
 	}
 

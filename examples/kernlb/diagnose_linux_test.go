@@ -7,7 +7,9 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -84,6 +86,18 @@ func rules(of int, text string) func(*night) {
 		}
 		nstest.NFT(n.t, ns, "table inet x { chain c { "+text+"; }; }")
 	}
+}
+
+// pidIn starts a process in a namespace and returns its number, by which ip knows the namespace.
+func pidIn(t *testing.T, ns *netnstest.NS) string {
+	t.Helper()
+	sleep := exec.Command("sleep", "60")
+	require.NoError(t, ns.Do(sleep.Start))
+	t.Cleanup(func() {
+		require.NoError(t, sleep.Process.Kill())
+		_ = sleep.Wait() // it was killed
+	})
+	return strconv.Itoa(sleep.Process.Pid)
 }
 
 // troubles are the faults of a night.
@@ -173,6 +187,15 @@ func moreTroubles() map[string]trouble {
 		}, want: "neighbour: the table of neighbours has the link-layer address 02:00:00:00:00:99"},
 		"the answers are dropped": {make: rules(0, "type filter hook forward priority 0; "+
 			"tcp sport 8080 drop"), want: "answer-lost: another program drops the answer of"},
+		"rp_filter drops the answers": {make: func(n *night) {
+			n.ip(n.Node.NS, "link add veth3b address 02:00:00:00:00:3b type veth peer name eth1 "+
+				"netns "+pidIn(n.t, n.Pods[2].NS))
+			n.ip(n.Node.NS, "link set veth3b up")
+			sysctl("net/ipv4/conf/veth3b/rp_filter", "1")(n)
+			n.ip(n.Pods[2].NS, "link set eth1 up")
+			n.ip(n.Pods[2].NS, "route replace default via 169.254.1.1 dev eth1 onlink")
+			n.ip(n.Pods[2].NS, "neigh replace 169.254.1.1 lladdr 02:00:00:00:00:3b dev eth1")
+		}, want: "answer-lost: "},
 		"the client has no route": {make: func(n *night) {
 			n.ip(n.Pods[0].NS, "route del default")
 		}, want: "client-route: the client cannot send to 10.96.0.10:80: "},

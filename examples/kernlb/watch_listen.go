@@ -48,7 +48,8 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("-listen: %w", err), source.Close(), table.Close())
 	}
-	checks := node.NewChecker(&node.Config{Ours: instance.Owns(o.instance)})
+	checks := node.NewChecker(&node.Config{Ours: instance.Owns(o.instance),
+		Undone: func() string { return e.Status().Undone.String() }})
 	shown := page.New(e, &page.Config{Problems: w.problems, Conntrack: table, Counters: source,
 		Node: checks.Report, Silent: w.silent,
 		Dial: new(net.Dialer).DialContext,

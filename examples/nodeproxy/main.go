@@ -167,7 +167,8 @@ func run(ctx context.Context, client kubernetes.Interface, k *kernel, o options)
 		cfg.Flows, watch.Flows, watch.Conntrack = k.keeper, k.keeper, k.table
 	}
 	engine := dataplane.New(k.backend, cfg)
-	checker := node.NewChecker(nil)
+	checker := node.NewChecker(&node.Config{
+		Undone: func() string { return engine.Status().Undone.String() }})
 	watch.Node = checker.Report
 	proxy := health.NewProxy(engine, &health.ProxyConfig{RequireState: true,
 		Eligible: source.NodeEligible, Problems: problems, Node: checker.Report})
