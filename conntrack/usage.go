@@ -29,6 +29,12 @@ func (u Usage) Fraction() float64 {
 	return float64(u.Count) / float64(u.Max)
 }
 
+// Advice says how an administrator finds out who fills the table, and how to double it.
+func (u Usage) Advice() string {
+	return fmt.Sprintf("kernlb flows shows who uses it; sysctl -w "+
+		"net.netfilter.nf_conntrack_max=%d, or kernlb tune -plan", 2*uint64(u.Max))
+}
+
 // Stats are events counted on all CPUs. The kernel counts them in 32 bits on each CPU, and the
 // counters wrap around.
 type Stats struct {

@@ -20,6 +20,8 @@ const (
 	answerLimit = 1500 * time.Millisecond
 	// flowTimeout is the lifetime of a flow that sends a connection to an endpoint.
 	flowTimeout = 10 * time.Second
+	// mostPorts is the maximum number of ports that are tried for a connection.
+	mostPorts = 16
 	// segmentTries and segmentLimit are for segments that are sent to an open connection.
 	segmentTries = 3
 	segmentLimit = 300 * time.Millisecond
@@ -33,23 +35,38 @@ type socket struct {
 	flow     *conntrack.Flow
 }
 
+// errInUse says that a flow has the addresses and ports of a connection.
+var errInUse = errors.New("its addresses and ports are in use")
+
 // socket returns a socket for a connection to the service, or through the service to one endpoint.
-func (r *runner) socket(ctx context.Context, to *servicemodel.Candidate) (s *socket, err error) {
-	s = &socket{fd: -1, dst: r.packet.Dst, protocol: r.To.Protocol}
+// If an earlier flow has its addresses and ports, it tries another port.
+func (r *runner) socket(ctx context.Context, to *servicemodel.Candidate) (*socket, error) {
+	for tries := 1; ; tries++ {
+		s, err := r.oneSocket(ctx, to)
+		if err == nil {
+			return s, nil
+		}
+		defer s.close() //nolint:errcheck // until then the next socket gets another port
+		if tries == mostPorts || !errors.Is(err, errInUse) {
+			return nil, err
+		}
+	}
+}
+
+// oneSocket is [runner.socket] for one port. If it returns an error, the socket is still open.
+func (r *runner) oneSocket(ctx context.Context, to *servicemodel.Candidate) (*socket, error) {
+	s := &socket{fd: -1, dst: r.packet.Dst, protocol: r.To.Protocol}
 	if to != nil && r.Direct {
 		s.dst = to.Endpoint
 	}
-	err = r.client.Do(func() error { return s.open(r.report.Client) })
+	err := r.client.Do(func() error { return s.open(r.report.Client) })
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("send from %v: %w", r.report.Client, err), s.close())
+		return s, fmt.Errorf("send from %v: %w", r.report.Client, err)
 	}
 	if to == nil || r.Direct {
 		return s, nil
 	}
-	if err := r.aim(ctx, s, to); err != nil {
-		return nil, errors.Join(err, s.close())
-	}
-	return s, nil
+	return s, r.aim(ctx, s, to)
 }
 
 // open opens the socket on a thread in the namespace of the client.
@@ -100,7 +117,7 @@ func (r *runner) aim(ctx context.Context, s *socket, to *servicemodel.Candidate)
 
 	n, err := r.table.Create(ctx, conntrack.All(f))
 	if err == nil && n == 0 {
-		err = fmt.Errorf("flow %v: its addresses and ports are in use", f)
+		err = errInUse
 	}
 	s.flow = &f
 	return err
@@ -135,29 +152,30 @@ func (s *socket) begin() error {
 
 // result is the result of a connection to an endpoint.
 type result struct {
-	answered, refused bool
-	says              string
-	fault             *Fault // of an endpoint that answers
+	answered, refused, silent bool
+
+	says  string
+	fault *Fault // of an endpoint that answers
 }
 
 // ask connects to an endpoint.
 func (r *runner) ask(ctx context.Context, to *servicemodel.Candidate) result {
 	s, err := r.socket(ctx, to)
 	if err != nil {
-		return result{says: err.Error()}
+		return result{says: notAsked(err)}
 	}
 	defer s.close() //nolint:errcheck // nothing is lost
 	if err := s.begin(); err != nil {
-		return result{says: err.Error()}
+		return result{says: notAsked(err)}
 	}
 	err = s.wait(ctx)
 	switch {
 	case errors.Is(err, unix.ECONNREFUSED):
 		return result{refused: true, says: "refuses connections"}
 	case errors.Is(err, errSilent):
-		return result{says: "does not answer"}
-	case err != nil:
-		return result{says: err.Error()}
+		return result{silent: true, says: "does not answer"}
+	case err != nil: // such as an ICMP error
+		return result{silent: true, says: "does not answer: " + err.Error()}
 	}
 
 	got := result{answered: true, says: "answers"}
@@ -179,6 +197,21 @@ func (r *runner) ask(ctx context.Context, to *servicemodel.Candidate) result {
 	}
 
 	return got
+}
+
+// notAsked says in short why an endpoint was not asked.
+func notAsked(err error) string {
+	var code unix.Errno
+	switch {
+	case errors.Is(err, conntrack.ErrTableFull):
+		return "not asked: the table of connections is full"
+	case errors.Is(err, errInUse):
+		return fmt.Sprintf("not asked: earlier connections use %d ports of the client", mostPorts)
+	case errors.As(err, &code):
+		return "not asked: " + code.Error()
+	}
+
+	return "not asked: " + err.Error()
 }
 
 var errSilent = errors.New("no answer")

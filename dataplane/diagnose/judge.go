@@ -46,21 +46,55 @@ func (c *Config) judgeModel(p servicemodel.Packet, pod bool) (servicemodel.Decis
 		why = d.Reason
 	}
 	return d, &Fault{Refused, fmt.Sprintf("the connection is %v: %s", brief(d), why),
-		doRefused(&d, &want.Cause)}
+		doRefused(&d, &want.Cause, &d.Cause)}
 }
 
-// doRefused says what to do about a service that refuses connections.
-func doRefused(d *servicemodel.Decision, c *servicemodel.Cause) string {
+// doRefused says what to do about a service that refuses connections, for the first cause that says
+// more than "unknown".
+func doRefused(d *servicemodel.Decision, causes ...*servicemodel.Cause) string {
 	if d.Frontend == nil {
 		return "kernlb show lists the services"
 	}
-	do := fmt.Sprintf("kernlb explain %v, with the same flags -f and -node, shows how each "+
-		"endpoint is used", d.Frontend.Service.Name)
-	if c.Kind == "no-port" {
-		do = fmt.Sprintf("name the port of the EndpointSlice as the service's: %q; ",
-			d.Frontend.Service.Port) + do
+	name := d.Frontend.Service.Name
+	do := ""
+	for _, c := range causes {
+		do = cmp.Or(do, doCause(c, name, d.Frontend))
 	}
-	return do
+	if do != "" {
+		do += "; "
+	}
+	return do + fmt.Sprintf("kernlb explain %v, with the same flags -f and -node, shows how each "+
+		"endpoint is used", name)
+}
+
+// doCause says what to do about a cause, or nothing.
+func doCause(c *servicemodel.Cause, name servicemodel.Name, f *servicemodel.Frontend) string {
+	switch c.Kind {
+	case "source":
+		return fmt.Sprintf("add %v to loadBalancerSourceRanges of %v, or connect from %s", c.Source,
+			name, some(c.Others))
+	case "no-endpoints":
+		if len(c.Others) > 0 {
+			return fmt.Sprintf("set the label kubernetes.io/service-name of the EndpointSlice to "+
+				"%q", name.Name)
+		}
+		return fmt.Sprintf("no EndpointSlice of the namespace %s with endpoints has the label "+
+			"kubernetes.io/service-name: %s: see whether the service's selector selects pods",
+			name.Namespace, name.Name)
+	case "no-family":
+		return fmt.Sprintf("give the pods addresses of %v, or connect to an address of the other "+
+			"family", f.Key.Family())
+	case "no-port":
+		return fmt.Sprintf("name the port of the EndpointSlice as the service's: %q",
+			f.Service.Port)
+	case "not-ready":
+		return "see why the readiness of the pods fails (kubectl describe pod)"
+	case "not-local":
+		return fmt.Sprintf("connect through a node that has an endpoint, or set %s to Cluster",
+			c.Policy)
+	}
+
+	return ""
 }
 
 // others notes the decisions of the tables about the other addresses of a service port, which get
@@ -85,6 +119,9 @@ func (r *Report) others(c *Config, p servicemodel.Packet, pod bool,
 		switch cause := table.Cause(f); {
 		case cause.Kind != "":
 			r.note("at %v clients from outside are refused: %v", f.Key, cause)
+		case fault != nil && fault.Kind == Refused && asked.Origin == servicemodel.FromOutside:
+			fault.Says = fmt.Sprintf("at %v: %s", f.Key, fault.Says)
+			r.add(fault)
 		case fault != nil:
 			r.note("at %v: %s", f.Key, fault.Says)
 		case !here:
@@ -177,8 +214,7 @@ func (c *Config) judgeWay(t *livetrace.Trace, kind Kind, what string) *Fault {
 		return nil
 	case t.Full != "":
 		return &Fault{ConntrackFull, fmt.Sprintf("the table of connections is full (%s): the "+
-			"kernel drops new connections", t.Full), "kernlb flows shows who uses it; raise " +
-			"net.netfilter.nf_conntrack_max"}
+			"kernel drops new connections", t.Full), t.Do}
 	case t.Within:
 		return &Fault{kind, fmt.Sprintf("%s is lost in the hook %s, by something that is no rule "+
 			"of nf_tables: iptables-legacy, IPVS, or a program of BPF", what, t.Hook),

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -127,6 +128,78 @@ func (r *Report) add(faults ...*Fault) {
 			r.More = append(r.More, *f)
 		}
 	}
+}
+
+// merge makes one fault of the faults of a kind, if several of the endpoints that were asked have
+// it.
+func (r *Report) merge(kind Kind, says string, endpoints []netip.AddrPort, asked int) {
+	if len(endpoints) < 2 {
+		return
+	}
+	f := Fault{Kind: kind}
+	ofKind := func(g Fault) bool {
+		if g.Kind == kind {
+			f.Do = cmp.Or(f.Do, g.Do)
+		}
+		return g.Kind == kind
+	}
+	first := r.Fault != nil && ofKind(*r.Fault)
+	at := slices.IndexFunc(r.More, ofKind)
+	r.More = slices.DeleteFunc(r.More, ofKind)
+	var names []string
+	for _, e := range endpoints {
+		names = append(names, e.String())
+	}
+	f.Says = fmt.Sprintf("%d of %d endpoints %s: %s", len(names), asked, says, some(names))
+	if len(names) == asked {
+		f.Do = "see what all endpoints share: program, node and network policies; then " + f.Do
+	}
+	if first {
+		r.Fault = &f
+	} else {
+		r.More = slices.Insert(r.More, at, f)
+	}
+}
+
+// some lists the first few names.
+func some(l []string) string {
+	const most = 5
+	if n := len(l) - most; n > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(l[:most], ", "), n)
+	}
+	return strings.Join(l, ", ")
+}
+
+// staleFlow is what flows that are out of date have in common: the client, its destination, and the
+// address that answers.
+type staleFlow struct {
+	client    netip.Addr
+	to, reply netip.AddrPort
+}
+
+func (s staleFlow) compare(o staleFlow) int {
+	return cmp.Or(s.client.Compare(o.client), s.to.Compare(o.to), s.reply.Compare(o.reply))
+}
+
+// fault describes n such flows.
+func (s staleFlow) fault(p servicemodel.Protocol, n int) *Fault {
+	what, goes := "connections", "go on"
+	if p == servicemodel.UDP {
+		what = "flows"
+	}
+	if n == 1 {
+		what, goes = strings.TrimSuffix(what, "s"), "goes on"
+	}
+	says := fmt.Sprintf("%d %s of %v to %v %s, and the service does not use that endpoint now: "+
+		"it is gone, or not ready", n, what, s.client, s.reply, goes)
+	if s.reply == s.to {
+		says = fmt.Sprintf("%d %s of %v to %v began while the kernel had no service there", n,
+			what, s.client, s.to)
+	}
+	return &Fault{StaleFlow, says, fmt.Sprintf("kernlb flows lists them; kernlb apply and watch "+
+		"delete stale flows when they change a service, and so does a new start of watch without "+
+		"-keep-flows; conntrack -D -p %s --orig-dst %v --reply-src %v deletes these",
+		strings.ToLower(p.String()), s.to.Addr(), s.reply.Addr())}
 }
 
 // ofEndpoint reports whether no fault is known that concerns all endpoints.

@@ -162,8 +162,7 @@ func (r *runner) walk(ctx context.Context) error {
 	}
 
 	if err := r.choose(); err != nil {
-		r.report.add(&Fault{ClientRoute, fmt.Sprintf("the client cannot send to %v: %v",
-			r.packet.Dst, err), "ip route, in the network namespace of the client"})
+		r.report.add(r.judgeClient(err))
 		return nil
 	}
 
@@ -196,6 +195,20 @@ func (r *runner) walk(ctx context.Context) error {
 		return err
 	}
 	return r.flows(ctx)
+}
+
+// judgeClient judges why the client cannot send.
+func (r *runner) judgeClient(err error) *Fault {
+	who, do := "this node", "a default route is enough; or name the client: -from"
+	if r.pod {
+		who, do = "the client", "ip route, in the network namespace of the client; a default "+
+			"route is enough"
+	}
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+		return &Fault{ClientRoute, fmt.Sprintf("%s has no route to %v", who, r.To.Addr), do}
+	}
+	return &Fault{ClientRoute, fmt.Sprintf("%s cannot send to %v: %s", who, r.packet.Dst,
+		strings.TrimPrefix(err.Error(), "dial ")), do}
 }
 
 // choose chooses the source of packets, and the link on which they arrive.
@@ -279,29 +292,34 @@ func (r *runner) endpoints(ctx context.Context) error {
 
 	all.Wait()
 
-	answered, traces := 0, 0
+	answered, traces, alike := 0, 0, map[Kind][]netip.AddrPort{}
 	for i := range l {
-		e := Endpoint{Endpoint: l[i].Endpoint, Says: results[i].says}
 		if results[i].answered {
 			answered++
 			r.report.add(results[i].fault)
-		} else if r.report.ofEndpoint() && traces < mostTraces {
+		} else if r.report.ofEndpoint() && (results[i].silent || results[i].refused) {
 			traces++
-			fault, err := r.judgeSilence(ctx, &l[i], &results[i], &links[i])
+			fault, err := r.judgeSilence(ctx, &l[i], &results[i], &links[i], traces <= mostTraces)
 			if err != nil {
 				return err
+			}
+			if fault != nil {
+				alike[fault.Kind] = append(alike[fault.Kind], l[i].Endpoint)
 			}
 			r.report.add(fault)
 		}
 
 		r.report.add(links[i].duplicate())
-		r.report.Endpoints = append(r.report.Endpoints, e)
+		r.report.Endpoints = append(r.report.Endpoints,
+			Endpoint{Endpoint: l[i].Endpoint, Says: results[i].says})
 	}
 
+	r.report.merge(Silent, "do not answer", alike[Silent], len(l))
+	r.report.merge(NotListening, "refuse: nothing listens there", alike[NotListening], len(l))
 	for i, c := range silent[:min(len(silent), len(l))] {
 		r.report.Endpoints[i].Says += ", " + c.Status(time.Now())
 		r.report.note("%v gets no new connections until it answers this node, which asks it again "+
-			"after at most a minute", c.Endpoint)
+			"after at most a minute, or is let in on trial after 30 s to 30 min", c.Endpoint)
 	}
 
 	if answered > 0 && r.To.Protocol == servicemodel.TCP {
@@ -331,24 +349,35 @@ func (r *runner) silent(d *servicemodel.Decision) ([]silence.Change, []servicemo
 	return of, out
 }
 
-// judgeSilence judges why an endpoint does not answer.
+// judgeSilence judges why an endpoint does not answer. It follows a packet if follow is true.
 func (r *runner) judgeSilence(ctx context.Context, to *servicemodel.Candidate, got *result,
-	l *link) (*Fault, error) {
+	l *link, follow bool) (*Fault, error) {
 	if r.To.Protocol == servicemodel.UDP && !got.refused {
 		r.report.note("%v said nothing, as UDP endpoints may", to.Endpoint)
 		return nil, nil
 	}
 
-	traced, err := r.follow(ctx, to)
-	if traced == nil || err != nil {
-		return nil, err
+	says, faults, answers := fmt.Sprintf("%v does not answer", to.Endpoint), []*Fault{nil}, false
+	if follow {
+		traced, err := r.follow(ctx, to)
+		switch {
+		case ctx.Err() != nil:
+			return nil, err
+		case err != nil:
+			r.report.note("%v is %s", to.Endpoint, notAsked(err))
+		case traced == nil:
+			return nil, nil
+		default:
+			only := servicemodel.Decision{Candidates: []servicemodel.Candidate{*to}}
+			if r.Direct {
+				only.Candidates[0].Masquerade = false
+			}
+			faults[0], answers = r.judgeTrace(traced, only), traced.Answer != nil
+			says += fmt.Sprintf(": the packet left by %s, and no answer came back", traced.Out)
+		}
 	}
-	only := servicemodel.Decision{Candidates: []servicemodel.Candidate{*to}}
-	if r.Direct {
-		only.Candidates[0].Masquerade = false
-	}
-	for _, f := range []*Fault{r.judgeTrace(traced, only), l.duplicate(),
-		l.neighbour(to.Endpoint.Addr())} {
+
+	for _, f := range append(faults, l.duplicate(), l.neighbour(to.Endpoint.Addr())) {
 		if f != nil {
 			return f, nil
 		}
@@ -359,13 +388,41 @@ func (r *runner) judgeSilence(ctx context.Context, to *servicemodel.Candidate, g
 			"see whether the program runs and listens at this port (ss -ltn in the pod), and " +
 				"whether the service's targetPort is right"}, nil
 	}
-
-	if traced.Answer != nil {
-		return nil, nil // it answered, this time
+	if answers {
+		return nil, nil // this time
 	}
-	return &Fault{Silent, fmt.Sprintf("%v does not answer: the packet left by %s, and no answer "+
-		"came back", to.Endpoint, traced.Out), "see whether the pod hangs or drops packets " +
-		"(nft list ruleset in the pod), and whether its answers come through this node"}, nil
+	return &Fault{Silent, says, "see whether the pod hangs or drops packets (nft list ruleset in " +
+		"the pod), and whether its answers come through this node" + r.strict(l.name)}, nil
+}
+
+// strict names the links where rp_filter may drop the answers of an endpoint, and ARP for them,
+// which the kernel does not count. out is the link to the endpoint.
+func (r *runner) strict(out string) string {
+	all, err := r.routes.Settings(unix.AF_INET)
+	if err != nil || !r.To.Addr.Is4() {
+		return ""
+	}
+	everywhere, on := 0, []string(nil)
+	for _, s := range all {
+		if s.Link == rtnetlink.AllLinks {
+			everywhere = s.ReversePath
+		}
+	}
+
+	for _, s := range all {
+		l, err := r.routes.LinkByIndex(s.Link)
+		if max(s.ReversePath, everywhere) == 1 && s.Link > 0 && err == nil {
+			if a := l.Attrs(); a.Name != out && a.Flags&net.FlagLoopback == 0 {
+				on = append(on, a.Name)
+			}
+		}
+	}
+
+	if len(on) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; by another link than %s, rp_filter refuses them (it is on at %s)", out,
+		some(on))
 }
 
 // flows counts the connections of clients by endpoint, and looks for stale connections.
@@ -373,7 +430,7 @@ func (r *runner) flows(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, flowsLimit)
 	defer cancel()
 	index := flows.NewIndex(r.Table, r.Here)
-	counts, stale := map[netip.AddrPort]*Endpoint{}, map[string]int{}
+	counts, stale := map[netip.AddrPort]*Endpoint{}, map[staleFlow]int{}
 	for i := range r.report.Endpoints {
 		counts[r.report.Endpoints[i].Endpoint] = &r.report.Endpoints[i]
 	}
@@ -393,17 +450,12 @@ func (r *runner) flows(ctx context.Context) error {
 				e.count(&f)
 			}
 		} else if at := index.Frontend(&f); at != nil && !index.Serves(at, &f) && living(&f) {
-			stale[fmt.Sprintf("%v to %v", f.Original.Src.Addr(), f.Reply.Src)]++
+			stale[staleFlow{f.Original.Src.Addr(), f.Original.Dst, f.Reply.Src}]++
 		}
 	}
 
-	for _, way := range slices.Sorted(maps.Keys(stale)) {
-		r.report.add(&Fault{StaleFlow, fmt.Sprintf("%d connections of %s go on, and that is no "+
-			"endpoint of the service now", stale[way], way),
-			fmt.Sprintf("kernlb flows lists them; kernlb apply and watch delete stale flows when "+
-				"they change a service, and so does a new start of watch without -keep-flows; "+
-				"conntrack -D -p %s --orig-dst %v deletes those of this address",
-				strings.ToLower(r.To.Protocol.String()), r.To.Addr)})
+	for _, s := range slices.SortedFunc(maps.Keys(stale), staleFlow.compare) {
+		r.report.add(s.fault(r.To.Protocol, stale[s]))
 	}
 
 	return nil
@@ -416,9 +468,11 @@ const (
 	tcpClosed   conntrack.TCPState = 8
 )
 
-// living reports whether a flow can carry packets of its client.
+// living reports whether a flow can carry packets of its client. A connection that nobody answered
+// cannot: its client tries again.
 func living(f *conntrack.Flow) bool {
-	return f.Protocol != conntrack.TCP || f.TCP < tcpTimeWait
+	return f.Protocol != conntrack.TCP ||
+		f.TCP < tcpTimeWait && f.Status&conntrack.StatusSeenReply != 0
 }
 
 // count counts a flow of a client.

@@ -69,6 +69,7 @@ func (t *Tracer) askConntrack(ctx context.Context, w *walk) error {
 	u, err := table.Usage(ctx)
 	if u.Fraction() > 0.95 { // it may have shrunk since
 		w.Full = fmt.Sprintf("%d of %d", u.Count, u.Max)
+		w.Do = u.Advice()
 	}
 	return errors.Join(err, table.Close())
 }

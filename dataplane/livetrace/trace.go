@@ -168,12 +168,12 @@ type Trace struct {
 	Within bool   `json:"within,omitzero"`
 	// Routing is the reason why the kernel does not send the packet on, if it was lost where the
 	// kernel routes. The tracer asks for it afterwards. Empty means unknown.
-	// Do says what to do about that reason, if that is known.
 	Routing string `json:"routing,omitzero"`
-	Do      string `json:"do,omitzero"`
 	// Full is the fill level of the conntrack table, if the packet was lost where conntrack adds
 	// its connection and the table has no room: "262144 of 262144".
 	Full string `json:"full,omitzero"`
+	// Do says what to do about Routing or Full, if that is known.
+	Do string `json:"do,omitzero"`
 	// Out is the interface through which the packet left.
 	Out string `json:"out,omitempty"`
 	// Answer is the path of the first answer. It is nil if no answer came in time, or if none is

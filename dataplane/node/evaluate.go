@@ -180,8 +180,7 @@ func (f *facts) within(counter int) string {
 }
 
 func (f *facts) conntrack(add adder) {
-	more := fmt.Sprintf("kernlb flows shows who uses it; sysctl -w "+
-		"net.netfilter.nf_conntrack_max=%d, or kernlb tune -plan", 2*uint64(f.usage.Max))
+	more := f.usage.Advice()
 	resolved := min(f.grown[clashes], f.grown[drops])
 	lost := f.grown[drops] > resolved
 	share := f.usage.Fraction()

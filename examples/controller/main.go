@@ -110,8 +110,7 @@ func open(file string, removes int, b backends.Backend, f dataplane.Flows) (*con
 
 // run serves until the context ends, and then completes pending work. The kernel stays as it is.
 func (c *controller) run(ctx context.Context, listen string) error {
-	checks := node.NewChecker(&node.Config{
-		Undone: func() string { return c.engine.Status().Undone.String() }})
+	checks := node.NewChecker(nil)
 	proxy := health.NewProxy(c.engine, &health.ProxyConfig{RequireState: true, Node: checks.Report})
 	collector := metrics.New(c.engine, &metrics.Config{Node: checks.Report})
 	defer collector.Close()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -70,6 +71,7 @@ type trouble struct {
 	to       string   // what is diagnosed; empty: the service
 	make     func(n *night)
 	want     string // in the line WRONG; empty: all is well
+	do       string // in the line do
 }
 
 // sysctl sets a sysctl of the node.
@@ -155,7 +157,8 @@ func moreTroubles() map[string]trouble {
 			n.t.Cleanup(func() { conns.Close() })
 			n.apply(strings.Replace(nightManifest("", ""), ", {addresses: [10.244.1.3], "+
 				"conditions: {ready: true}}", "", 1), "-keep-flows")
-		}, want: "stale-flow: "},
+		}, want: "stale-flow: ", do: "conntrack -D -p tcp --orig-dst 10.96.0.10 --reply-src " +
+			"10.244.1.3 deletes these"},
 		"a hairpin without masquerade": {
 			manifest: strings.Replace(serviceManifest("web", "10.96.0.10", "", ""), "10.244.1.2",
 				"10.244.1.1", 1),
@@ -187,25 +190,17 @@ func moreTroubles() map[string]trouble {
 		}, want: "neighbour: the table of neighbours has the link-layer address 02:00:00:00:00:99"},
 		"the answers are dropped": {make: rules(0, "type filter hook forward priority 0; "+
 			"tcp sport 8080 drop"), want: "answer-lost: another program drops the answer of"},
-		"rp_filter drops the answers": {make: func(n *night) {
-			n.ip(n.Node.NS, "link add veth3b address 02:00:00:00:00:3b type veth peer name eth1 "+
-				"netns "+pidIn(n.t, n.Pods[2].NS))
-			n.ip(n.Node.NS, "link set veth3b up")
-			sysctl("net/ipv4/conf/veth3b/rp_filter", "1")(n)
-			n.ip(n.Pods[2].NS, "link set eth1 up")
-			n.ip(n.Pods[2].NS, "route replace default via 169.254.1.1 dev eth1 onlink")
-			n.ip(n.Pods[2].NS, "neigh replace 169.254.1.1 lladdr 02:00:00:00:00:3b dev eth1")
-		}, want: "answer-lost: "},
 		"the client has no route": {make: func(n *night) {
 			n.ip(n.Pods[0].NS, "route del default")
-		}, want: "client-route: the client cannot send to 10.96.0.10:80: "},
+		}, want: "client-route: the client has no route to 10.96.0.10"},
 		"the client drops its packets": {make: rules(1, "type filter hook postrouting priority 0; "+
 			"tcp dport 80 drop"), want: "client-route: the packets of 10.244.1.1 to " +
 			"10.96.0.10:80 do not reach this node"},
 		"a range that the client is not in": {manifest: nightManifest("", "type: LoadBalancer, "+
 			"loadBalancerSourceRanges: [192.0.2.0/24]"+ingress), to: "203.0.113.10:80/tcp",
 			make: func(*night) {}, want: "refuses: the connection is dropped: 10.244.1.1 may " +
-				"not connect, only 192.0.2.0/24"},
+				"not connect, only 192.0.2.0/24", do: "add 10.244.1.1 to " +
+				"loadBalancerSourceRanges of default/web, or connect from 192.0.2.0/24"},
 		"another service has the address": {manifest: nightManifest("", "") + "---\n" +
 			strings.ReplaceAll(nightManifest("", ""), "name: web", "name: zweb"),
 			to: "default/zweb", make: func(*night) {}, want: "conflict: default/web:http has " +
@@ -213,6 +208,66 @@ func moreTroubles() map[string]trouble {
 		"no such service": {to: "10.96.0.11:80", make: func(*night) {},
 			want: "no-service: no service answers at 10.96.0.11:80"},
 		"nothing, on a bridge": {options: netnstest.Options{Bridge: "cni0"}, make: func(*night) {}},
+	}
+}
+
+// answersElsewhere makes the answers of 10.244.1.3 come in by another link, which has rp_filter on.
+func answersElsewhere(n *night) {
+	n.ip(n.Node.NS, "link add veth3b address 02:00:00:00:00:3b type veth peer name eth1 "+
+		"netns "+pidIn(n.t, n.Pods[2].NS))
+	n.ip(n.Node.NS, "link set veth3b up")
+	sysctl("net/ipv4/conf/veth3b/rp_filter", "1")(n)
+	n.ip(n.Pods[2].NS, "link set eth1 up")
+	n.ip(n.Pods[2].NS, "route replace default via 169.254.1.1 dev eth1 onlink")
+	n.ip(n.Pods[2].NS, "neigh replace 169.254.1.1 lladdr 02:00:00:00:00:3b dev eth1")
+}
+
+// endpointTroubles are faults of the endpoints and of their definitions.
+func endpointTroubles() map[string]trouble {
+	return map[string]trouble{
+		"all endpoints are silent": {make: func(n *night) {
+			for pod := 2; pod <= 3; pod++ {
+				rules(pod, "type filter hook input priority 0; tcp dport 8080 drop")(n)
+			}
+		}, want: "silent: 2 of 2 endpoints do not answer: 10.244.1.2:8080, 10.244.1.3:8080",
+			do: "see what all endpoints share"},
+		"no endpoint is ready": {manifest: strings.ReplaceAll(nightManifest("", ""), "ready: true",
+			"ready: false"), make: func(n *night) { // attempts that nobody answered do not go on
+			n.apply(nightManifest("", ""))
+			rules(0, "type filter hook forward priority 0; tcp dport 8080 drop")(n)
+			netnstest.SendAll(n.t.Context(), []netnstest.Probe{{From: n.Pods[0],
+				Proto: servicemodel.TCP, To: netip.MustParseAddrPort("10.96.0.10:80")}})
+			n.apply(strings.ReplaceAll(nightManifest("", ""), "ready: true", "ready: false"),
+				"-keep-flows")
+		}, want: "refuses: the connection is rejected: 2 endpoints, none ready",
+			do: "see why the readiness of the pods fails"},
+		"no endpoints": {manifest: strings.Replace(nightManifest("", ""), "service-name: web",
+			"service-name: other", 1), make: func(*night) {},
+			want: "refuses: the connection is rejected: the service has no endpoints",
+			do: "no EndpointSlice of the namespace default with endpoints has the label " +
+				"kubernetes.io/service-name: web"},
+	}
+}
+
+// routingTroubles are faults of rp_filter and of forwarding at single links.
+func routingTroubles() map[string]trouble {
+	return map[string]trouble{
+		"rp_filter drops the answers": {make: answersElsewhere, want: "answer-lost: "},
+		"rp_filter refuses ARP for the answers": {make: func(n *night) {
+			answersElsewhere(n)
+			n.ip(n.Pods[2].NS, "neigh del 169.254.1.1 dev eth1")
+			n.ip(n.Node.NS, "addr add 169.254.1.1/32 dev veth3b")
+		}, want: "silent: 10.244.1.3:8080 does not answer", do: "by another link than veth3, " +
+			"rp_filter refuses them (it is on at veth3b)"},
+		"rp_filter for all links": {make: func(n *night) {
+			troubles()["rp_filter"].make(n)
+			sysctl("net/ipv4/conf/all/rp_filter", "1")(n)
+		}, want: "routing: the kernel does not forward the packet after prerouting: rp_filter " +
+			"refuses 10.244.1.1 by veth1", do: "sysctl -w net.ipv4.conf.veth1.rp_filter=0 " +
+			"net.ipv4.conf.all.rp_filter=0 (the link has no IPv4 address"},
+		"forwarding is off for a link": {make: sysctl("net/ipv4/conf/veth1/forwarding", "0"),
+			want: "routing: the kernel does not forward the packet after prerouting: forwarding " +
+				"is off", do: "sysctl -w net.ipv4.conf.veth1.forwarding=1"},
 	}
 }
 
@@ -225,6 +280,8 @@ func TestDiagnoseNamesTheFaultsOfANight(t *testing.T) {
 	t.Run("", func(t *testing.T) {
 		all := troubles()
 		maps.Copy(all, moreTroubles())
+		maps.Copy(all, endpointTroubles())
+		maps.Copy(all, routingTroubles())
 		for name, w := range troubles() {
 			w.args = []string{"-backend", "iptables"}
 			all[name+", iptables"] = w
@@ -273,23 +330,48 @@ func TestDiagnoseAnswersScripts(t *testing.T) {
 // For addresses that diagnose does not probe, it reports the outcome in the tables.
 func TestDiagnoseNamesOtherAddresses(t *testing.T) {
 	t.Parallel()
-	for spec, note := range map[string]string{
-		"type: LoadBalancer, loadBalancerSourceRanges: [192.0.2.0/24]" + ingress: "at " +
-			"203.0.113.10:80/tcp: the connection is dropped: 10.244.1.1 may not connect, only " +
-			"192.0.2.0/24",
-		"type: LoadBalancer, externalTrafficPolicy: Local" + ingress: "at 203.0.113.10:80/tcp " +
-			"clients from outside are refused: externalTrafficPolicy is Local",
-		"type: LoadBalancer" + ingress: "not asked: 203.0.113.10:80/tcp",
+	ranges := "type: LoadBalancer, loadBalancerSourceRanges: [192.0.2.0/24]" + ingress
+	may := "at 203.0.113.10:80/tcp: the connection is dropped: 10.244.1.1 may not connect, only " +
+		"192.0.2.0/24"
+	for name, c := range map[string]struct{ spec, says, flags string }{
+		"ranges":           {ranges, "  WRONG  refuses: " + may, ""},
+		"ranges and a pod": {ranges, "  note   " + may, " -cluster-cidr 10.244.0.0/16"},
+		"Local": {"type: LoadBalancer, externalTrafficPolicy: Local" + ingress, "  note   at " +
+			"203.0.113.10:80/tcp clients from outside are refused: externalTrafficPolicy is Local",
+			""},
+		"an address": {"type: LoadBalancer" + ingress,
+			"  note   not asked: 203.0.113.10:80/tcp", ""},
 	} {
-		t.Run(spec, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNight(t, netnstest.Options{}, nightManifest("", spec), "-node", "n1")
-			out := done(t, n.Node.NS, "", "diagnose default/web -node n1 -f "+n.file, "-from",
-				n.from)
-			require.Contains(t, out, "  note   "+note)
+			flags, code := strings.Fields("-node n1"+c.flags), exitDone
+			if strings.Contains(c.says, "WRONG") {
+				code = exitFault
+			}
+			n := newNight(t, netnstest.Options{}, nightManifest("", c.spec), flags...)
+			out, _ := kernlb(t, n.Node.NS, "", code, "diagnose default/web -f "+n.file,
+				append(flags, "-from", n.from)...)
+			require.Contains(t, out, c.says)
 			require.Contains(t, out, "  note   not tested: answers of full size")
 		})
 	}
+}
+
+// remedy is a command of an advice that a test can run.
+var remedy = regexp.MustCompile(`^(sysctl -w( [^ ,;]+=\d+)+|nft delete rule [^,;]+|ip neigh ` +
+	`del .*)`)
+
+// follow runs the command of an advice: after that, diagnose no longer names the fault.
+func (n *night) follow(command string, w *trouble) {
+	n.t.Helper()
+	if command == "" {
+		return
+	}
+	nstest.Run(n.t, n.Node.NS, command)
+	p, out := process(n.t, n.Node.NS, strings.Fields("diagnose "+cmp.Or(w.to, "default/web")+
+		" -f "+n.file+" -from "+n.from+" "+strings.Join(w.args, " "))...)
+	_ = p.Wait() // there may be another fault
+	require.NotContains(n.t, out.String(), "WRONG  "+w.want, "after %s", command)
 }
 
 // diagnose makes the trouble, and returns what diagnose prints.
@@ -316,5 +398,13 @@ func (w *trouble) diagnose(t *testing.T) (out string) {
 		require.Empty(t, wrong, out)
 	}
 	require.True(t, strings.HasPrefix(wrong, w.want), "%s\nwant %s", out, w.want)
+	do := ""
+	for line := range strings.Lines(out) {
+		if text, ok := strings.CutPrefix(line, "  do     "); ok {
+			do = text
+		}
+	}
+	require.Contains(t, do, w.do)
+	n.follow(remedy.FindString(do), w)
 	return out
 }

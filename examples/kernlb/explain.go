@@ -105,7 +105,8 @@ func (x *explanation) look(ctx context.Context, b backends.Backend) error {
 		x.notes = append(x.notes, "the kernel differs: "+d)
 	}
 	for _, c := range x.out {
-		x.notes = append(x.notes, silentText(c)+"; it is in again when it answers this node")
+		x.notes = append(x.notes, silentText(c)+
+			"; it is in again when it answers this node, or on trial after 30 s to 30 min")
 	}
 	if len(x.opts.files) > 0 {
 		v, err := e.Plan(ctx, silence.Without(x.state, x.out))

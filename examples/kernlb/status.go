@@ -109,7 +109,9 @@ func (p *program) full(err error) error {
 	var text strings.Builder
 	fmt.Fprintln(&text, "the table of connections is full, so the page cannot be reached either")
 	writeNode(&text, r)
-	return errors.Join(p.print(r, text.String()), errNode)
+	return errors.Join(p.print(struct {
+		Node *node.Report `json:"node"`
+	}{r}, text.String()), errNode)
 }
 
 // askHealth asks the program for /healthz, or /livez, which is the same without checks of the node.

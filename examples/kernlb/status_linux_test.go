@@ -50,15 +50,14 @@ func TestStatusPrintsWhatLosesConnections(t *testing.T) {
 	}
 }
 
-// status says that another program keeps undoing repairs, also at a moment at which the kernel holds
-// what is wanted, and names that program.
+// status says that another program keeps undoing repairs, also at a moment at which the kernel
+// holds what is wanted, and names that program.
 func TestStatusNamesWhoUndoesRepairs(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "-listen", "127.0.0.1:0")
 	w.write("web.yaml", one("web", "10.96.0.10"))
 	w.start()
 	w.logs("listening")
-	var said string
 	require.Eventually(t, func() bool {
 		fight := exec.Command("nft", "delete", "table", "ip", "kernlb")
 		if err := w.ns.Do(fight.Start); err == nil {
@@ -66,12 +65,9 @@ func TestStatusNamesWhoUndoesRepairs(t *testing.T) {
 		}
 		p, out := process(t, w.ns, "status", "-page", "http://"+w.address())
 		_ = p.Wait() // its exit code is compared
-		said = out.String()
 		return p.ProcessState.ExitCode() == exitNode &&
-			strings.Contains(said, "error: repairs: nft keeps undoing repairs: ")
+			strings.Contains(out.String(), "error: repairs: nft keeps undoing repairs: ")
 	}, 30*time.Second, 50*time.Millisecond, "%s", w.log)
-
-	require.Contains(t, said, "this node: 1 error\n")
 }
 
 // The page can be at a socket. One that a killed program left is replaced, one in use is not.

@@ -66,9 +66,9 @@ func traceFlags(o *options, fs *flag.FlagSet) {
 		"chooses")
 	number(fs, &t.count, "count", 1, 1000,
 		"-live, -send: follow `N` packets, and sum up by endpoint")
-	fs.BoolVar(&t.untilLost, "until-lost", false, "-live, -send: follow packets until one gets no "+
-		"answer, -count at most, and sum up by endpoint")
-	fs.DurationVar(&t.wait, "wait", 0, "how long -live waits for a packet (default: until it "+
+	fs.BoolVar(&t.untilLost, "until-lost", false, "-live, -send: follow packets until one is "+
+		"lost or refused, -count at most, and sum up by endpoint")
+	fs.DurationVar(&t.wait, "wait", 0, "how long -live waits for each packet (default: until it "+
 		"is interrupted)")
 }
 

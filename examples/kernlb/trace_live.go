@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,6 +91,9 @@ func (l *liveTrace) next(ctx context.Context) (*livetrace.Trace, error) {
 
 	for {
 		t, err := l.tracer.Next(ctx)
+		if cause := context.Cause(ctx); err != nil && errors.Is(err, cause) {
+			return nil, cause // without the words of contexts
+		}
 		if err != nil || !o.endpoint.IsValid() || t.Last.Dst == o.endpoint {
 			return t, err
 		}
@@ -103,6 +107,11 @@ func (l *liveTrace) describe(t *livetrace.Trace, out []silence.Change) (livePack
 	expected := l.table.Trace(packet, l.here)
 	silence.Explain(&expected, out, time.Now())
 	summary := t.Summary(l.opts.owns)
+	if f := expected.Decision.Frontend; t.Works() && t.Last.Dst != t.Packet.Dst && f != nil &&
+		!has(expected.Decision.Candidates, out, t.Last.Dst) {
+		summary = fmt.Sprintf("%v answers, but is no endpoint of %v now: the flow is older than "+
+			"the last change (kernlb flows)", t.Last.Dst, f.Service.Name)
+	}
 	if c := expected.Decision.Cause; t.By != nil && l.opts.owns(*t.By) && c.Kind != "" {
 		summary += ": " + c.String()
 	} else if c.Kind != "" && !t.Works() {
@@ -111,6 +120,13 @@ func (l *liveTrace) describe(t *livetrace.Trace, out []silence.Change) (livePack
 	}
 	return livePacket{summary, newTracedPacket(expected), t},
 		fmt.Sprintf("What services say of it:\n%v\nWhat it met:\n%v\n%s\n", expected, t, summary)
+}
+
+// has reports whether a service has an endpoint, also if it is out.
+func has(l []servicemodel.Candidate, out []silence.Change, endpoint netip.AddrPort) bool {
+	return slices.ContainsFunc(l, func(c servicemodel.Candidate) bool {
+		return c.Endpoint == endpoint
+	}) || slices.ContainsFunc(out, func(c silence.Change) bool { return c.Endpoint == endpoint })
 }
 
 // endpointSum sums up the packets that were sent to an endpoint, or to no endpoint if it is nil.
@@ -126,8 +142,8 @@ type livePackets struct {
 	Endpoints []endpointSum `json:"endpoints"`
 }
 
-// several follows packets until there were enough, or one was lost. The end of the wait and an
-// interrupt end it, too, once there was a packet.
+// several follows packets until there were enough, or one was lost or refused. The end of the wait
+// and an interrupt end it, too, once there was a packet.
 func (l *liveTrace) several(ctx context.Context) error {
 	o := &l.opts.trace
 	var all livePackets
@@ -138,8 +154,8 @@ func (l *liveTrace) several(ctx context.Context) error {
 		if err != nil && len(all.Packets) == 0 {
 			return err
 		} else if err != nil {
-			fmt.Fprintf(&text, "ended after %v: %v\n", time.Since(begun).Round(time.Millisecond),
-				err)
+			fmt.Fprintf(&text, "ended after %v: %v; %d of %d failed\n",
+				time.Since(begun).Round(time.Millisecond), err, all.failed(), len(all.Packets))
 			break
 		}
 
@@ -155,7 +171,7 @@ func (l *liveTrace) several(ctx context.Context) error {
 	}
 
 	w := newColumns(&text)
-	fmt.Fprintln(w, "\nENDPOINT\tANSWERED\tLOST")
+	fmt.Fprintln(w, "\nENDPOINT\tANSWERED\tFAILED")
 	for _, e := range all.Endpoints {
 		to := "none"
 		if e.Endpoint != nil {
@@ -165,6 +181,14 @@ func (l *liveTrace) several(ctx context.Context) error {
 	}
 
 	return errors.Join(w.Flush(), l.print(all, text.String()), lost)
+}
+
+// failed returns the number of packets that were lost or refused.
+func (p *livePackets) failed() (n int) {
+	for _, e := range p.Endpoints {
+		n += e.Lost
+	}
+	return n
 }
 
 // add counts a packet for the endpoint that it was sent to.

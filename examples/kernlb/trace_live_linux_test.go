@@ -30,7 +30,7 @@ func TestTraceFollowsSeveralPackets(t *testing.T) {
 	fails(t, n.Node.NS, "", exitFailed, "10.244.1.9:8080 is no endpoint for connections from",
 		send+" -endpoint 10.244.1.9:8080")
 	out := done(t, n.Node.NS, "", send+" -count 3 -endpoint "+good)
-	require.Regexp(t, `(?m)^ENDPOINT +ANSWERED +LOST\n`+regexp.QuoteMeta(good)+` +3 +0$`, out)
+	require.Regexp(t, `(?m)^ENDPOINT +ANSWERED +FAILED\n`+regexp.QuoteMeta(good)+` +3 +0$`, out)
 
 	// others' packets
 	ctx, stop := context.WithCancel(t.Context())
