@@ -111,10 +111,15 @@ func (p *program) complete() error {
 	return nil
 }
 
+// whoWins is the rule by which one of several services gets an address.
+const whoWins = "a cluster IP wins over a load balancer's address, that over an external IP, " +
+	"that over a node port; among equals the name that sorts first wins"
+
 // warnConflicts names the services that lost an address to another service.
 func (p *program) warnConflicts(l []servicemodel.Conflict) {
 	for _, c := range l {
-		p.warn("warning: %s is claimed by %s and %s: %s has it", c.Key, c.Winner, c.Loser, c.Winner)
+		p.warn("warning: %s is claimed by %s and %s: %s has it; %s", c.Key, c.Winner, c.Loser,
+			c.Winner, whoWins)
 	}
 }
 

@@ -172,7 +172,7 @@ func (p *program) lost() (l []*diagnose.Report) {
 	for _, c := range p.opts.diagnose.preview.Conflicts {
 		if c.Loser.Name == p.opts.explained {
 			add(c.Key, diagnose.Conflict, fmt.Sprintf("%v has %v, so %v does not get it", c.Winner,
-				c.Key, c.Loser), "give one of the services another address or port")
+				c.Key, c.Loser), "give one of the services another address or port; "+whoWins)
 		}
 	}
 

@@ -83,7 +83,11 @@ func (p *program) explain(ctx context.Context) error {
 		for _, n := range servicesOf(x.held) {
 			names = append(names, n.String())
 		}
-		return unknown("service", x.name.String(), names)
+		err := unknown("service", x.name.String(), names)
+		if len(x.opts.files) == 0 {
+			err = fmt.Errorf("%w in the kernel; with -f, diagnose says why", err)
+		}
+		return err
 	}
 
 	x.print()
@@ -122,7 +126,7 @@ func (x *explanation) look(ctx context.Context, b backends.Backend) error {
 
 		for _, c := range v.Conflicts {
 			if c.Winner.Name == x.name || c.Loser.Name == x.name {
-				x.notes = append(x.notes, "conflict: "+c.String())
+				x.notes = append(x.notes, "conflict: "+c.String()+"; "+whoWins)
 			}
 		}
 	}
@@ -284,6 +288,12 @@ func (x *explanation) selections(port servicemodel.PortName,
 	return all
 }
 
+// hasLocal reports whether a traffic policy of the service is Local.
+func (x *explanation) hasLocal() bool {
+	return x.service.InternalTrafficPolicy == servicemodel.PolicyLocal ||
+		x.service.ExternalTrafficPolicy == servicemodel.PolicyLocal
+}
+
 // printEndpoints prints each endpoint of the manifests, and how it is used.
 func (x *explanation) printEndpoints() {
 	all := x.state.Endpoints(x.name)
@@ -309,7 +319,7 @@ func (x *explanation) printEndpoints() {
 				if of[i].Target.Port() == 0 {
 					use = "is used at the packet's port"
 				}
-				if of[i].Local != "" {
+				if of[i].Local != "" && x.hasLocal() {
 					use += ", not where the policy is Local"
 				}
 			}

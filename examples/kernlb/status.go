@@ -132,6 +132,10 @@ func (p *program) askHealth(ctx context.Context, path string) (all json.RawMessa
 	client := http.Client{Transport: &http.Transport{DialContext: dial}} // without a proxy
 	a, err := client.Do(req)
 	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return nil, nil, fmt.Errorf("nothing answered at %s in time: kernlb watch -listen "+
+				"hangs or does not run (-page names another address)", p.opts.status)
+		}
 		return nil, nil, fmt.Errorf("no program answers; kernlb watch -listen would: %w", err)
 	}
 	defer a.Body.Close()
