@@ -133,7 +133,7 @@ var faults = map[string]func(p *patient){
 	},
 	"KernlbNodeNotFollowed":     func(p *patient) { p.unwatched.Store(true) },
 	"KernlbConntrackNearlyFull": func(p *patient) { p.conntrack.usage.Count = 95 },
-	"KernlbConntrackDrops":      func(p *patient) { p.conntrack.usage.Stats.EarlyDropped++ },
+	"KernlbConntrackDrops":      func(p *patient) { p.conntrack.usage.Stats.Dropped++ },
 	"KernlbScrapeIncomplete":    func(p *patient) { p.conntrack.err = errBroken },
 	"KernlbGone":                nil, // nothing is scraped any more
 }
