@@ -13,8 +13,9 @@ import (
 )
 
 // knowledge is an engine's knowledge of the kernel through one backend, and of the state that it
-// applied there. Only the engine keeps tables. A backend keeps only data that a table does not
-// contain, such as handles, sizes of sets and versions.
+// applied there. Only the engine keeps tables; a backend borrows one for the time of a sweep.
+// Otherwise a backend keeps only data that a table does not contain, such as handles, sizes of sets
+// and versions.
 type knowledge struct {
 	// applied is the table of the last apply, from which the next state is resolved. It is nil
 	// before the first apply and after a commit that may have failed half way, because then nothing

@@ -491,7 +491,9 @@ func TestTheTraceNamesServicesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
 	b.Refuse(refusePort81)
-	svc := at81(1, func(s *servicemodel.Service) { s.Ports[0].NodePort = 30081 })
+	svc := at81(1, func(s *servicemodel.Service) {
+		s.Ports[0].EndPort, s.Ports[0].NodePort = 83, 30081
+	})
 	ok(b.engine.Apply(t.Context(), services(1).WithService(svc)))(t)
 	here := servicemodel.Locality{netip.MustParseAddr("192.0.2.1")}
 	packet := func(dst string) servicemodel.Packet {
@@ -508,7 +510,10 @@ func TestTheTraceNamesServicesThatAreRefused(t *testing.T) {
 			" is refused"},
 	}, trace.Steps[1:])
 	for dst, want := range map[string]int{"192.0.2.1:30081": 1, "192.0.2.2:30081": 0,
-		netip.AddrPortFrom(svc.ClusterIPs[0], 82).String(): 0} {
+		"192.0.2.1:30083": 1, "192.0.2.1:30084": 0, "192.0.2.1:30080": 0,
+		netip.AddrPortFrom(svc.ClusterIPs[0], 83).String(): 1,
+		netip.AddrPortFrom(svc.ClusterIPs[0], 84).String(): 0,
+		netip.AddrPortFrom(svc.ClusterIPs[0], 80).String(): 0} {
 		n := 0
 		for _, s := range b.engine.Status().Trace(packet(dst), here).Steps {
 			if s.Kind == "refused" {

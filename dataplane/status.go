@@ -361,7 +361,9 @@ func answers(s *servicemodel.Service, p servicemodel.Packet, here servicemodel.L
 		slices.Contains(s.HostIPs, dst) ||
 		slices.Contains(s.LoadBalancerIPs, servicemodel.LoadBalancerIP{Addr: dst})
 	return slices.ContainsFunc(s.Ports, func(port servicemodel.ServicePort) bool {
-		return port.Protocol == p.Protocol && (has && port.Port == p.Dst.Port() ||
-			port.NodePort != 0 && port.NodePort == p.Dst.Port() && here.Local(dst))
+		width := max(port.Port, port.EndPort) - port.Port
+		at := func(first uint16) bool { return p.Dst.Port()-first <= width }
+		return port.Protocol == p.Protocol && (has && at(port.Port) ||
+			port.NodePort != 0 && at(port.NodePort) && here.Local(dst))
 	})
 }

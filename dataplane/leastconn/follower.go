@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,7 +62,9 @@ func NewFollower(e *dataplane.Engine, cfg *Config) (*Follower, error) {
 func (f *Follower) Close() error { return f.table.Close() }
 
 // Set takes the state that the program wants, and gives it to the engine with the newest shares,
-// like [dataplane.Engine.Set]. The cost depends on the number of services that have shares. A
+// like [dataplane.Engine.Set]. If the shares of an endpoint's ports differ, the engine's state has
+// further copies of the endpoint after all endpoints of the service, so an index in a refusal may
+// be beyond the program's list. The cost depends on the number of services that have shares. A
 // service without shares in the state keeps its shares in the kernel.
 func (f *Follower) Set(s servicemodel.State) dataplane.Revision {
 	f.mu.Lock()
@@ -119,7 +122,9 @@ func (f *Follower) work(ctx context.Context, passed time.Duration) (time.Duratio
 		wait = min(wait, p.pause())
 	}
 
-	f.feed(passed)
+	if !f.engine.Status().Pending() { // otherwise new shares would undo the engine's pauses
+		f.feed(passed)
+	}
 	return min(max(wait, costShare*cost), longest), nil
 }
 
@@ -262,27 +267,32 @@ func (f *Follower) shared() servicemodel.State {
 	return s
 }
 
-// sharedEndpoints returns endpoints with their shares. If the shares of an endpoint's ports differ,
-// each of these ports is in an endpoint of its own.
+// sharedEndpoints returns endpoints with their shares. An endpoint has the ports whose share is the
+// first port's. Its other ports follow after all endpoints, each in an endpoint of its own, so the
+// places of the program's endpoints stay the same.
 func (f *Follower) sharedEndpoints(svc *servicemodel.Service,
-	eps []servicemodel.Endpoint) (out []servicemodel.Endpoint) {
-	for _, ep := range eps {
-		first, ports := len(out), ep.Ports
+	eps []servicemodel.Endpoint) []servicemodel.Endpoint {
+	var further []servicemodel.Endpoint
+	out := slices.Clone(eps)
+	for i := range out {
+		ep := &out[i]
+		ports := ep.Ports
+		ep.Ports = nil
 		for _, p := range ports {
 			of := servicemodel.PortName{Name: svc.Name, Port: p.Name, Protocol: p.Protocol}
 			share := f.shares[of][netip.AddrPortFrom(ep.Addr, svc.TargetPort(p))]
-			if n := len(out); n > first && out[n-1].Share == share {
-				out[n-1].Ports = append(out[n-1].Ports, p)
+			if len(ep.Ports) == 0 {
+				ep.Share = share
+			}
+			if ep.Share == share {
+				ep.Ports = append(ep.Ports, p)
 				continue
 			}
-			ep.Share, ep.Ports = share, []servicemodel.EndpointPort{p}
-			out = append(out, ep)
-		}
-
-		if len(ports) == 0 {
-			out = append(out, ep)
+			other := *ep
+			other.Share, other.Ports = share, []servicemodel.EndpointPort{p}
+			further = append(further, other)
 		}
 	}
 
-	return out
+	return append(out, further...)
 }

@@ -352,14 +352,34 @@ func (c *config) named(err error) error {
 	var field *servicemodel.FieldError
 	switch {
 	case errors.As(err, &taken):
-		at := strings.TrimSuffix(strings.TrimSuffix(taken.Claimant.Name.Name, "-IPv4"), "-IPv6")
-		return types.NewError(codeTaken, fmt.Sprintf("runtimeConfig.%s.hostPort: %v", at, err), "")
+		return types.NewError(codeTaken, fmt.Sprintf("runtimeConfig.%s.hostPort: %v",
+			c.claimant(taken), err), "")
 	case c.MarkMasqBit != nil && errors.As(err, &field) && field.Field == "masqueradeMark":
 		return types.NewError(types.ErrInvalidNetworkConfig, "markMasqBit: "+
 			strconv.Itoa(*c.MarkMasqBit)+": "+err.Error(), "")
 	}
 
 	return err
+}
+
+// claimant returns the mapping that claims a frontend of another container, such as
+// "portMappings[1]".
+func (c *config) claimant(taken *servicemodel.TakenError) string {
+	claims := func(m mapping) bool {
+		return m.protocol == taken.Key.Protocol && taken.Key.Contains(uint16(m.HostPort))
+	}
+	name := strings.TrimSuffix(strings.TrimSuffix(taken.Claimant.Name.Name, "-IPv4"), "-IPv6")
+	for i, m := range c.mappings {
+		if claims(m) && name == fmt.Sprintf("portMappings[%d]", i) {
+			return name
+		}
+	}
+
+	// Joined ports have the name of the first one.
+	if i := slices.IndexFunc(c.mappings, claims); i >= 0 {
+		name = fmt.Sprintf("portMappings[%d]", i)
+	}
+	return name
 }
 
 // parseConditions returns the one address that conditions allow, or an invalid address without

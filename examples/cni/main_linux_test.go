@@ -254,6 +254,13 @@ func TestTaken(t *testing.T) {
 		"markMasqBit: 14: ")
 	require.NoError(t, add("two", object{"markMasqBit": 13}, tcp(8002, 80)))
 	require.NoError(t, add("three", nil, tcp(8003, 80)))
+
+	joined := []mapping{tcp(7000, 80)}
+	for port := 7990; port < 8010; port++ {
+		joined = append(joined, tcp(port, port))
+	}
+	require.ErrorContains(t, add("four", nil, joined...),
+		"runtimeConfig.portMappings[11].hostPort: ", "the mapping of 8000")
 }
 
 // DEL removes the ports, whatever the fields that it does not need contain, and although the

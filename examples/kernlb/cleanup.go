@@ -52,7 +52,8 @@ func (p *program) cleanup(ctx context.Context) error {
 			return err
 		}
 		return p.summarize(summaryOf(&dataplane.Result{Backend: p.opts.backend,
-			Counts: servicemodel.Counts{Removed: o.Table.Len()}, Stats: stats}))
+			Counts: servicemodel.Counts{Removed: o.Table.Len()}, Stats: stats,
+			Duration: stats.Duration}))
 	})
 }
 

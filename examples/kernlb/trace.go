@@ -144,12 +144,11 @@ func (p *program) explainChoice(table *servicemodel.Table, t *servicemodel.Trace
 	if choose == nil {
 		return
 	}
-	slot := choose(t.Packet.Src)
-	text := fmt.Sprintf("%s: a hash of %v chooses %v", pool.Scheduler, t.Packet.Src.Addr(),
-		pool.Slots[slot].Endpoint)
+	chosen := servicemodel.TargetText(pool.Slots[choose(t.Packet.Src)].Endpoint)
+	text := fmt.Sprintf("%s: a hash of %v chooses %s", pool.Scheduler, t.Packet.Src.Addr(), chosen)
 	if _, port, _ := pool.Scheduler.Split(); port {
-		text = fmt.Sprintf("%s: a hash of the client's address and port chooses, for port %d %v",
-			pool.Scheduler, t.Packet.Src.Port(), pool.Slots[slot].Endpoint)
+		text = fmt.Sprintf("%s: a hash of the client's address and port chooses, for port %d %s",
+			pool.Scheduler, t.Packet.Src.Port(), chosen)
 	}
 
 	last := len(t.Steps) - 1 // the outcome
