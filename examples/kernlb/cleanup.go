@@ -29,7 +29,7 @@ func checkCleanup(o *options) error {
 	switch {
 	case o.planOnly && o.of == "":
 		return errors.New("-plan needs -of " + ofKubeProxy +
-			": what the instance has, kernlb show prints")
+			"; kernlb show prints what this instance has")
 	case o.of == "" && o.backend == auto:
 		return fmt.Errorf("-backend: name the backend to clean up, not %s", auto)
 	}
@@ -68,8 +68,18 @@ func (p *program) cleanupKubeProxy(ctx context.Context) error {
 		return err
 	}
 	text := plan.String()
-	if plan.Empty() && len(plan.Left) == 0 {
+	switch commands := 0; {
+	case plan.Empty() && len(plan.Left) == 0:
 		text += "nothing of kube-proxy to delete\n"
+	case p.opts.planOnly:
+		text += "# nothing was changed (-plan)\n"
+	case err == nil:
+		for line := range strings.Lines(plan.String()) {
+			if !strings.HasPrefix(line, "#") {
+				commands++
+			}
+		}
+		text += fmt.Sprintf("# done: %d\n", commands)
 	}
 	chains := 0
 	for _, l := range plan.Left {

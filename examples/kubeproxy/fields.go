@@ -75,7 +75,8 @@ var fields = []field{
 		"virtual servers of others are left " +
 			"alone, unless a service must be at their address"},
 	{"ipvs.strictARP", "ipvs-strict-arp", honoured,
-		"adds the device `kernlb-ipvs0` with the addresses of services, which it is about"},
+		"does not answer ARP for addresses of services, which are then on the device " +
+			"`kernlb-ipvs0`"},
 	{"ipvs.tcpTimeout", "ipvs-tcp-timeout", honoured, ""},
 	{"ipvs.tcpFinTimeout", "ipvs-tcpfin-timeout", honoured, ""},
 	{"ipvs.udpTimeout", "ipvs-udp-timeout", honoured, ""},
@@ -123,8 +124,10 @@ var fields = []field{
 		"ends; what kube-proxy has stays"},
 	{"", "init-only", honoured, "sets conntrack's settings, loads modules, and ends"},
 	{"", "master", honoured, "takes the place of the server in the kubeconfig file"},
-	{"", "healthz-port", honoured, "0: nothing is served at healthzBindAddress"},
-	{"", "metrics-port", honoured, "0: nothing is served at metricsBindAddress"},
+	{"", "healthz-port", honoured, "the port of healthzBindAddress, if it has none; 0 " +
+		"turns that server off"},
+	{"", "metrics-port", honoured, "the port of metricsBindAddress, if it has none; 0 " +
+		"turns that server off"},
 	{"", "boot-id-file", noEffect, machineID},
 	{"", "machine-id-file", noEffect, machineID},
 	{"", "version", honoured, ""},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -290,8 +291,11 @@ func (o *options) settle() error {
 	return errors.Join(errs...)
 }
 
-// writeConfig writes the configuration with its defaults.
-func (o *options) writeConfig() error {
+// writeConfig writes the configuration with its defaults, and what a start would warn of.
+func (o *options) writeConfig(stderr io.Writer) error {
+	for _, w := range o.warnings {
+		fmt.Fprintln(stderr, "warning:", w)
+	}
 	text, err := yaml.Marshal(o.config)
 	if err == nil {
 		err = os.WriteFile(o.writeConfigTo, text, 0o644)
@@ -299,7 +303,9 @@ func (o *options) writeConfig() error {
 	if err != nil {
 		return fmt.Errorf("write the configuration: %w", err)
 	}
-	return nil
+	_, err = fmt.Fprintf(stderr, "%s: right for the mode %s\n",
+		cmp.Or(o.configFile, "the command line"), o.settings.mode)
+	return err
 }
 
 // fieldAt returns the field of a configuration by its path in the file, such as

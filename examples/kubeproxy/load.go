@@ -190,6 +190,11 @@ func (d *document) decode() (*config, error) {
 	if err != nil {
 		return nil, d.inLine(err)
 	}
+	if line, version := d.find("apiVersion"); version != nil && version.Value != apiVersion &&
+		strings.HasPrefix(version.Value, "kubeproxy.config.k8s.io/") { // its fields are others
+		return nil, &fileError{d.name, line, &valueError{"apiVersion",
+			fmt.Errorf("%q: want %s", version.Value, apiVersion)}}
+	}
 	c := &config{}
 	if err := d.durations(c); err != nil {
 		return nil, err
@@ -271,7 +276,9 @@ func expected(path string) string {
 		t = t.Elem()
 	}
 	switch t.Kind() {
-	case reflect.Int32, reflect.Uint32, reflect.Float32:
+	case reflect.Uint32:
+		return "must be a number, 0 or more"
+	case reflect.Int32, reflect.Float32:
 		return "must be a number"
 	case reflect.Bool:
 		return "must be true or false"

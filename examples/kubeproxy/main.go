@@ -74,7 +74,7 @@ func start(ctx context.Context, args []string) error {
 	}
 
 	if o.writeConfigTo != "" {
-		return o.writeConfig()
+		return o.writeConfig(os.Stderr)
 	}
 	log, err := o.logger()
 	if err != nil {
@@ -119,7 +119,9 @@ func (s *settings) newClient() (kubernetes.Interface, error) {
 	var r *rest.Config
 	var err error
 	if s.client.Kubeconfig == "" && s.master == "" {
-		r, err = rest.InClusterConfig()
+		if r, err = rest.InClusterConfig(); err != nil {
+			err = fmt.Errorf("%w; outside a pod give --config or --kubeconfig", err)
+		}
 	} else {
 		r, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 			&clientcmd.ClientConfigLoadingRules{ExplicitPath: s.client.Kubeconfig},
