@@ -354,7 +354,7 @@ func (b *balancer) bindAddresses(ctx context.Context) {
 		return // the kernel does not hold the state yet
 	}
 	text := ""
-	if err := syncDevices(want); err != nil {
+	if err := syncDevices(want, b.log); err != nil {
 		text = err.Error()
 	}
 	if text != b.deviceErr && text != "" {

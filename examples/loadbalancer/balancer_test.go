@@ -238,7 +238,7 @@ func TestTheCommandLine(t *testing.T) {
 			"own.yaml:6: services[0].backends[0].address: 192.0.2.1:80 is where"},
 		{[]string{"-config", own}, "", "", "own.yaml:5: services[0].sorry[0]: 192.0.2.1:80 is"},
 		{[]string{"-config", "testdata/device.yaml", "-check"}, "", "",
-			"device.yaml:5: services[0].device: none0: Link not found"},
+			"device.yaml:5: services[0].device: there is no network device \"none0\""},
 		{[]string{"-config", "loadbalancer.yaml", "-listen", "8080"}, "", "",
 			"-listen: listen tcp"},
 		{[]string{"start"}, "", "", `no command "start": see -help`},
@@ -253,7 +253,7 @@ func TestTheCommandLine(t *testing.T) {
 		{[]string{"convert", "keepalived/testdata/public/dns.conf"}, "# converted from " +
 			"keepalived/testdata/public/dns.conf\n# 10.0.53.2 53 has no check and is always up: " +
 			"add checks\nservices:\n", "", ""},
-		{[]string{"convert"}, "", "", "want the name of one"},
+		{[]string{"convert"}, "", "", "want the name of one file"},
 		{[]string{"convert", "-i", "lb1", "keepalived/testdata/public/templates.conf"},
 			"source: 10.3.0.251", "templates.conf:23: vrrp_instance", ""},
 		{[]string{"convert", "-j", conf}, "", "", "convert: flag provided but not defined: -j"},

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -28,7 +29,11 @@ type bound struct {
 
 // haveDevice returns an error if a device does not exist.
 func haveDevice(name string) error {
-	if _, err := netlink.LinkByName(name); err != nil {
+	_, err := netlink.LinkByName(name)
+	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
+		return fmt.Errorf("there is no network device %q", name)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
@@ -36,7 +41,7 @@ func haveDevice(name string) error {
 
 // syncDevices makes devices hold exactly the wanted addresses, among those that this program bound
 // now or earlier. It leaves addresses of other programs alone.
-func syncDevices(want map[netip.Addr]string) error {
+func syncDevices(want map[netip.Addr]string, log *slog.Logger) error {
 	ours, others, err := listAddresses()
 	if err != nil {
 		return err
@@ -51,7 +56,11 @@ func syncDevices(want map[netip.Addr]string) error {
 
 		b := bound{a, link.Attrs().Index}
 		if !ours[b] && !others[b] {
-			errs = append(errs, bind(b, want[a]))
+			if err := bind(b, want[a]); err != nil {
+				errs = append(errs, err)
+			} else {
+				log.Info("address bound", "address", a, "device", want[a])
+			}
 		}
 		delete(ours, b)
 	}

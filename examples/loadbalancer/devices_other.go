@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 )
 
@@ -17,7 +18,7 @@ func haveDevice(name string) error {
 }
 
 // syncDevices binds addresses on Linux only.
-func syncDevices(want map[netip.Addr]string) error {
+func syncDevices(want map[netip.Addr]string, _ *slog.Logger) error {
 	if len(want) == 0 {
 		return nil
 	}

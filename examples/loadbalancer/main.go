@@ -34,8 +34,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"os/signal"
 	"slices"
@@ -173,12 +175,9 @@ flags:
 // It writes nothing to the kernel, and needs no privileges: a mechanism that cannot be opened here
 // is only a warning, and so is a fault of the node.
 func checkFile(ctx context.Context, o options, stdout, stderr io.Writer) error {
-	f, err := config.Load(o.config)
-	if fault := (*config.FieldError)(nil); errors.As(err, &fault) {
-		return fmt.Errorf("%w\n(when these are mended, there may be more)", err)
-	}
+	f, err := load(o.config)
 	if err != nil {
-		return err
+		return mayBeMore(err)
 	}
 	if err := haveDevices(f); err != nil {
 		return err
@@ -206,6 +205,11 @@ func checkFile(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	if err := refusals(f, o.backend, nil, inEmpty(try)); err != nil {
 		return err
 	}
+	for _, a := range nowhere(f) {
+		fmt.Fprintf(stderr, "warning: %s is on no device of this host: only routed packets "+
+			"arrive\n",
+			a)
+	}
 	found, err := faults(ctx, newChecker(), f)
 	if err != nil {
 		return err
@@ -220,6 +224,23 @@ func checkFile(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	_, err = fmt.Fprintf(stdout, "%s: right for %s: %d %s\n", o.config, at, len(f.Services),
 		services)
 	return err
+}
+
+// mayBeMore adds to the faults of a file that there may be more of them.
+func mayBeMore(err error) error {
+	if fault := (*config.FieldError)(nil); errors.As(err, &fault) {
+		return fmt.Errorf("%w\n(when these are mended, there may be more)", err)
+	}
+	return err
+}
+
+// load reads the file of the flag -config.
+func load(name string) (*config.File, error) {
+	f, err := config.Load(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w (-config FILE)", err)
+	}
+	return f, err
 }
 
 // newChecker returns a checker of the node.
@@ -240,6 +261,29 @@ func faults(ctx context.Context, c *node.Checker, f *config.File) ([]node.Findin
 	}
 	return slices.DeleteFunc(slices.Clone(c.Report(ctx, table).Findings),
 		func(n node.Finding) bool { return n.Severity == node.Note }), nil
+}
+
+// nowhere returns the addresses that no device of this host has or will get. If the devices cannot
+// be asked, it returns none.
+func nowhere(f *config.File) (out []netip.Addr) {
+	held, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	for i := range f.Services {
+		s := &f.Services[i]
+		for _, a := range s.Addresses {
+			if s.Device == "" && !slices.Contains(out, a) &&
+				!slices.ContainsFunc(held, func(h net.Addr) bool {
+					p, err := netip.ParsePrefix(h.String())
+					return err == nil && p.Addr() == a
+				}) {
+				out = append(out, a)
+			}
+		}
+	}
+
+	return out
 }
 
 // mechanismChecks say what kernel mechanisms cannot express. They need no kernel.
@@ -268,7 +312,9 @@ func convert(args []string, stdout, stderr io.Writer) error {
 		return fmt.Errorf("convert: %w", err)
 	}
 	if f.NArg() != 1 {
-		return errors.New("convert: want the name of one configuration of keepalived")
+		return errors.New("convert: want the name of one file, a configuration of keepalived " +
+			"or the " +
+			"output of ipvsadm-save -n, or - for standard input")
 	}
 	name, text, err := f.Arg(0), []byte(nil), error(nil)
 	if name == "-" {
@@ -285,7 +331,7 @@ func convert(args []string, stdout, stderr io.Writer) error {
 		fmt.Fprintln(stderr, "warning:", w)
 	}
 	if err != nil {
-		return err
+		return mayBeMore(err)
 	}
 	for _, c := range r.Changes {
 		fmt.Fprintln(stderr, "changed:", c)
@@ -351,7 +397,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
-	file, err := config.Load(o.config)
+	file, err := load(o.config)
 	if err != nil {
 		return err
 	}
@@ -400,7 +446,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	g.Go(func() error { return feedback.Run(ctx, follower, log) })
 	g.Go(func() error { return b.monitor.Run(ctx) })
 	g.Go(func() error { return engine.Run(ctx, nil) })
-	g.Go(func() error { return b.started(ctx, file) })
+	g.Go(func() error { return b.started(ctx, file, o) })
 	if listener != nil {
 		handler, closeHandler := b.handler(keeper, table)
 		defer closeHandler()
@@ -413,10 +459,11 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 
 // started waits until the kernel holds the services. It then tells the service manager, removes the
 // program's objects of other kernel mechanisms, and logs what is wrong with the node.
-func (b *balancer) started(ctx context.Context, f *config.File) error {
+func (b *balancer) started(ctx context.Context, f *config.File, o options) error {
 	if b.engine.Wait(ctx, 1) != nil {
 		return nil // it ended, or the log says why
 	}
+	b.log.Info("started", "backend", o.backend, "services", len(f.Services), "listen", o.listen)
 	tell(daemon.SdNotifyReady)
 	for _, m := range mechanisms(f.Timeouts) {
 		if m.Name == b.engine.Status().Backend {
@@ -426,6 +473,11 @@ func (b *balancer) started(ctx context.Context, f *config.File) error {
 			b.log.Warn("services of another backend are still in the kernel", "backend", m.Name,
 				"error", err)
 		}
+	}
+
+	for _, a := range nowhere(f) {
+		b.log.Warn("the address is on no device of this host: only routed packets arrive",
+			"address", a)
 	}
 
 	found, err := faults(ctx, b.node, f)
@@ -449,7 +501,7 @@ func cleanup(ctx context.Context, o options, log *slog.Logger) error {
 		}
 	}
 
-	return errors.Join(append(errs, syncDevices(nil))...)
+	return errors.Join(append(errs, syncDevices(nil, log))...)
 }
 
 // remove removes what the program has in the kernel with a mechanism. One that the kernel lacks has

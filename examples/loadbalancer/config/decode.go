@@ -240,7 +240,11 @@ func (s *source) scalar(n *yaml.Node, v reflect.Value, path string) {
 		}
 	case *uint16:
 		if u, err := strconv.ParseUint(n.Value, 10, 16); err != nil {
-			wrong("must be a number from 0 to %d", math.MaxUint16)
+			least := 0
+			if strings.HasSuffix(strings.ToLower(path), "port") {
+				least = 1
+			}
+			wrong("must be a number from %d to %d", least, math.MaxUint16)
 		} else {
 			*into = uint16(u)
 		}

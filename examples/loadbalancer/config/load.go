@@ -72,7 +72,7 @@ func (s *source) syntax(err error) error {
 		return &FieldError{s.file, 0, "", err}
 	}
 	line, _ := strconv.Atoi(m[1])
-	return &FieldError{s.file, line, "", errors.New(text[len(m[0]):])}
+	return &FieldError{s.file, line, "", errors.New("not YAML: " + text[len(m[0]):])}
 }
 
 // At adds the path and the line of a field to an error.
@@ -166,6 +166,7 @@ func (svc *Service) validate(s *source, path string, taken frontends) {
 	s.must(svc.Name != "", path+".name", "is missing")
 	s.must(len(svc.Addresses) > 0, path+".addresses", "is missing")
 	s.must(svc.Port != 0, path+".port", "is missing")
+	s.must(len(svc.Backends) > 0, path+".backends", "is missing")
 	s.must(svc.Affinity > 0 || svc.AffinityIPv4 == 0, path+".affinityIPv4", "needs affinity")
 	s.must(svc.Affinity > 0 || svc.AffinityIPv6 == 0, path+".affinityIPv6", "needs affinity")
 	s.faults(path+".checks", svc.Checks)
@@ -180,7 +181,9 @@ func (svc *Service) validate(s *source, path string, taken frontends) {
 	}
 
 	svc.validateTargets(s, path, taken)
-	svc.validateFamilies(s, path)
+	if len(svc.Backends) > 0 {
+		svc.validateFamilies(s, path)
+	}
 	for i, a := range svc.Sorry {
 		at := fmt.Sprintf("%s.sorry[%d]", path, i)
 		s.must(!seen[a], at, "%s is a backend, too", a)

@@ -15,6 +15,7 @@ import (
 // converter turns statements into a file.
 type converter struct {
 	file     string
+	reader   *reader
 	files    map[string]int // their order
 	groups   map[string]*statement
 	grammar  map[place]rule
@@ -57,12 +58,16 @@ func Convert(name, text string, how *Config) (*Result, error) {
 	if err := in.read(name, text, 0); err != nil {
 		return &Result{}, err
 	}
-	c := &converter{file: name, files: in.files, warnings: in.notes, grammar: newGrammar(),
+	c := &converter{file: name, reader: in, files: in.files, warnings: in.notes, grammar: newGrammar(),
 		groups: map[string]*statement{}, told: map[string]bool{},
 		origins: map[string]*statement{}, names: map[string]int{}}
 	all, at, err := parse(in.lines)
 	if err != nil {
 		return &Result{}, &config.FieldError{File: at.file, Line: at.line, Err: err}
+	}
+	if len(all) > 0 && strings.HasPrefix(strings.Join(all[0].words, " "), "IP Virtual Server") {
+		return &Result{}, &config.FieldError{File: name,
+			Err: errors.New("this is what ipvsadm -L prints: want the output of ipvsadm-save -n")}
 	}
 	if isSaved(all) {
 		all = c.saved(all)
@@ -183,7 +188,11 @@ func (c *converter) change(s *statement, format string, args ...any) {
 
 // fail notes a part that cannot be converted.
 func (c *converter) fail(s *statement, format string, args ...any) {
-	c.errs = append(c.errs, c.at(s, format, args...))
+	e := c.at(s, format, args...)
+	if hint := c.reader.undefined(strings.Join(s.words, " ")); unread(s.keyword()) == "" {
+		e.Err = fmt.Errorf("%w%s", e.Err, hint)
+	}
+	c.errs = append(c.errs, e)
 }
 
 // top reads the statements outside of blocks.
@@ -201,6 +210,9 @@ func (c *converter) top(all []*statement) {
 			return strings.HasPrefix(in.keyword(), "virtual_server")
 		}):
 			c.fail(s, "has a virtual_server in its block: write that outside, after its last }")
+		case word == "vrrp_instance":
+			c.warn(s, "not converted: keepalived's VRRP, a route or the field device must bring "+
+				"packets to the addresses here%s", addressesOf(s))
 		case slices.Contains(elsewhere, word):
 			c.warn(s, "is not about virtual servers: not converted")
 		case s.block && word == "global_defs":
@@ -217,6 +229,24 @@ func (c *converter) top(all []*statement) {
 			c.warn(s, "no virtual_server uses it: not converted")
 		}
 	}
+}
+
+// addressesOf names the virtual addresses of a vrrp_instance.
+func addressesOf(s *statement) string {
+	var all []string
+	for _, in := range s.body {
+		if in.keyword() == "virtual_ipaddress" || in.keyword() == "virtual_ipaddress_excluded" {
+			for _, a := range in.body {
+				address, _, _ := strings.Cut(a.keyword(), "/")
+				all = append(all, address)
+			}
+		}
+	}
+
+	if len(all) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(all, ", ")
 }
 
 // unread returns why a line is not read that begins with a word of keepalived's reader. It is empty

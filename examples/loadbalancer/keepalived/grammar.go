@@ -113,12 +113,12 @@ func rules() []rule {
 		{in: virtualServer, words: "sorry_server_lvs_method", use: sameForwarding, late: true},
 		{in: virtualServer, words: "real_server", use: useReal, late: true,
 			blocks: true, many: true},
-		{in: virtualServer, words: "ha_suspend", warning: "checks are never suspended"},
+		{in: virtualServer, words: "ha_suspend", warning: "ignored: checks are never suspended"},
 		{in: virtualServer, words: "omega quorum_up quorum_down nat_mask", warning: noted},
 		{in: virtualServer, words: "ip_family sorry_server_inhibit"},
-		{in: virtualServer, words: "ops", warning: "packets of a flow go to one backend"},
+		{in: virtualServer, words: "ops", warning: "ignored: packets of a flow go to one backend"},
 		{in: virtualServer, words: "hysteresis",
-			warning: "sorry servers are used as long as no backend is up"},
+			warning: "ignored: sorry servers are used only if no backend is up"},
 
 		{in: realServer, words: "weight", use: set(weight,
 			func(in *scope) **uint16 { return &in.real.Weight })},
@@ -129,7 +129,8 @@ func rules() []rule {
 			"FILE_CHECK", use: useOther, blocks: true, many: true},
 
 		{in: servers, words: "notify_up notify_down smtp_alert snmp_name", warning: noted},
-		{in: servers, words: "uthreshold lthreshold", warning: "no limit of connections is kept"},
+		{in: servers, words: "uthreshold lthreshold",
+			warning: "ignored: no limit of connections is kept"},
 		{in: servers, words: "inhibit_on_failure"},
 
 		{in: virtualServer, words: "weight", use: set(weight,
@@ -150,7 +151,7 @@ func checkRules() []rule {
 			func(in *scope) **int { return &in.retry })},
 		{in: timed, words: "virtualhost", use: useVirtualHost},
 		{in: timed, words: "alpha"},
-		{in: timed, words: "warmup", warning: "a server's first check is made at once"},
+		{in: timed, words: "warmup", warning: "ignored: a server's first check is made at once"},
 
 		{in: connect, words: "connect_ip", use: set(address,
 			func(in *scope) *netip.Addr { return &in.spec.Address.Addr })},
@@ -161,10 +162,11 @@ func checkRules() []rule {
 		{in: check, words: "url", use: useURL, late: true, blocks: true, many: true},
 		{in: check, words: "payload", use: usePayload},
 		{in: check, words: "require_reply", use: useReply},
-		{in: check, words: "min_reply_length max_reply_length", warning: "no length is compared"},
-		{in: connect, words: "bind_port bind_if", warning: "the kernel chooses it"},
-		{in: connect, words: "fwmark", warning: "checks have no mark"},
-		{in: check, words: "http_protocol", warning: "HTTP 1.1 is spoken"},
+		{in: check, words: "min_reply_length max_reply_length",
+			warning: "ignored: no length is compared"},
+		{in: connect, words: "bind_port bind_if", warning: "ignored: the kernel chooses it"},
+		{in: connect, words: "fwmark", warning: "ignored: checks have no mark"},
+		{in: check, words: "http_protocol", warning: "ignored: HTTP 1.1 is spoken"},
 		{in: check, words: "enable_sni"},
 		{in: check, words: "sni_name", use: set(text,
 			func(in *scope) *string { return &in.spec.ServerName })},
@@ -186,7 +188,7 @@ func checkRules() []rule {
 			func(in *scope) *string { return &in.spec.Host })},
 		{in: url, words: "status_code", use: useStatus, many: true},
 		{in: url, words: "regex regex_no_match regex_options regex_stack regex_min_offset " +
-			"regex_max_offset", warning: "the body is not compared with it"},
+			"regex_max_offset", warning: "ignored: the body is not compared with it"},
 	}
 }
 

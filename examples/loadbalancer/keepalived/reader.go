@@ -61,11 +61,13 @@ type reader struct {
 	count  int
 	lines  []line
 	notes  []*config.FieldError // warnings
+	// elsewhere are the places of definitions whose condition did not hold, by parameters.
+	elsewhere map[string][]string
 }
 
 // newReader returns a reader with the parameters that keepalived defines, except ${_RANDOM}.
 func newReader(c *Config) *reader {
-	r := &reader{files: map[string]int{},
+	r := &reader{files: map[string]int{}, elsewhere: map[string][]string{},
 		values: map[string]*value{"_HASH": oneLine("#"), "_BANG": oneLine("!")}}
 	if c != nil {
 		r.Config = *c
@@ -202,7 +204,12 @@ func (r *reader) expand(l line, more bool, depth int) error {
 	}
 	for range maxValues {
 		var holds bool
+		condition := l.text
 		if l.text, holds = r.condition(l.text); !holds {
+			if m := defines.FindStringSubmatch(l.text); m != nil {
+				r.elsewhere[m[1]] = append(r.elsewhere[m[1]], fmt.Sprintf("%s (line %d)",
+					strings.Fields(condition)[0], l.line))
+			}
 			return nil
 		}
 		if m := defines.FindStringSubmatch(l.text); m != nil {
@@ -287,4 +294,25 @@ func (r *reader) substitute(text string) (now string, rest []string, found bool)
 		}
 		return text[:start] + lines[0] + text[end:], lines[1:], true
 	}
+}
+
+// unused matches what looks like a parameter.
+var unused = regexp.MustCompile(`\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))`)
+
+// undefined says why a parameter in a text was not replaced. It is empty if the text has none.
+func (r *reader) undefined(text string) string {
+	m := unused.FindStringSubmatch(text)
+	if m == nil {
+		return ""
+	}
+	name := m[1] + m[2]
+	switch places := r.elsewhere[name]; {
+	case r.values[name] != nil && m[2] != "":
+		return fmt.Sprintf("; write ${%s} for the parameter $%s", name, name)
+	case len(places) > 0:
+		return fmt.Sprintf("; no such parameter for -i %s: it is defined for %s", r.ID,
+			strings.Join(places, ", "))
+	}
+
+	return fmt.Sprintf("; there is no parameter $%s", name)
 }

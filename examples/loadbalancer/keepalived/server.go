@@ -36,7 +36,9 @@ func (c *converter) virtualServer(s *statement) (group *statement) {
 	if !slices.ContainsFunc(s.body, func(of *statement) bool {
 		return of.keyword() == "real_server"
 	}) {
-		c.warn(s, "has no real_server: not converted, as keepalived ignores it")
+		if len(c.errs) == 0 { // a server may be in a statement with an error
+			c.warn(s, "has no server: not converted, as keepalived ignores it")
+		}
 		return group
 	}
 
@@ -65,7 +67,7 @@ func (c *converter) virtualServer(s *statement) (group *statement) {
 	made := map[uint16]int{} // the services of this virtual server by their ports
 	for _, at := range where {
 		if at.Port() == 0 && cmp.Or(in.Forwarding, "nat") != "nat" {
-			c.fail(at.of, "all ports need lb_kind NAT: write a virtual_server for each port")
+			c.fail(at.of, "all ports need NAT (lb_kind NAT, -m): write a service for each port")
 			return group
 		}
 		i, again := made[at.Port()]
@@ -191,8 +193,8 @@ func (c *converter) whereOf(s *statement) (name string, group *statement, where 
 func (c *converter) listens(s *statement, words []string) (out []listener) {
 	switch {
 	case len(words) > 0 && words[0] == "fwmark":
-		c.fail(s, "firewall marks are not supported: write a virtual_server for each address and "+
-			"port whose packets get the mark")
+		c.fail(s, "firewall marks are not supported: write a service for each address and port "+
+			"whose packets get the mark")
 		return nil
 	case len(words) != 1 && len(words) != 2:
 		c.fail(s, "want an address and a port")
@@ -250,7 +252,11 @@ func (c *converter) forwarding(s *statement) (string, bool) {
 	plain := len(s.args()) == 1 ||
 		f == "tunnel" && slices.Equal(s.args()[1:], []string{"type", "ipip"})
 	if f == "" || !plain {
-		c.fail(s, "want NAT, DR or TUN (type ipip)")
+		if f == "tunnel" && len(s.args()) > 2 && s.args()[2] != "ipip" {
+			c.fail(s, "TUN %s: not supported: only ipip", strings.Join(s.args()[1:], " "))
+		} else {
+			c.fail(s, "want NAT, DR or TUN (type ipip)")
+		}
 		return "", false
 	}
 
@@ -266,7 +272,7 @@ func useForwarding(c *converter, s *statement, in *scope) {
 // sameForwarding refuses a forwarding other than the virtual server's.
 func sameForwarding(c *converter, s *statement, in *scope) {
 	if f, ok := c.forwarding(s); ok && f != cmp.Or(in.Forwarding, "nat") {
-		c.fail(s, "must be that of the virtual server")
+		c.fail(s, "must be that of the service")
 	}
 }
 
@@ -308,7 +314,9 @@ func useGranularity(c *converter, s *statement, in *scope) {
 
 func useQuorum(c *converter, s *statement, _ *scope) {
 	if n, ok := c.arg(s); ok && n != "1" {
-		c.warn(s, "sorry servers are used as long as no backend is up")
+		c.warn(s, "%s: ignored: one backend is enough, and sorry servers are used only if "+
+			"none is up",
+			n)
 	}
 }
 
