@@ -58,8 +58,9 @@ func Convert(name, text string, how *Config) (*Result, error) {
 	if err := in.read(name, text, 0); err != nil {
 		return &Result{}, err
 	}
-	c := &converter{file: name, reader: in, files: in.files, warnings: in.notes, grammar: newGrammar(),
-		groups: map[string]*statement{}, told: map[string]bool{},
+	c := &converter{file: name, reader: in, files: in.files, warnings: in.notes,
+		grammar: newGrammar(),
+		groups:  map[string]*statement{}, told: map[string]bool{},
 		origins: map[string]*statement{}, names: map[string]int{}}
 	all, at, err := parse(in.lines)
 	if err != nil {
