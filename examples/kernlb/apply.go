@@ -118,8 +118,10 @@ const whoWins = "a cluster IP wins over a load balancer's address, that over an 
 // warnConflicts names the services that lost an address to another service.
 func (p *program) warnConflicts(l []servicemodel.Conflict) {
 	for _, c := range l {
-		p.warn("warning: %s is claimed by %s and %s: %s has it; %s", c.Key, c.Winner, c.Loser,
-			c.Winner, whoWins)
+		p.warn("warning: %s is claimed by %s and %s: %s has it", c.Key, c.Winner, c.Loser, c.Winner)
+	}
+	if len(l) > 0 {
+		p.warn("note: %s", whoWins)
 	}
 }
 

@@ -85,7 +85,7 @@ func (p *program) explain(ctx context.Context) error {
 		}
 		err := unknown("service", x.name.String(), names)
 		if len(x.opts.files) == 0 {
-			err = fmt.Errorf("%w in the kernel; with -f, diagnose says why", err)
+			err = fmt.Errorf("in the kernel, %w (with -f, diagnose says why)", err)
 		}
 		return err
 	}
