@@ -218,7 +218,7 @@ func (m *memory) explain(f *Frontend) Cause {
 	case n.port == 0:
 		c.Kind, c.Endpoints = causeNoPort, n.family
 		c.Others = portsOf(filter(m.state.entries.At(f.Service.Name).endpoints,
-			func(e Endpoint) bool { return FamilyOf(e.Addr) == f.Key.Family() }))
+			func(e endpoint) bool { return FamilyOf(e.Addr) == f.Key.Family() }))
 	default:
 		c.Kind, c.Endpoints, c.Quiesced = causeNotReady, n.port, n.quiesced
 	}
@@ -287,7 +287,7 @@ func (f *Frontend) policyName() string {
 }
 
 // portsOf returns the ports of endpoints, sorted.
-func portsOf(eps []Endpoint) []string {
+func portsOf(eps []endpoint) []string {
 	ports := map[portKey]bool{}
 	for i := range eps {
 		for _, p := range eps[i].Ports {

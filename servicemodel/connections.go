@@ -75,15 +75,15 @@ func (p ConnectionPolicy) Validate() error {
 }
 
 func (p ConnectionPolicy) problem() *FieldError {
-	e := FieldError{Object: "connection policy"}
+	const object = "connection policy"
 	switch {
 	case p.Mode > CutConnections:
-		e.Field, e.Value, e.Reason = "mode", uitoa(uint16(p.Mode)), "unknown policy for connections"
+		return &FieldError{Object: object, Field: "mode", Value: uitoa(uint16(p.Mode)),
+			Reason: "unknown policy for connections"}
 	case p.Mode == DrainConnections && p.Drain < time.Second:
-		e.Field, e.Value, e.Reason = "drain", p.Drain.String(), "must be at least 1s"
-	default:
-		return nil
+		return &FieldError{Object: object, Field: "drain", Value: p.Drain.String(),
+			Reason: "must be at least 1s"}
 	}
 
-	return &e
+	return nil
 }

@@ -240,7 +240,7 @@ func (s State) MarshalJSON() ([]byte, error) {
 			j.Services = append(j.Services, e.service)
 		}
 		if len(e.endpoints) > 0 {
-			j.Endpoints[nameKey{Name: n}] = e.endpoints
+			j.Endpoints[nameKey{Name: n}] = cloneEndpoints(e.endpoints)
 		}
 	}
 

@@ -6,5 +6,3 @@ package servicemodel
 func lend[T any](object *T) *T { return object }
 
 func lendAll[T any](objects []*T) []*T { return objects }
-
-func lendEach[T any](objects []T) []T { return objects }

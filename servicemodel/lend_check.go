@@ -35,10 +35,3 @@ func lendAll[T any](objects []*T) []*T {
 	}
 	return objects
 }
-
-func lendEach[T any](objects []T) []T {
-	for i := range objects {
-		lend(&objects[i])
-	}
-	return objects
-}

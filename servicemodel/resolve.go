@@ -40,7 +40,7 @@ func Resolve(prev *Table, s State) (*Table, error) {
 	if otherNode {
 		view = s.viewpoint().view()
 	}
-	if !prev.remembers() || view != old.view ||
+	if old.state.entries.Len() == 0 || view != old.view ||
 		len(edits) > bulkThreshold && len(edits) > s.Len()/4 {
 		return resolveAll(prev, old.footprints, s), nil
 	}

@@ -15,17 +15,19 @@ func resolveAll(prev *Table, old footprints, s State) *Table {
 	b.t.rules = s.viewpoint().rules()
 	b.warned = b.warned.with(Name{}, s.viewpoint().warnings())
 	resolved := make([]resolution, 0, s.entries.Len())
-	n := 0
+	hairpins, clusterIPs := 0, 0
 	for name, e := range s.entries.All() {
 		r := b.resolve(name, e, old.At(name).claims)
 		for _, p := range r.pools {
-			n += len(p.hairpins)
+			hairpins += len(p.hairpins)
 		}
+		clusterIPs += len(r.clusterIPs)
 		resolved = append(resolved, r)
 	}
 
 	b.compareAll(resolved)
-	b.hairpins = make([]netip.Addr, 0, n)
+	b.hairpins = make([]netip.Addr, 0, hairpins)
+	b.clusterIPs = make([]netip.Addr, 0, clusterIPs)
 	for i := range resolved {
 		b.add(&resolved[i])
 	}

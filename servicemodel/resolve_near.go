@@ -65,7 +65,7 @@ const (
 	levels
 )
 
-func (v *view) levelOf(e *Endpoint, prefer string) level {
+func (v *view) levelOf(e *endpoint, prefer string) level {
 	switch here := v.local(e); {
 	case here && prefer == preferNode:
 		return onNode

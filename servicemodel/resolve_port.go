@@ -11,7 +11,7 @@ import (
 
 // resolvePort adds the frontends and pools of port p in family f.
 func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f Family,
-	eps []Endpoint, nodePort bool) {
+	eps []endpoint, nodePort bool) {
 	candidates := r.candidates(p, f, eps)
 	anyCluster, anyLocal := r.view.choose(candidates, svc)
 	d := decider{svc: svc, family: f, view: &r.view, cluster: Reject, local: Reject,
@@ -73,7 +73,7 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 // candidate is an endpoint from the view of a service port: at one address and port.
 type candidate struct {
 	addr           netip.AddrPort
-	endpoint       *Endpoint
+	endpoint       *endpoint
 	cluster, local exclusion // from the pool of all endpoints, and from this node's pool
 	weight         uint16    // in the cluster's pool; 0 means the endpoint's weight
 }
@@ -87,7 +87,7 @@ const (
 	ready
 )
 
-func usabilityOf(e *Endpoint) usability {
+func usabilityOf(e *endpoint) usability {
 	switch e.Condition {
 	case Ready:
 		return ready
@@ -102,7 +102,7 @@ func usabilityOf(e *Endpoint) usability {
 // port once. Of several endpoints with the same address and port, the most usable wins, then an
 // endpoint that is not terminating, then the first in the list. The result is valid until the next
 // call.
-func (r *resolver) candidates(p *ServicePort, f Family, eps []Endpoint) []candidate {
+func (r *resolver) candidates(p *ServicePort, f Family, eps []endpoint) []candidate {
 	found := slices.Grow(r.found[:0], len(eps))
 	for i := range eps {
 		e := &eps[i]
@@ -145,7 +145,7 @@ const fewPorts = 16
 
 // portOf returns the port of an endpoint that serves p, or zero if packets keep their ports.
 // Endpoints of a service mostly share their lists of ports, and so the index.
-func (r *resolver) portOf(e *Endpoint, p *ServicePort) (port uint16, ok bool) {
+func (r *resolver) portOf(e *endpoint, p *ServicePort) (port uint16, ok bool) {
 	if len(e.Ports) <= fewPorts {
 		for _, q := range e.Ports {
 			if q.Protocol == p.Protocol && q.Name == p.Name {
@@ -174,7 +174,7 @@ func (r *resolver) portOf(e *Endpoint, p *ServicePort) (port uint16, ok bool) {
 
 // preferred reports whether a wins over b for an address that both have. b must precede a in the
 // list.
-func preferred(a, b *Endpoint) bool {
+func preferred(a, b *endpoint) bool {
 	if c := cmp.Compare(usabilityOf(a), usabilityOf(b)); c != 0 {
 		return c > 0
 	}

@@ -10,7 +10,7 @@ import (
 // health returns the answers of the service's health check node port in each family: the number of
 // ready addresses on this node, over all ports of the endpoints. As in kube-proxy, the names of the
 // service's ports are ignored: while a port is being renamed, the node stays healthy.
-func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
+func (r *resolver) health(svc *Service, eps []endpoint) *HealthCheck {
 	addrs := r.addrs[:0]
 	for i := range eps {
 		e := &eps[i]
@@ -41,7 +41,7 @@ func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
 
 // nodePortFamilies returns the families in which the node ports of a service without cluster IPs
 // answer: the families of its other addresses and of its endpoints, or both if it has neither.
-func nodePortFamilies(svc *Service, eps []Endpoint) (in perFamily[bool]) {
+func nodePortFamilies(svc *Service, eps []endpoint) (in perFamily[bool]) {
 	for _, a := range slices.Concat(svc.ExternalIPs, svc.HostIPs) {
 		*in.of(FamilyOf(a)) = true
 	}

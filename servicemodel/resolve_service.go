@@ -56,7 +56,7 @@ func (v *view) answers(a netip.Addr) bool {
 func (f Family) servedBy(only Family) bool { return only == 0 || only == f }
 
 // local reports whether e runs on this node.
-func (v *view) local(e *Endpoint) bool { return e.Node != "" && e.Node == v.name }
+func (v *view) local(e *endpoint) bool { return e.Node != "" && e.Node == v.name }
 
 // resolver resolves services one after the other. It holds the node's view, and buffers.
 type resolver struct {

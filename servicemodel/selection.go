@@ -65,7 +65,7 @@ func Select(s State, port PortName, f Family) []Selection {
 	r := resolver{view: s.viewpoint().view()}
 	candidates := r.candidates(p, f, eps)
 	r.view.choose(candidates, s.entries.At(port.Name).service)
-	chosen := make(map[*Endpoint]candidate, len(candidates))
+	chosen := make(map[*endpoint]candidate, len(candidates))
 	for _, c := range candidates {
 		chosen[c.endpoint] = c
 	}

@@ -29,7 +29,7 @@ type State struct {
 // entry is the content of a state under one name. Either field may be missing.
 type entry struct {
 	service   *Service
-	endpoints []Endpoint
+	endpoints []endpoint
 }
 
 // WithNode returns s from the view of node n.
@@ -60,25 +60,10 @@ func (s State) WithoutService(n Name) State { return s.with(n, s.entries.At(n), 
 // An empty list removes the endpoints.
 func (s State) WithEndpoints(n Name, eps []Endpoint) State {
 	was := s.entries.At(n)
-	if equalEndpoints(was.endpoints, eps) {
+	if stores(was.endpoints, eps) {
 		return s
 	}
-
-	// Most endpoints of a service have the same ports and hints: adjacent endpoints share them.
-	own := append([]Endpoint(nil), eps...)
-	var last Endpoint
-	if len(was.endpoints) > 0 {
-		last = was.endpoints[0]
-	}
-	for i := range own {
-		e := &own[i]
-		e.Ports = cloneUnless(e.Ports, last.Ports)
-		e.ForNodes = cloneUnless(e.ForNodes, last.ForNodes)
-		e.ForZones = cloneUnless(e.ForZones, last.ForZones)
-		last = *e
-	}
-
-	return s.with(n, was, entry{was.service, own})
+	return s.with(n, was, entry{was.service, storedEndpoints(was.endpoints, eps)})
 }
 
 // with returns s with the entry of n changed from was to is.
@@ -128,11 +113,12 @@ func (s State) Service(n Name) *Service {
 // Endpoints returns the endpoints of a service.
 func (s State) Endpoints(n Name) []Endpoint { return cloneEndpoints(s.entries.At(n).endpoints) }
 
-// Peek returns the state's own service and endpoints of that name, without copies. Other states
-// share them, so they must not be modified. The service is nil if there is none.
-func (s State) Peek(n Name) (*Service, []Endpoint) {
+// Peek returns the state's own service of that name, without a copy, and yields its endpoints.
+// Other states share the service and the endpoints' lists, so they must not be modified. The
+// service is nil if there is none.
+func (s State) Peek(n Name) (*Service, iter.Seq[Endpoint]) {
 	e := s.entries.At(n)
-	return lend(e.service), lendEach(e.endpoints)
+	return lend(e.service), eachEndpoint(e.endpoints)
 }
 
 // Services returns all services in the order of their names.
@@ -227,26 +213,6 @@ func (s *Service) equalLists(o *Service) bool {
 		slices.EqualFunc(s.Clients, o.Clients, ClientRule.equal)
 }
 
-func equalEndpoints(a, b []Endpoint) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	if len(a) == 0 || &a[0] == &b[0] {
-		return true
-	}
-	for i := range a {
-		e, o := &a[i], &b[i]
-		if e.Addr != o.Addr || e.Condition != o.Condition ||
-			e.Node != o.Node || e.Zone != o.Zone || e.Weight != o.Weight || e.Share != o.Share ||
-			!slices.Equal(e.Ports, o.Ports) ||
-			!slices.Equal(e.ForNodes, o.ForNodes) || !slices.Equal(e.ForZones, o.ForZones) {
-			return false
-		}
-	}
-
-	return true
-}
-
 func (n *Node) equal(o *Node) bool {
 	return n.Name == o.Name && n.Zone == o.Zone && n.OnlyFamily == o.OnlyFamily &&
 		slices.Equal(n.Addresses, o.Addresses) &&
@@ -265,8 +231,8 @@ func (d PodDetector) equal(o PodDetector) bool {
 }
 
 // States, tables and change sets share their common contents with each other, never with a caller.
-// Values are copied when a caller passes them in and when a caller gets them. This file contains
-// the copying. Inside the package, shared values are read without a copy.
+// Values are copied when a caller passes them in and when a caller gets them. This file and
+// endpoint.go contain the copying. Inside the package, shared values are read without a copy.
 
 // clone returns a deep copy of s.
 func (s *Service) clone() *Service {
@@ -283,35 +249,6 @@ func (s *Service) clone() *Service {
 	}
 	own.LoadBalancerSourceRanges = slices.Clone(s.LoadBalancerSourceRanges)
 	return &own
-}
-
-// cloneEndpoints returns a deep copy of eps: no two of its lists share memory.
-func cloneEndpoints(eps []Endpoint) []Endpoint {
-	own := slices.Clone(eps)
-	n := 0
-	for i := range own {
-		n += len(own[i].Ports)
-	}
-	ports := make([]EndpointPort, 0, n)
-	for i := range own {
-		e := &own[i]
-		from := len(ports)
-		ports = append(ports, e.Ports...)
-		if e.Ports != nil {
-			e.Ports = ports[from:len(ports):len(ports)]
-		}
-		e.ForNodes, e.ForZones = slices.Clone(e.ForNodes), slices.Clone(e.ForZones)
-	}
-
-	return own
-}
-
-// cloneUnless returns known if it equals list, or else a copy of list.
-func cloneUnless[T comparable](list, known []T) []T {
-	if slices.Equal(list, known) {
-		return known
-	}
-	return slices.Clone(list)
 }
 
 // clone returns a deep copy of n.

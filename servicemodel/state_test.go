@@ -258,3 +258,79 @@ func TestSinceCountsWhatDiffers(t *testing.T) {
 	require.Zero(t, since(b, b))
 	require.Zero(t, since(a.WithNode(sm.Node{Name: "n1"}), a))
 }
+
+// Any list of endpoints comes back as it was, whatever its endpoints have in common with each other
+// and with the list before.
+func TestEndpointsComeBackAsTheyWere(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(1, 2))
+	pick := func(words ...string) string { return words[r.IntN(len(words))] }
+	ports := func() (l []sm.EndpointPort) {
+		for i := range r.IntN(3) {
+			l = append(l, sm.EndpointPort{Name: pick("a", "b"), Protocol: sm.TCP, Port: uint16(i)})
+		}
+		return l
+	}
+
+	var s sm.State
+	for range 300 {
+		eps := slices.AppendSeq(s.Endpoints(web), func(yield func(sm.Endpoint) bool) {
+			for range r.IntN(4) {
+				yield(sm.Endpoint{Addr: ip("10.64.0.1"), Node: pick("", "x", "y"), Ports: ports(),
+					Condition: sm.Condition(pick("", "not-ready")), Zone: pick("", "z"),
+					ForNodes: []string{pick("x", "y")}, ForZones: []string{pick("z", "w")},
+					Weight: uint16(r.IntN(2)), Share: uint16(r.IntN(2))})
+			}
+		})
+		for range r.IntN(3) {
+			if i := r.IntN(len(eps) + 1); i < len(eps) {
+				eps[i].Addr, eps[i].Zone = ip("10.64.0.2"), pick("", "z")
+			}
+		}
+
+		eps = eps[r.IntN(len(eps)/2+1):]
+		before := s
+		want, held := cloned(eps), s.Endpoints(web)
+		s = s.WithEndpoints(web, eps)
+		for i := range eps { // the state has a copy
+			eps[i].ForZones[0] = "another"
+		}
+		require.Equal(t, want, s.Endpoints(web))
+		require.True(t, s.Same(s.WithEndpoints(web, want)))
+		require.Equal(t, held, before.Endpoints(web))
+		_, all := s.Peek(web)
+		require.Equal(t, want, slices.Collect(all))
+	}
+}
+
+func cloned(eps []sm.Endpoint) (l []sm.Endpoint) {
+	for _, e := range eps {
+		e.Ports, e.ForNodes = slices.Clone(e.Ports), slices.Clone(e.ForNodes)
+		e.ForZones = slices.Clone(e.ForZones)
+		l = append(l, e)
+	}
+	return l
+}
+
+// The endpoints of a few zones in turn have each list once, also after a change of one of them.
+func TestEndpointsShareTheirLists(t *testing.T) {
+	t.Parallel()
+	var eps []sm.Endpoint
+	for i := range 30 {
+		e := endpoint("10.64.0.1")
+		e.Zone = string(rune('a' + i%3))
+		e.ForZones = []string{e.Zone}
+		eps = append(eps, e)
+	}
+
+	s := sm.State{}.WithEndpoints(web, eps)
+	eps[7].Addr = ip("10.64.0.2")
+	lists := map[*string]bool{}
+	for _, s := range []sm.State{s, s.WithEndpoints(web, eps)} {
+		_, all := s.Peek(web)
+		for e := range all {
+			lists[&e.ForZones[0]] = true
+		}
+	}
+	require.Len(t, lists, 3)
+}

@@ -27,37 +27,43 @@ func (s State) Validate() error {
 type edit = pmap.Change[Name, entry]
 
 // editsSince returns the differences from old to s, in the order of names. It skips shared
-// contents. The error joins the problems of the edits and, on request, of the node.
+// contents. If old is empty, everything differs and the result has no edits. The error joins the
+// problems of the differences and, on request, of the node.
 func (s State) editsSince(old State, node bool) (edits []edit, err error) {
 	var p problems
 	if node {
 		p.checkNode(s.viewpoint())
 	}
-	if old.entries.Len() == 0 {
-		edits = make([]edit, 0, s.entries.Len())
-	}
 	for c := range pmap.Diff(old.entries, s.entries, entry.equal) {
-		edits = append(edits, c)
-		name, was, is := &edits[len(edits)-1].Key, c.Old, c.New
+		if old.entries.Len() > 0 {
+			edits = append(edits, c)
+		}
+		was, is := c.Old, c.New
 		if is.service != nil && is.service != was.service {
 			p.checkService(is.service)
 		}
 		if len(is.endpoints) == 0 {
 			continue
 		}
-		p.service, p.kind = name, "endpoints"
+		p.kind = "endpoints"
 		if is.service == nil {
-			p.checkName(*name)
+			name := c.Key
+			p.service = &name
+			p.checkName(name)
+		} else {
+			p.service = &is.service.Name
 		}
 
-		// Endpoints that share their ports share their problems. The older state has no problems.
-		var checked []EndpointPort
+		// Endpoints that share their fields share their problems. The older state has no problems.
+		var checked *Endpoint
 		if len(was.endpoints) > 0 {
-			checked = was.endpoints[0].Ports
+			checked = was.endpoints[0].Endpoint
 		}
 		p.each("endpoints", len(is.endpoints), func(i int) {
-			p.checkEndpoint(&is.endpoints[i], checked)
-			checked = is.endpoints[i].Ports
+			e := &is.endpoints[i]
+			p.checkAddr("addr", e.Addr, routable)
+			p.checkRest(e.Endpoint, checked)
+			checked = e.Endpoint
 		})
 		p.checkTargets(is)
 	}
@@ -190,7 +196,8 @@ func (s *Service) Validate() error {
 // "ports[0].port" and so on. The errors name no service.
 func (e *Endpoint) Validate() error {
 	p := problems{kind: "endpoint " + e.Addr.String()}
-	p.checkEndpoint(e, nil)
+	p.checkAddr("addr", e.Addr, routable)
+	p.checkRest(e, nil)
 	return errors.Join(p.found...)
 }
 
@@ -417,12 +424,16 @@ func (s Scheduler) known() bool {
 		slices.Contains(hashing, name)
 }
 
-// checkEndpoint checks an endpoint. It skips its ports if they are the checked list.
-func (p *problems) checkEndpoint(e *Endpoint, checked []EndpointPort) {
-	p.checkAddr("addr", e.Addr, routable)
+// checkRest checks the fields of an endpoint that can be invalid, except the address. It skips the
+// fields that are the same as those of a checked endpoint, which may be nil.
+func (p *problems) checkRest(e, checked *Endpoint) {
+	if e == checked {
+		return
+	}
 	checkWord(p, "condition", e.Condition, conditions...)
 	ports := e.Ports
-	if len(ports) > 0 && len(ports) == len(checked) && &ports[0] == &checked[0] {
+	if checked != nil && len(ports) > 0 && len(ports) == len(checked.Ports) &&
+		&ports[0] == &checked.Ports[0] {
 		return
 	}
 	keys := firsts[portKey]{}

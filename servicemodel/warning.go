@@ -148,7 +148,7 @@ type warner struct {
 	*resolver
 	name   Name
 	svc    *Service
-	eps    []Endpoint
+	eps    []endpoint
 	claims []*Frontend
 	kinds  [HostIP + 1]perFamily[bool] // of the claims
 	in     perFamily[bool]             // the families of the claims
@@ -364,7 +364,7 @@ func (w *warner) ports() {
 	}
 }
 
-func (w *warner) serves(e *Endpoint, p *ServicePort) bool {
+func (w *warner) serves(e *endpoint, p *ServicePort) bool {
 	_, ok := w.portOf(e, p)
 	return ok
 }
@@ -415,7 +415,7 @@ func (w *warner) endpoints() {
 func (w *warner) withoutEndpoints() {
 	of := FamilyOf(w.eps[0].Addr)
 	f := IPv4 + IPv6 - of
-	if slices.ContainsFunc(w.eps, func(e Endpoint) bool { return FamilyOf(e.Addr) == f }) {
+	if slices.ContainsFunc(w.eps, func(e endpoint) bool { return FamilyOf(e.Addr) == f }) {
 		return
 	}
 	if slices.ContainsFunc(w.claims, func(c *Frontend) bool {
@@ -428,7 +428,7 @@ func (w *warner) withoutEndpoints() {
 
 // shares warns about shares that the scheduler does not use.
 func (w *warner) shares() {
-	i := slices.IndexFunc(w.eps, func(e Endpoint) bool { return e.Share > 0 })
+	i := slices.IndexFunc(w.eps, func(e endpoint) bool { return e.Share > 0 })
 	if i >= 0 && !w.svc.Scheduler.Fed() {
 		w.add(WarnNoEffect, fmt.Sprintf("endpoints[%d].share", i),
 			"only the schedulers lc and wlc have shares that are fed back")

@@ -46,8 +46,7 @@ func (in *inspection) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bo
 	}
 	found := lingering{}
 	svc, eps := in.state.Peek(n.Name)
-	for i := range eps {
-		e := &eps[i]
+	for e := range eps {
 		if e.Condition != servicemodel.Serving && e.Condition != servicemodel.Quiesced {
 			continue
 		}

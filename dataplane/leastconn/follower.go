@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -271,9 +272,9 @@ func (f *Follower) shared() servicemodel.State {
 // first port's. Its other ports follow after all endpoints, each in an endpoint of its own, so the
 // places of the program's endpoints stay the same.
 func (f *Follower) sharedEndpoints(svc *servicemodel.Service,
-	eps []servicemodel.Endpoint) []servicemodel.Endpoint {
+	eps iter.Seq[servicemodel.Endpoint]) []servicemodel.Endpoint {
 	var further []servicemodel.Endpoint
-	out := slices.Clone(eps)
+	out := slices.Collect(eps)
 	for i := range out {
 		ep := &out[i]
 		ports := ep.Ports

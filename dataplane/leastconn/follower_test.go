@@ -2,6 +2,7 @@ package leastconn
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,6 +30,7 @@ func TestEndpointsKeepTheirPlaces(t *testing.T) {
 		{Addr: one, Share: 1, Ports: []servicemodel.EndpointPort{ports[0], ports[2]}},
 		eps[1], eps[2],
 		{Addr: one, Share: 2, Ports: ports[1:2]},
-	}, f.sharedEndpoints(&servicemodel.Service{Name: name}, eps))
+	}, f.sharedEndpoints(&servicemodel.Service{Name: name},
+		slices.Values(eps)))
 	require.Equal(t, ports, eps[0].Ports, "the program's endpoints are not modified")
 }

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"iter"
 	"net/http"
 	"slices"
 
@@ -31,9 +32,9 @@ func (c condition) bad() bool {
 // entry is a service of a listing.
 type entry struct {
 	name      servicemodel.Name
-	text      string                   // the name
-	frontends []*servicemodel.Frontend // in the kernel; shared with tables
-	endpoints []servicemodel.Endpoint  // wanted; shared with states
+	text      string                          // the name
+	frontends []*servicemodel.Frontend        // in the kernel; shared with tables
+	endpoints iter.Seq[servicemodel.Endpoint] // wanted; shared with states
 	condition condition
 }
 
@@ -92,7 +93,8 @@ func newListing(s *dataplane.Status) *listing {
 
 	sorted := len(frontends) == 0
 	for name, own := range frontends {
-		l.add(entry{name, name.String(), own, nil, removed})
+		_, eps := s.State.Peek(name)
+		l.add(entry{name, name.String(), own, eps, removed})
 	}
 	if !sorted {
 		slices.SortFunc(l.all, func(a, b entry) int { return a.name.Compare(b.name) })

@@ -66,7 +66,10 @@ func (w *word) matches(e *entry) bool {
 // isEndpoint reports whether the service has an endpoint at the address, used or not.
 func (w *word) isEndpoint(e *entry) bool {
 	port := func(p servicemodel.EndpointPort) bool { return p.Port == w.port }
-	return slices.ContainsFunc(e.endpoints, func(ep servicemodel.Endpoint) bool {
-		return ep.Addr == w.addr && (w.port == 0 || slices.ContainsFunc(ep.Ports, port))
-	})
+	for ep := range e.endpoints {
+		if ep.Addr == w.addr && (w.port == 0 || slices.ContainsFunc(ep.Ports, port)) {
+			return true
+		}
+	}
+	return false
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/netip"
 	"slices"
@@ -431,9 +432,9 @@ func Of(f *servicemodel.Frontend, all []Change) (of []Change) {
 
 // without returns the endpoints of a service. Ports that are out are in endpoints of their own,
 // which take no connections.
-func without(svc *servicemodel.Service, eps []servicemodel.Endpoint,
+func without(svc *servicemodel.Service, eps iter.Seq[servicemodel.Endpoint],
 	places map[place]bool) (out []servicemodel.Endpoint) {
-	for _, ep := range eps {
+	for ep := range eps {
 		var in, silent []servicemodel.EndpointPort
 		for _, p := range ep.Ports {
 			if places[portOf(svc, &ep, p)] {
@@ -474,9 +475,16 @@ func (f *Follower) watches(svc *servicemodel.Service) bool {
 // wants reports whether the program wants an endpoint, and it may be ejected.
 func (f *Follower) wants(p place) bool {
 	svc, eps := f.state.Peek(p.service.Name)
-	return f.watches(svc) && slices.ContainsFunc(eps, func(ep servicemodel.Endpoint) bool {
-		return slices.ContainsFunc(ep.Ports, func(port servicemodel.EndpointPort) bool {
+	if !f.watches(svc) {
+		return false
+	}
+	for ep := range eps {
+		if slices.ContainsFunc(ep.Ports, func(port servicemodel.EndpointPort) bool {
 			return portOf(svc, &ep, port) == p
-		})
-	})
+		}) {
+			return true
+		}
+	}
+
+	return false
 }
