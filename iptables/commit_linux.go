@@ -45,7 +45,7 @@ func (b *backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 		p.sweep(r)
 	}
 	var stats backends.Stats
-	err = b.kernel.sysctls.Around(ctx, p.sysctls, func() (err error) {
+	err = b.kernel.sysctls.Around(ctx, &b.found.sysctls, p.sysctls, func() (err error) {
 		stats, err = b.commit(ctx, p)
 		return err
 	})

@@ -77,7 +77,7 @@ func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (ba
 		return before, err
 	}
 	var stats backends.Stats
-	err := b.kernel.sysctls.Around(ctx, p.Sysctls, func() (err error) {
+	err := b.kernel.sysctls.Around(ctx, &b.pl.Sysctls, p.Sysctls, func() (err error) {
 		if stats, err = b.send(ctx, p); err != nil {
 			return b.notRenewed(p, err)
 		}

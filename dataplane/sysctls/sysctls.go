@@ -4,7 +4,7 @@
 //
 //	err := owner.Look(ctx, &state, want) // reads the present and earlier values
 //	change := state.Plan(want)           // the transaction brings the guards and change.Records
-//	err = owner.Around(ctx, change, transaction)
+//	err = owner.Around(ctx, &state, change, transaction)
 //	state.Committed(change)
 //
 // After each reading of the records, the backend calls [State.Read]. So a process that is killed
@@ -69,13 +69,16 @@ type State struct {
 	lost map[string]string
 	// others are the earlier values that other programs report.
 	others map[string]string
+	// restored are the values that were restored for a transaction which then failed. The next
+	// reading does not call them drift.
+	restored map[string]string
 }
 
 // Read returns the state after a reading that found these records. complete says that the reading
 // also found the instance's settings. Without the settings the records may be lost, so the state
 // remembers the last records.
 func (s State) Read(records map[string]string, complete bool) State {
-	next := State{Records: records}
+	next := State{Records: records, restored: s.restored}
 	if !complete && len(s.Records) > 0 {
 		next.lost = s.Records
 	} else if !complete {
@@ -157,16 +160,21 @@ func (o *Owner) Look(ctx context.Context, s *State, want map[string]string) (err
 	return err
 }
 
-// Drift calls Look, and lists the values that differ from the wanted values.
+// Drift calls Look, and lists the values that differ from the wanted values. It leaves out what
+// [Owner.Around] has restored for a transaction that failed since the last call: the caller's next
+// commit, or the next call, deals with that.
 func (o *Owner) Drift(ctx context.Context, s *State, want map[string]string) (l []string,
 	err error) {
 	err = o.Look(ctx, s, want)
 	for _, name := range sorted(want) {
-		if now := s.Now[name]; now != want[name] && err == nil {
+		now := s.Now[name]
+		was, ours := s.restored[name]
+		if now != want[name] && !(ours && now == was) && err == nil {
 			l = append(l, fmt.Sprintf("sysctl %s is %s", dotted(name), now))
 		}
 	}
 
+	s.restored = nil
 	return l, err
 }
 
@@ -183,11 +191,14 @@ func (o *Owner) Hold(ctx context.Context, want map[string]string) (bool, error) 
 
 // Around sets and restores the values of a change around the transaction that adds or removes the
 // guards and the records. A commit of several steps calls [Owner.Set] and [Owner.Restore] itself.
-func (o *Owner) Around(ctx context.Context, c Change, transaction func() error) error {
+// If the transaction fails, for example because another program has committed, restored values stay
+// as they are: whether the guards still exist is unknown.
+func (o *Owner) Around(ctx context.Context, s *State, c Change, transaction func() error) error {
 	if err := o.Restore(ctx, c); err != nil {
 		return err
 	}
 	if err := transaction(); err != nil {
+		s.restored = c.Restore
 		return err
 	}
 	return o.Set(ctx, c)

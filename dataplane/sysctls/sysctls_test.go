@@ -109,7 +109,7 @@ func (p *process) apply(want map[string]string) error {
 		return err
 	}
 	c := p.state.Plan(want)
-	err := p.owner.Around(ctx, c, func() error {
+	err := p.owner.Around(ctx, &p.state, c, func() error {
 		return p.change(func() {
 			delete(p.tables, p.name)
 			for name, value := range c.Records {
@@ -339,6 +339,30 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
+// A value that was restored for a transaction which then failed is not called the work of another
+// program, unless it still differs at the second reading.
+func TestWhatAFailedTransactionLeavesIsNoDrift(t *testing.T) {
+	t.Parallel()
+	w := newWorld("1")
+	w.tables["guard"] = nil
+	owner := sysctls.Owner{Values: w, Ours: ours}
+	state := sysctls.State{Records: map[string]string{sysctls.RouteLocalnet: "0"}}
+	want := map[string]string{sysctls.RouteLocalnet: "1"}
+
+	failure := errors.New("another program has committed")
+	require.ErrorIs(t, owner.Around(t.Context(), &state, state.Plan(nil),
+		func() error { return failure }), failure)
+	require.Equal(t, "0", w.values[sysctls.RouteLocalnet])
+	state = state.Read(state.Records, true)
+	for reading, drift := range []int{0, 1} {
+		l, err := owner.Drift(t.Context(), &state, want)
+		require.NoError(t, err)
+		require.Len(t, l, drift, "reading %d", reading)
+		c := state.Plan(want)
+		require.Equal(t, want, c.Set)
+	}
+}
+
 func TestAnOwnerAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld("0")
@@ -350,7 +374,7 @@ func TestAnOwnerAlone(t *testing.T) {
 	require.NoError(t, owner.Look(t.Context(), &state, want))
 	c := state.Plan(want)
 	require.Equal(t, want, c.Set)
-	require.NoError(t, owner.Around(t.Context(), c, func() error { return nil }))
+	require.NoError(t, owner.Around(t.Context(), &state, c, func() error { return nil }))
 	require.Equal(t, "1", w.values[sysctls.RouteLocalnet])
 
 	back := sysctls.Change{Restore: map[string]string{sysctls.RouteLocalnet: "0"}}
