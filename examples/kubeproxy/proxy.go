@@ -93,7 +93,8 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	}
 
 	tracking.Problems = p.problems
-	checker := nodechecks.NewChecker(nil)
+	checker := nodechecks.NewChecker(&nodechecks.Config{
+		Undone: func() string { return p.engine.Status().Undone.String() }})
 	tracking.Node = checker.Report
 	p.metrics = metrics.New(p.engine, &tracking)
 	defer p.metrics.Close()

@@ -40,7 +40,7 @@ type balancer struct {
 
 // newBalancer returns a balancer without services. Its monitor must be run.
 func newBalancer(e *dataplane.Engine, log *slog.Logger) (b *balancer, err error) {
-	b = &balancer{engine: e, node: newChecker(), log: log, file: &config.File{},
+	b = &balancer{engine: e, node: newChecker(e), log: log, file: &config.File{},
 		sorry: map[string]bool{}, reloads: map[bool]int{},
 		give:   func(s servicemodel.State) { e.Set(s) },
 		silent: func() []silence.Change { return nil }}

@@ -210,7 +210,7 @@ func checkFile(ctx context.Context, o options, stdout, stderr io.Writer) error {
 			"arrive\n",
 			a)
 	}
-	found, err := faults(ctx, newChecker(), f)
+	found, err := faults(ctx, newChecker(nil), f)
 	if err != nil {
 		return err
 	}
@@ -243,9 +243,13 @@ func load(name string) (*config.File, error) {
 	return f, err
 }
 
-// newChecker returns a checker of the node.
-func newChecker() *node.Checker {
-	return node.NewChecker(&node.Config{Ours: instance.Owns("loadbalancer")})
+// newChecker returns a checker of the node. The engine may be nil.
+func newChecker(e *dataplane.Engine) *node.Checker {
+	cfg := &node.Config{Ours: instance.Owns("loadbalancer")}
+	if e != nil {
+		cfg.Undone = func() string { return e.Status().Undone.String() }
+	}
+	return node.NewChecker(cfg)
 }
 
 // faults returns what keeps this node from carrying connections to the backends of a file, if they
