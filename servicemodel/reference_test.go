@@ -48,7 +48,8 @@ func (r reference) decide(p sm.Packet) string {
 		return (h.kind != sm.LoadBalancer || r.allowed(h.svc, src, f)) &&
 			(h.kind == sm.NodePort || allowedByRules(h.svc, src, p.Dst.Addr()))
 	}
-	own := h.kind != sm.NodePort && p.Src.Addr() == p.Dst.Addr() && len(h.svc.Clients) > 0
+	own := h.kind != sm.NodePort && p.Src.Addr() == p.Dst.Addr() && len(h.svc.Clients) > 0 &&
+		r.primary(f).IsValid()
 	if !allows(p.Src.Addr()) && (!own || !allows(r.primary(f))) {
 		return answered(r.node.Forbidden, "dropped")
 	}
