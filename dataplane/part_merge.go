@@ -220,15 +220,15 @@ func (p *Parts) adopt(ctx context.Context, m *merge, owners []string) (refused s
 	return "", nil
 }
 
-// ofOneOwner returns the first owner whose services the backend refuses, with all its problems, or
-// no owner if the instance is the problem.
+// ofOneOwner returns the first of the owners whose services the backend refuses, with all its
+// problems. It returns no owner if the problem is the instance, or a part that stays.
 func ofOneOwner(err error, owners []string) (string, error) {
 	if len(owners) == 1 {
 		return owners[0], err
 	}
 	owner, of := "", []error(nil)
 	for _, p := range Problems(err) {
-		if p.Service.Namespace == "" {
+		if !slices.Contains(owners, p.Service.Namespace) {
 			return "", refusedState{err}
 		}
 		if owner == "" || owner == p.Service.Namespace {

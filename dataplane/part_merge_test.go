@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -210,4 +211,20 @@ func TestARefusedOwnerIsTriedAgain(t *testing.T) {
 		"c": published("c", 8, 90), "z": published("z", 1, 70, 90)}))(t)
 	require.Equal(t, []string{"b"}, r.Owners)
 	require.Len(t, r.Refused, 3)
+}
+
+// If a backend blames a part that stays, no owner of the call can be left out, and the call fails.
+func TestARefusalOfAPartThatStaysEndsTheCall(t *testing.T) {
+	t.Parallel()
+	b := memory.New(nil)
+	p := dataplane.NewParts(b, nil)
+	ok(p.Apply(t.Context(), "z", published("z", 6, 70)))(t)
+	b.Refuse(func(*servicemodel.ChangeSet) error {
+		return &backends.UnsupportedError{Backend: "memory",
+			Service: servicemodel.Name{Namespace: "z", Name: "pod"}}
+	})
+	_, err := p.ApplyAll(t.Context(), map[string]servicemodel.State{
+		"a": published("a", 7, 80), "b": published("b", 8, 90)})
+	require.ErrorIs(t, err, dataplane.ErrRefused)
+	require.Equal(t, 1, b.Calls(memory.CallCommit))
 }
