@@ -79,13 +79,14 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 // checkParts refuses lc and wlc in parts: a program that applies a part lives for one change, and
 // feeds no shares back.
 func checkParts(c *servicemodel.ChangeSet) error {
-	r := rendering.Abilities{AnyOrigins: true, Answers: true, Neighbours: true, MasqueradeIPs: true,
-		Ranges: true, NodeRanges: true,
-		SchedulerHint: "nftables has random, rr, wrr, sh and mh in parts",
-		Scheduler: func(s servicemodel.Scheduler) bool {
-			return abilities.Scheduler(s) && !s.Fed()
-		}}
-	return rendering.Check(Name, c, r)
+	can := abilities
+	can.Frontend, can.Pool = nil, nil // checked without parts, too
+	can.AnyOrigins, can.ForwardingHint = true, ""
+	can.SchedulerHint = "nftables has random, rr, wrr, sh and mh in parts"
+	can.Scheduler = func(s servicemodel.Scheduler) bool {
+		return abilities.Scheduler(s) && !s.Fed()
+	}
+	return rendering.Check(Name, c, can)
 }
 
 // abilities describe the features that nftables can express.
