@@ -424,8 +424,8 @@ func (s Scheduler) known() bool {
 		slices.Contains(hashing, name)
 }
 
-// checkRest checks the fields of an endpoint that can be invalid, except the address. It skips the
-// fields that are the same as those of a checked endpoint, which may be nil.
+// checkRest checks the fields of an endpoint that can be invalid, except the address. It skips
+// them if e is checked, an endpoint that was checked before; checked may be nil.
 func (p *problems) checkRest(e, checked *Endpoint) {
 	if e == checked {
 		return

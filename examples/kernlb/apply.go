@@ -112,8 +112,8 @@ func (p *program) complete() error {
 }
 
 // whoWins is the rule by which one of several services gets an address.
-const whoWins = "a cluster IP wins over a load balancer's address, that over an external IP, " +
-	"that over a node port; among equals the name that sorts first wins"
+const whoWins = "a cluster IP wins over a load balancer's address, and that over an external IP; " +
+	"among equals, the name that sorts first wins"
 
 // warnConflicts names the services that lost an address to another service.
 func (p *program) warnConflicts(l []servicemodel.Conflict) {

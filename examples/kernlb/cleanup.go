@@ -79,7 +79,7 @@ func (p *program) cleanupKubeProxy(ctx context.Context) error {
 				commands++
 			}
 		}
-		text += fmt.Sprintf("# done: %d\n", commands)
+		text += fmt.Sprintf("# done; commands: %d\n", commands)
 	}
 	chains := 0
 	for _, l := range plan.Left {

@@ -75,7 +75,7 @@ func watchFlags(o *options, fs *flag.FlagSet) {
 	fs.BoolVar(&o.ejects, "eject-silent", false, "take out endpoints that do not answer the TCP "+
 		"connections of at least two clients, while another endpoint answers, and at most "+
 		"half of them, until they answer again, or on trial after 30 s to 30 min; without it, "+
-		"those of services with the annotation silent-endpoints: eject")
+		"this applies only to services with the annotation silent-endpoints: eject")
 	fs.Func("listen", "serve a page that shows services, traces packets and tells what was done, "+
 		"and /healthz and /livez beside it, at `IP:PORT`, such as 127.0.0.1:10256, or unix:PATH "+
 		"of a socket, which answers also while conntrack is full (default: none)",

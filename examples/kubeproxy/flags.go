@@ -59,8 +59,9 @@ func newFlags(o *options) *pflag.FlagSet {
 	fs.StringVar(&o.annotations, "annotations", "", "the prefix of annotations of Services that "+
 		"set what Kubernetes has no field for, such as kernlb.io (default: none are read)")
 	fs.BoolVar(&o.ejects, "eject-silent", false, "takes out endpoints that do not answer the TCP "+
-		"connections of clients, until they answer again; with --annotations also those of "+
-		"services with the annotation silent-endpoints: eject alone")
+		"connections of clients, until they answer again; without it, and "+
+		"with --annotations, this applies only to services with the annotation "+
+		"silent-endpoints: eject")
 	fs.Int32Var(&o.healthzPort, "healthz-port", healthzPort, usage("healthz-port"))
 	fs.Int32Var(&o.metricsPort, "metrics-port", metricsPort, usage("metrics-port"))
 	logsapi.AddFlags(&o.config.Logging, fs)
