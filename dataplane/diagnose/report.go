@@ -170,8 +170,8 @@ func some(l []string) string {
 	return strings.Join(l, ", ")
 }
 
-// staleFlow is a kind of flows that are out of date: from one client to one destination, answered by
-// one address.
+// staleFlow is a kind of flows that are out of date: from one client to one destination, answered
+// by one address.
 type staleFlow struct {
 	client    netip.Addr
 	to, reply netip.AddrPort
