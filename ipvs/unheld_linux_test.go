@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,13 +23,15 @@ func TestEveryFieldOnTheFake(t *testing.T) {
 	if os.Getenv("KERNLB_VM") != "" {
 		t.Skip("TestEveryField does this on the kernel's IPVS")
 	}
-	var fakes sync.Map // by network namespace
-	dataplanetest.EveryField(t, dataplanetest.Backend{
-		Open: func(ns netns.Namespace) (backends.Backend, error) {
-			fake, _ := fakes.LoadOrStore(ns, ipvsfake.New())
-			return openOn(fake.(*ipvsfake.Kernel), Config{NetNS: ns}, rawnl.Config{})
-		}}, dataplanetest.FieldsOptions{OneValue: true, Ranges: true,
-		MasqueradeIPs: true})
+	dataplanetest.EveryField(t, dataplanetest.Backend{}, dataplanetest.FieldsOptions{
+		OneValue: true, Ranges: true, MasqueradeIPs: true,
+		// not by name of the namespace: a later namespace can have the name of an earlier one
+		New: func() func(ns netns.Namespace) (backends.Backend, error) {
+			fake := ipvsfake.New()
+			return func(ns netns.Namespace) (backends.Backend, error) {
+				return openOn(fake, Config{NetNS: ns}, rawnl.Config{})
+			}
+		}})
 }
 
 // unheldState has a node port in both families. Its clients outside have the endpoints of this

@@ -31,6 +31,8 @@ type FieldsOptions struct {
 	// Ranges also varies the fields of a service with a range of ports. MasqueradeIPs also varies
 	// the fields of a service that gives the sources of masqueraded connections.
 	Ranges, MasqueradeIPs bool
+	// New returns what opens the backend in one more network namespace, instead of Backend.Open.
+	New func() func(ns netns.Namespace) (backends.Backend, error)
 	// Second opens another instance of the backend in a network namespace, or another backend. With
 	// it, the engine also switches there and back with some of the states.
 	Second func(ns netns.Namespace) (backends.Backend, error)
@@ -50,9 +52,12 @@ func EveryField(t *testing.T, under Backend, o FieldsOptions) {
 	everyField(t, o, func(t *testing.T) (*fields, netns.Namespace) {
 		network := ok(netnstest.New(t.Context(), netnstest.Options{}))(t)
 		t.Cleanup(func() { network.Close() })
-		node := network.Node.NS.NetNS()
+		node, open := network.Node.NS.NetNS(), under.Open
+		if o.New != nil {
+			open = o.New()
+		}
 		return &fields{
-			open:  func() (backends.Backend, error) { return under.Open(node) },
+			open:  func() (backends.Backend, error) { return open(node) },
 			touch: func() error { return busywriter.Once(t.Context(), node) },
 		}, node
 	})
