@@ -15,18 +15,18 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Apply makes the kernel hold exactly the state, and returns when it does. If nothing differs, it
-// writes nothing. After an error the kernel's contents are the same as before, unless the backend
-// documents otherwise. If only the removal of unwanted objects failed or was not approved, the
-// kernel holds the new state. The next Apply starts from the kernel's true contents.
+// Apply makes the kernel match the state exactly, and returns when it does. If nothing differs,
+// Apply writes nothing. An error leaves the kernel's contents unchanged, unless the backend
+// documents otherwise. If only the removal of obsolete objects failed or was not approved, the new
+// state is in the kernel. The next Apply starts from the kernel's true contents.
 //
-// A service is refused if it is invalid, if the backend cannot express it, or if a foreign object
-// in the kernel is in its way. By default a refused service is left out as a whole, with all its
+// A service is refused if it is invalid, if the backend cannot express it, or if it collides with a
+// foreign object in the kernel. By default a refused service is left out as a whole, with all its
 // ports and addresses, and [Result.Refused] says why. Everything else is applied. So the kernel's
-// contents depend only on the state, and are the same after a restart. [Config.KeepRefused] serves
-// a refused service by its last accepted definition instead, so the contents depend on earlier
-// states, too. Each apply begins with the whole state again, so a refused service is programmed as
-// soon as the reason is gone.
+// contents depend only on the state, and are the same after a restart. With [Config.KeepRefused], a
+// refused service is served by its last accepted definition instead, so the contents also depend on
+// earlier states. Each apply starts again from the whole state, so a refused service is programmed
+// as soon as the reason is gone.
 //
 // A problem of the node refuses the whole state, and so does a problem of any service if
 // [Config.Strict] is set. The kernel is not touched then, and the error joins a
@@ -34,11 +34,11 @@ import (
 // problem.
 //
 // If the context ends before Apply's turn, Apply returns the context's error and changes neither
-// the kernel nor the wanted state. All other errors are *[PhaseError] values. A failure of later
-// work is not an error of Apply, because the kernel holds the state: see [Result.Unsettled].
+// the kernel nor the desired state. All other errors are *[PhaseError] values. A failure of later
+// work is not an error of Apply, because the kernel already has the state: see [Result.Unsettled].
 //
-// Apply works like [Engine.Set] followed by waiting. While [Engine.Run] is running, the state
-// replaces Run's state from Apply's turn on, and Run retries if Apply fails.
+// Apply works like [Engine.Set] followed by [Engine.Wait]. While [Engine.Run] is running, the state
+// replaces Run's state when Apply's turn comes, and Run retries if Apply fails.
 func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, error) {
 	ctx, err := e.begin(ctx, "apply", PhaseLock)
 	if err != nil {
@@ -48,7 +48,7 @@ func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, erro
 	return e.applyRevision(ctx, s, e.progress.ask(s, true), false, nil)
 }
 
-// applyWanted applies the newest wanted state. The result is nil if no state is wanted, or if the
+// applyWanted applies the newest desired state. The result is nil if no state is desired, or if the
 // newest state is already applied and again is not set. Work that must wait for packets is left to
 // Settle.
 func (e *Engine) applyWanted(ctx context.Context, again bool, p *wait.Packets) (*Result, error) {
@@ -103,9 +103,9 @@ func onlyShares(c *servicemodel.ChangeSet) bool {
 	return len(c.Pools) > 0
 }
 
-// applyState makes the kernel hold the state of revision rev, while other writers of the instance
-// wait. A reading with a hint may leave unwanted objects unread; a second step removes those
-// objects. After an error the result has no meaning.
+// applyState makes the kernel match the state of revision rev, while other writers of the instance
+// wait. A reading with a hint may leave obsolete objects unread; a second step removes them. After
+// an error, the result is meaningless.
 func (e *Engine) applyState(ctx context.Context, s servicemodel.State, rev Revision) (r *Result,
 	err error) {
 	unlock, err := lock(ctx, e.backend) // for both steps
@@ -137,8 +137,8 @@ func (e *Engine) applyState(ctx context.Context, s servicemodel.State, rev Revis
 const tries = 16
 
 // retry repeats f as long as it fails with ErrConflict, up to tries times, and emits each conflict.
-// Reading and committing are retried only here, because backends return conflicts to the engine.
-// While f runs, other writers of b's instance wait; if b is nil, they may write.
+// Only retry repeats reading and committing: backends return conflicts to the engine. While f runs,
+// other writers of b's instance wait; if b is nil, they do not.
 func (e *Engine) retry(ctx context.Context, doing string, b backends.Backend,
 	f func() error) error {
 	unlock, err := lock(ctx, b)
@@ -162,7 +162,7 @@ func (e *Engine) retry(ctx context.Context, doing string, b backends.Backend,
 	return fmt.Errorf("%s: tried %d times: %w", doing, tries, err)
 }
 
-// lock makes the other writers of b's instance wait until unlock, if b is a [backends.Locker].
+// lock keeps other writers of b's instance waiting until unlock, if b is a [backends.Locker].
 func lock(ctx context.Context, b backends.Backend) (unlock func(), err error) {
 	if l, ok := as[backends.Locker](b); ok {
 		return l.Lock(ctx)
@@ -170,12 +170,12 @@ func lock(ctx context.Context, b backends.Backend) (unlock func(), err error) {
 	return func() {}, nil
 }
 
-// compare resolves a state, compares it with what the kernel holds, and leaves out the services
-// that the backend refuses. The changes of the result give endpoints with a slow start their whole
-// weights or, if now is set, their present weights. If now is set, a reading of the kernel may be
-// confined to the wanted objects.
+// compare resolves a state, compares it with the kernel's contents, and leaves out the services
+// that the backend refuses. The changes of the result give endpoints with a slow start their full
+// weights or, if now is set, their current weights. If now is set, a reading of the kernel may be
+// limited to the desired objects.
 //
-// The backend checks whole weights, so it refuses a service at once and not in a later step.
+// The backend checks full weights, so it refuses a service at once and not in a later step.
 func (e *Engine) compare(ctx context.Context, s servicemodel.State, now bool) (*Result, error) {
 	var d *reducedState
 	var observed bool
@@ -243,9 +243,9 @@ func (e *Engine) resolve(ctx context.Context, s servicemodel.State) (*reducedSta
 	return d, d.resolve(e.known.applied)
 }
 
-// countRepairs separates new changes of the wanted state from repairs of other programs' changes
-// since the last apply. On the first apply, and after a failed commit, nothing tells the two apart:
-// everything counts as a new change.
+// countRepairs separates new changes of the desired state from repairs of what other programs
+// changed since the last apply. On the first apply, and after a failed commit, the engine cannot
+// tell the two apart: everything counts as a new change.
 func (e *Engine) countRepairs(r *Result) {
 	r.begun = e.known.applied != nil
 	if !r.begun || !e.known.disturbed() {
@@ -257,9 +257,9 @@ func (e *Engine) countRepairs(r *Result) {
 }
 
 // commit writes the changes c of the result r, repairs the drift of the last observation, and
-// records what the kernel then holds. After an error of the backend the kernel's contents are
-// unknown. Unless the commit failed because of another writer, the kernel may hold some of its
-// changes.
+// records what is then in the kernel. After an error of the backend, the kernel's contents are
+// unknown. Unless the commit failed because of another writer, some of its changes may be in the
+// kernel.
 func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
 	if !c.Empty() || len(c.Health) > 0 || len(e.known.drift) > 0 {
 		if err := e.approve(ctx, r, c); err != nil {
@@ -282,8 +282,8 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 		return nil
 	}
 	if f := e.cfg.Flows; f != nil {
-		// The flows must learn of every change of the kernel. After a commit that failed half way,
-		// or a change by another program, this commit does not begin at the table of the last
+		// The flows must be notified of every change of the kernel. After a failed commit, or a
+		// change by another program, this commit does not start from the table of the last
 		// notification. The flows are then notified of both differences.
 		if last := e.reported.table; last != nil && last != c.Old {
 			f.Changed(r.Accepted, servicemodel.Diff(last, c.New))
@@ -304,7 +304,7 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 	return nil
 }
 
-// approve asks [Config.Approve], and logs the plan at debug level.
+// approve calls [Config.Approve], and logs the plan at debug level.
 func (e *Engine) approve(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
 	log, name := e.cfg.Logger, e.backend.Name()
 	debug := log != nil && log.Enabled(ctx, slog.LevelDebug)
@@ -330,8 +330,8 @@ func (e *Engine) approve(ctx context.Context, r *Result, c *servicemodel.ChangeS
 	return nil
 }
 
-// applyRest reads and removes the objects that an observation with a hint left unread. The kernel
-// must already hold the state.
+// applyRest reads and removes the objects that an observation with a hint did not read. The state
+// must already be in the kernel.
 func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 	e.enter(PhaseObserve)
 	if err := e.observe(ctx, nil); err != nil {

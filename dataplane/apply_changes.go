@@ -8,14 +8,14 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// ApplyChanges applies a change set of [Engine.Plan] that was stored as JSON, perhaps on another
+// ApplyChanges applies a change set from [Engine.Plan] that was stored as JSON, perhaps on another
 // machine and after a review. It applies exactly these changes or nothing. The error is
-// servicemodel.ErrOtherTable if the kernel does not hold the table that the changes begin from. An
-// edited change set is an error, too.
+// servicemodel.ErrOtherTable if the table in the kernel is not the one from which the changes
+// start. An edited change set is an error, too.
 //
 // The engine does not know the state from which the changes were planned. So it cannot find stale
-// flows, and they stay. Once the kernel has the changes, no state is wanted until the next Set or
-// Apply, as after [Engine.Cleanup]. Changes that fail leave the wanted state as it was.
+// flows, and does not delete them. After ApplyChanges, no state is desired until the next Set or
+// Apply, as after [Engine.Cleanup]. If the changes fail, the desired state does not change.
 func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*Result, error) {
 	if c == nil {
 		return nil, errors.New("apply changes: there are none")
@@ -56,8 +56,8 @@ func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 	return r, nil
 }
 
-// fromReading makes the changes of a result begin from a reading of the kernel. The engine may know
-// pools that the kernel cannot store. Another process does not know those pools.
+// fromReading makes the changes of a result start from a reading of the kernel. The engine may know
+// pools that the kernel cannot store, but another process does not.
 func (e *Engine) fromReading(ctx context.Context, r *Result) error {
 	if _, ok := as[backends.OmitsPools](e.backend); !ok {
 		return nil

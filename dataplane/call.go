@@ -10,10 +10,9 @@ import (
 	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// begin waits for the turn of a call, and begins the measurement of its phases. end ends both.
-// Calls take turns in the order of their arrival. If the context is done, begin returns its error,
-// even if the turn is free. Without a name the call has no spans. The call passes the returned
-// context on.
+// begin waits for the turn of a call, and starts to measure its phases. end ends both. Calls take
+// turns in the order of their arrival. If the context is done, begin returns its error, even if the
+// turn is free. A call without a name has no spans. The call must use the returned context.
 func (e *Engine) begin(ctx context.Context, name string, p Phase) (context.Context, error) {
 	doing := ""
 	if name != "" {
@@ -53,7 +52,7 @@ func (e *Engine) begin(ctx context.Context, name string, p Phase) (context.Conte
 }
 
 // within is the key that marks the contexts that a call of an engine passes to observers and other
-// callbacks. A callback must not wait for the turn, because the call holds the turn until the
+// callbacks. A callback must not wait for the turn, because the call keeps the turn until the
 // callback returns. Calls of different engines may be nested.
 type within struct{ engine *Engine }
 
@@ -64,7 +63,7 @@ var errWithin = errors.New("the context is that of another call of the engine, w
 // isWithin reports whether ctx comes from a call of the engine.
 func (e *Engine) isWithin(ctx context.Context) bool { return ctx.Value(within{e}) != nil }
 
-// end publishes the knowledge of the kernel, and ends the call.
+// end publishes what the engine knows about the kernel, and ends the call.
 func (e *Engine) end() {
 	e.update(func(*Status) {})
 	if e.endCall != nil {

@@ -16,61 +16,61 @@ import (
 
 // Config tunes an [Engine]. A nil *Config is the zero Config.
 type Config struct {
-	// Strict refuses a whole state if one of its services is refused. By default only that service
-	// is left out, and everything else is applied; see [Engine.Apply].
+	// Strict refuses the whole state if one of its services is refused. By default only that
+	// service is left out, and everything else is applied; see [Engine.Apply].
 	Strict bool
-	// LeaveOutEndpoints leaves out only invalid endpoints, and serves the service's other
-	// endpoints. By default the whole service is left out. Result.Refused names the service and the
-	// endpoints in either case, see [Refusal.Endpoints].
+	// LeaveOutEndpoints leaves out only invalid endpoints, and serves the other endpoints of their
+	// service. By default the whole service is left out. In both cases, Result.Refused names the
+	// service and the endpoints, see [Refusal.Endpoints].
 	LeaveOutEndpoints bool
 	// Approve is called before each commit of [Engine.Apply], [Engine.Run], [Engine.ApplyChanges]
-	// and [Engine.Switch], repairs included ([Preview.Repaired], [Preview.Drift]). If nothing
-	// differs, it is not called. If Approve returns an error, the kernel stays as it is, and the
+	// and [Engine.Switch], including repairs ([Preview.Repaired], [Preview.Drift]). It is not
+	// called if nothing differs. If Approve returns an error, the kernel does not change, and the
 	// call fails with that error ([ErrNotApproved]). [Engine.Cleanup] does not call Approve.
 	// [Engine.Settle] calls it only for a step of slow starts. The engine and other writers of the
-	// instance wait for it, so it must return soon, and may call only those methods of the engine
-	// that an [Observer] may call. Each call costs a plan. Nil approves everything.
+	// instance wait for Approve, so it must return soon. It may call only those methods of the
+	// engine that an [Observer] may call. Each call costs one plan. Nil approves everything.
 	//
-	// After an error Run calls Approve again when a program sets a new state, when the objects that
-	// Run watches change, when another program changes the kernel's contents, and otherwise after
-	// [RunOptions.RetryMax]. Until then, [Status.Err] contains the error, [Status.PendingSince] is
-	// set if a new state waits, and other programs' changes of services are not repaired. Each
-	// error is an event [Failed].
+	// After an error, Run calls Approve again when a program sets a new state, when the objects
+	// that Run watches change, when another program changes the kernel's contents, or after
+	// [RunOptions.RetryMax]. Until then, [Status.Err] has the error, [Status.PendingSince] is set
+	// if a new state is waiting, and changes of services by other programs are not repaired. Each
+	// error emits an event [Failed].
 	Approve func(context.Context, *Preview) error
-	// Span is a hook for tracing. It is called when a call of the engine begins, with the name
-	// "apply", "apply changes", "plan", "observe", "settle", "switch" or "cleanup". The context
-	// that Span returns is passed to observers, Approve, Flows and the backend, so an observer of
-	// [Applied] can add the outcome to the span. Within the call, Span is called with that context
-	// for each [Phase], with the phase's name. The engine calls the returned function at the end,
-	// with the error, if any. Nil means no spans.
+	// Span is a tracing hook. It is called when a call of the engine begins, with the name "apply",
+	// "apply changes", "plan", "observe", "settle", "switch" or "cleanup". The context that Span
+	// returns is passed to observers, Approve, Flows and the backend, so an observer of [Applied]
+	// can add the outcome to the span. Within that call, Span is called with this context for each
+	// [Phase], with the name of the phase. The engine calls the returned function when the call or
+	// phase ends, with the error, if any. Nil means no spans.
 	Span func(ctx context.Context, name string) (context.Context, func(error))
-	// KeepRefused serves a refused service by its last accepted definition, and by its present
+	// KeepRefused serves a refused service by its last accepted definition, and by its current
 	// endpoints if they are valid. If the backend refuses these endpoints, too, for example because
-	// of their weights, the service keeps the accepted endpoints that still exist, with their
-	// accepted weights. By default, and without an accepted definition, the service is left out.
-	// Result.Refused names the service in either case ([Refusal.Kept]).
+	// of their weights, the service keeps those accepted endpoints that still exist, with their
+	// accepted weights. By default, or if no definition was accepted, the service is left out. In
+	// all cases, Result.Refused names the service ([Refusal.Kept]).
 	KeepRefused bool
-	// Accepted contains the accepted definitions of an earlier process. KeepRefused uses them until
-	// this engine has accepted newer definitions. They come from [Status.Accepted], not from
-	// [Status.State], which includes refused definitions. A restarted program without them leaves
+	// Accepted has the accepted definitions of an earlier process. KeepRefused uses them until this
+	// engine has accepted newer definitions. They come from [Status.Accepted], not from
+	// [Status.State], which includes refused definitions. Without them, a restarted program leaves
 	// refused services out.
 	Accepted servicemodel.State
 	// Logger gets a record for each apply that changed something, for drift, for each refused
 	// service, and for each failure. At debug level it also gets the plan of each commit, which
-	// costs as much as planning. docs/logs.md lists the records. Nil means no log.
+	// costs as much as planning. docs/logs.md lists the records. If it is nil, nothing is logged.
 	Logger *slog.Logger
 	// Node fills in the fields of the node that states leave unset. Nil means that states are
 	// complete.
 	Node NodeSource
-	// Flows is notified of each change, and deletes the flows that the change leaves stale. If nil,
-	// stale flows stay.
+	// Flows is notified of each change, and deletes the flows that the change made stale. If it is
+	// nil, stale flows are not deleted.
 	Flows Flows
 }
 
-// Engine makes the kernel hold desired states, through one backend. Several goroutines may call its
-// methods at the same time. Methods with a context take turns in the order of the calls. If the
-// context ends before a method's turn, the method returns the context's error. The other methods
-// return at once.
+// Engine makes the kernel match desired states, through one backend. Its methods are safe for
+// concurrent use. Methods with a context take turns in the order of the calls. If the context ends
+// before a method's turn, the method returns the context's error. Methods without a context return
+// at once.
 type Engine struct {
 	cfg       Config
 	turn      chan struct{}               // full during a call; nil without a backend
@@ -96,8 +96,8 @@ type Engine struct {
 	failure, phaseFailure error           // of the call, and of its last phase
 }
 
-// reported holds the last reports: to the flows the table, and to the observers the services that
-// the last apply left out, the lost claims and the warnings.
+// reported holds the last reports: the table that the flows know, and the refused services, lost
+// claims and warnings that the observers know.
 type reported struct {
 	table     *servicemodel.Table
 	refused   []Refusal
@@ -105,8 +105,8 @@ type reported struct {
 	warnings  servicemodel.Warnings
 }
 
-// New returns an engine on a backend. The caller closes the backend. Without a backend, as in the
-// zero Engine, all methods with a context fail, except Wait and Finish. The same holds for a
+// New returns an engine for a backend. The caller closes the backend. Without a backend, as in the
+// zero Engine, all methods with a context fail, except Wait and Finish. The same is true for a
 // backend that hides another backend ([backends.Backend]).
 func New(b backends.Backend, cfg *Config) *Engine {
 	e := &Engine{}
@@ -131,10 +131,10 @@ func (e *Engine) open(b backends.Backend, cfg Config) {
 	}
 }
 
-// Plan returns the changes that Apply would make for the state, and changes nothing. It fails as
-// Apply would. The changes begin from the contents of the kernel that any process can read
-// ([Engine.ApplyChanges]). They end at the final state, in which endpoints in slow start have their
-// whole weights.
+// Plan returns the changes that Apply would make for the state, without making them. It fails as
+// Apply would. The changes start from those contents of the kernel that any process can read
+// ([Engine.ApplyChanges]). They lead to the final state, in which endpoints in slow start have
+// their full weights.
 func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, error) {
 	ctx, err := e.begin(ctx, "plan", PhaseResolve)
 	if err != nil {
@@ -171,7 +171,7 @@ func (e *Engine) preview(r *Result, c *servicemodel.ChangeSet) (*Preview, error)
 		Refused: slices.Clone(r.Refused), Conflicts: slices.Clone(r.Conflicts)}, err
 }
 
-// Observe reads everything that the kernel holds for the instance.
+// Observe reads everything in the kernel that belongs to the instance.
 func (e *Engine) Observe(ctx context.Context) (*backends.Observation, error) {
 	ctx, err := e.begin(ctx, "observe", PhaseObserve)
 	if err != nil {
@@ -185,13 +185,13 @@ func (e *Engine) Observe(ctx context.Context) (*backends.Observation, error) {
 	return &backends.Observation{Table: e.known.inKernel, Drift: slices.Clone(e.known.drift)}, nil
 }
 
-// Resync makes the engine read the kernel before the next apply, even if its integrity is intact.
-// While [Engine.Run] is running, its next check reads the kernel and repairs changes by other
-// programs.
+// Resync makes the engine read the kernel before the next apply, even if nothing suggests that
+// another program changed it. While [Engine.Run] is running, its next check reads the kernel and
+// repairs changes by other programs.
 func (e *Engine) Resync() { e.resync.Store(true) }
 
 // Cleanup removes every trace of the instance from the kernel. Existing flows of its services
-// continue. After that no state is wanted until the next Set or Apply, even while [Engine.Run] is
+// continue. After that, no state is desired until the next Set or Apply, even while [Engine.Run] is
 // running.
 func (e *Engine) Cleanup(ctx context.Context) (backends.Stats, error) {
 	ctx, err := e.begin(ctx, "cleanup", PhaseCleanup)
@@ -225,10 +225,11 @@ func (e *Engine) Cleanup(ctx context.Context) (backends.Stats, error) {
 	return stats, err
 }
 
-// forget drops the knowledge of the kernel. The next apply reads it, and reports everything.
+// forget drops what the engine knows about the kernel. The next apply reads it, and reports
+// everything.
 func (e *Engine) forget() { e.known, e.reported = newKnowledge(e.known.accepted), reported{} }
 
-// cleanup removes everything that a backend holds.
+// cleanup removes everything of a backend from the kernel.
 func (e *Engine) cleanup(ctx context.Context, b backends.Backend) (stats backends.Stats,
 	err error) {
 	err = e.retry(ctx, "cleanup", b, func() (err error) {

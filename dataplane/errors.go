@@ -11,11 +11,11 @@ import (
 // Errors that callers act on; find them with errors.Is. docs/errors.md says what to do about each.
 // On systems other than Linux, everything that needs a kernel fails with errors.ErrUnsupported.
 var (
-	// ErrRefused says that a state was refused as a whole, and that nothing was changed. The reason
-	// is the node. With [Config.Strict], or for the state of a part, the reason can also be a
-	// service. The same state is refused again until the reason is gone.
+	// ErrRefused says that a state was refused as a whole, and nothing was changed. The reason is
+	// the node. With [Config.Strict], or for the state of a part, the reason can also be a service.
+	// The same state is refused again until the reason is gone.
 	ErrRefused = errors.New("state refused")
-	// ErrNotApproved says that [Config.Approve] returned an error, and that nothing was changed. It
+	// ErrNotApproved says that [Config.Approve] returned an error, and nothing was changed. It
 	// wraps Approve's error.
 	ErrNotApproved = errors.New("not approved")
 	// ErrRunning says that another [Engine.Run] of the engine is running.
@@ -32,20 +32,21 @@ func (refusedState) Is(target error) bool { return target == ErrRefused }
 
 // Problem is one problem of a request.
 type Problem struct {
-	// Service is the service concerned. It is zero for a problem of the node or of anything else.
+	// Service is the service with the problem. It is zero for a problem of the node or of something
+	// else.
 	Service servicemodel.Name
 	// Object, Field and Value come from Err. They are empty if Err does not have them.
 	Object, Field, Value string
 	// Err is a *[servicemodel.FieldError], *[backends.UnsupportedError], *[backends.CollisionError]
-	// or *[servicemodel.TakenError], or any other error that does not join several.
+	// or *[servicemodel.TakenError], or any other error that does not join several errors.
 	Err error
 }
 
 // Problems splits err into problems, one for each joined error. It accepts the errors of this
 // package (of [Refusal], [PartRefused], [Engine.Apply] and [Parts.Apply]), of Validate, Resolve and
 // Check, and of json.Unmarshal for the types of package servicemodel, however they are wrapped. If
-// some of the wrapped errors have a type that [Problem] names, the text around these errors is left
-// out. A nil error has no problems.
+// some of the wrapped errors have a type that [Problem.Err] names, the text around these errors is
+// left out. A nil error has no problems.
 func Problems(err error) []Problem {
 	if err == nil {
 		return nil

@@ -16,11 +16,11 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Observer is called for each event of an engine or of [Parts], one event after the other. They
-// wait for it, so it must return soon and leave long work to another goroutine. It may call
+// Observer is called for each event of an engine or of [Parts], one event at a time. The engine or
+// Parts wait for it, so it must return soon and leave long work to another goroutine. It may call
 // [Engine.Set], [Engine.Resync], [Engine.Status], [Engine.Subscribe] and [Parts.Subscribe]. Any
-// other method would wait for the observer forever, so it fails at once if it is called with ctx.
-// ctx is the context of the call that caused the event, with the additions of [Config.Span]. A
+// other method would wait for the observer forever, so it fails at once if the observer passes it
+// ctx. ctx is the context of the call that caused the event, as extended by [Config.Span]. A
 // goroutine that calls the engine later needs a different context.
 type Observer func(ctx context.Context, ev Event)
 
@@ -30,19 +30,19 @@ type Observer func(ctx context.Context, ev Event)
 // [Parts].
 type Event interface{ event() }
 
-// Applied is a successful apply or change of parts, even if it changed nothing (see
-// [Result.Stats]). [Result.Phases] contains the time of each phase.
+// Applied is a successful apply or change of parts, even if nothing changed (see [Result.Stats]).
+// [Result.Phases] contains the time of each phase.
 type Applied struct{ *Result }
 
 // Refused is a service that an apply left out as a whole or in part, unless the previous apply left
-// it out for the same reason. It comes before Applied or Switched.
+// it out for the same reason. It precedes Applied or Switched.
 type Refused struct {
 	Backend string // the backend's name
 	Refusal
 }
 
 // PartRefused is a part that [Parts.Apply] or [Parts.ApplyAll] refused as a whole. Err joins the
-// problems, like the error of Apply. It comes before the Applied of ApplyAll.
+// problems, like the error of Apply. PartRefused precedes the Applied of ApplyAll.
 type PartRefused struct {
 	Backend string // the backend's name
 	Owner   string // the owner of the part
@@ -50,21 +50,21 @@ type PartRefused struct {
 }
 
 // ClaimConflict is an address that several services claim. It is emitted if the conflict is new or
-// changed since the previous apply. It comes before Applied or Switched.
+// has changed since the previous apply. It precedes Applied or Switched.
 type ClaimConflict struct{ servicemodel.Conflict }
 
 // Warned is a warning about the applied state. The engine emits it only if the previous apply did
-// not have the same warning; parts emit their warnings with each change. It comes before Applied or
+// not have the same warning; parts emit their warnings with each change. It precedes Applied or
 // Switched.
 type Warned struct{ servicemodel.Warning }
 
 // Repaired is an apply that repaired the kernel: it undid changes by other programs
-// ([Result.IsRepair]), or removed drift that the first apply found ([Result.Drift]). It comes
-// before Applied.
+// ([Result.IsRepair]), or removed drift that the first apply found ([Result.Drift]). It precedes
+// Applied.
 type Repaired struct{ *Result }
 
-// RepairDelayed says that another program undoes repairs again and again, so the next repair waits.
-// It is emitted each time that repairs begin to wait.
+// RepairDelayed says that another program keeps undoing repairs, so the next repair waits. It is
+// emitted each time a series of delayed repairs begins.
 type RepairDelayed struct{}
 
 // RepairUndone names the program that changed the backend's objects while repairs waited. It is
@@ -83,10 +83,10 @@ type WriteConflict struct {
 	Err   error
 }
 
-// FlowsCleaned reports stale flows that [Flows] deleted. It comes before Settled or Applied.
+// FlowsCleaned reports stale flows that [Flows] deleted. It precedes Settled or Applied.
 type FlowsCleaned struct{ backends.Cleaned }
 
-// EndpointDrained is a draining endpoint that has no connections left. It comes before Settled or
+// EndpointDrained is a draining endpoint that has no connections left. It precedes Settled or
 // Applied.
 type EndpointDrained struct{ backends.Drained }
 
@@ -98,9 +98,9 @@ type Settled struct {
 	Duration time.Duration
 }
 
-// Failed is a failure. [Engine.Run] retries. A program that called the engine also gets the error,
-// or [Result.Unsettled] if later work failed: then Failed follows Applied or Switched, and the
-// kernel holds the state.
+// Failed is a failure. [Engine.Run] retries. A program that called the engine also gets the error.
+// If later work failed, it gets [Result.Unsettled] instead: Failed then follows Applied or
+// Switched, and the kernel has the state.
 type Failed struct {
 	// Doing is the operation: "apply", "apply changes", "settle", "switch" or "cleanup"; for parts,
 	// "apply the part", "remove the parts", "keep parts", "configure parts" or "settle parts".
@@ -117,7 +117,7 @@ type Failed struct {
 type WatchFailed struct{ Err error }
 
 // Switched says that [Engine.Switch] changed the backend, with the result of the new backend. It is
-// emitted instead of [Applied]. Changes is nil if no state is wanted.
+// emitted instead of [Applied]. Changes is nil if no state is desired.
 type Switched struct {
 	From, To string // names of backends
 	*Result
@@ -153,8 +153,8 @@ type observers struct {
 	list []*Observer // not changed in place
 }
 
-// Subscribe adds an observer of the engine's future events. [Engine.Status] reports earlier
-// outcomes. Calling unsubscribe removes it, but does not stop a call in progress.
+// Subscribe registers an observer for future events of the engine. [Engine.Status] reports earlier
+// outcomes. Calling unsubscribe removes the observer, but does not stop a call in progress.
 func (e *Engine) Subscribe(o Observer) (unsubscribe func()) { return e.observers.add(o) }
 
 // add adds an observer, unless it is nil. Calling remove removes it.
@@ -209,7 +209,7 @@ func serviceOf(t *servicemodel.Table, k servicemodel.FrontendKey) (n servicemode
 	return n
 }
 
-// logTo returns an observer that logs the important events. A failure that stays until a person
+// logTo returns an observer that logs the important events. A failure that lasts until a person
 // acts is logged once.
 func logTo(log *slog.Logger) Observer {
 	var stays atomic.Value // the text of the last such failure
@@ -273,7 +273,7 @@ func logTo(log *slog.Logger) Observer {
 	}
 }
 
-// waitsForAPerson reports whether a retry of the same state fails until a person acts.
+// waitsForAPerson reports whether retries of the same state fail until a person acts.
 func waitsForAPerson(err error) bool {
 	return errors.Is(err, ErrRefused) || errors.Is(err, backends.ErrCollision)
 }
@@ -301,7 +301,7 @@ func logApplied(ctx context.Context, log *slog.Logger, r *Result) {
 		logkey.Bytes, r.Stats.Bytes, logkey.Duration, r.Duration)
 }
 
-// of returns the subject of an event: the owners of parts, or a revision of an engine.
+// of returns the subject of an event: the owners of parts, or the revision of an engine.
 func of(owners []string, r Revision) slog.Attr {
 	if len(owners) > 0 {
 		return slog.Any(logkey.Owners, owners)

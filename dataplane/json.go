@@ -62,7 +62,7 @@ func (p Phases) MarshalJSON() ([]byte, error) {
 
 type resultFields Result
 
-// MarshalJSON writes r without its states. The fingerprints of the change sets cost as much as
+// MarshalJSON writes r without its states. Its change sets have fingerprints, which cost as much as
 // encoding their tables.
 func (r *Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
@@ -75,8 +75,8 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 
 type previewFields Preview
 
-// MarshalJSON writes p, with the plan as text, and the counts. Its changes can be stored and
-// applied later by [Engine.ApplyChanges].
+// MarshalJSON writes p with the plan as text, and with the counts. [Engine.ApplyChanges] can apply
+// the stored changes later.
 func (p *Preview) MarshalJSON() ([]byte, error) {
 	v := struct {
 		Counts servicemodel.Counts `json:"counts"`
@@ -137,7 +137,7 @@ type eventJSON struct {
 }
 
 // MarshalEvent returns an event as a JSON object whose field "event" is the name of its type. Do
-// not use json.Marshal: for events that embed a result it would write only that result.
+// not use json.Marshal: for events that embed a result, it would write only the result.
 // docs/json.md lists the fields.
 func MarshalEvent(ev Event) ([]byte, error) {
 	v := eventJSON{Event: strings.TrimPrefix(fmt.Sprintf("%T", ev), "dataplane.")}

@@ -16,48 +16,48 @@ import (
 
 // PartsConfig tunes [Parts]. A nil *PartsConfig is the zero PartsConfig.
 type PartsConfig struct {
-	// Logger gets a record for each change. Nil means silence.
+	// Logger gets a record for each change. If it is nil, nothing is logged.
 	Logger *slog.Logger
-	// Flows is notified of each change, and deletes the flows that the change leaves stale. If nil,
-	// stale flows stay.
+	// Flows is notified of each change, and deletes the flows that the change made stale. If it is
+	// nil, stale flows are not deleted.
 	Flows Flows
 }
 
 // Parts lets many programs share one instance. Each program declares the services of its own
-// owners, and leaves the rest as it is. Parts keeps no record outside the kernel. So a program can
-// run once for each change, like a CNI plugin, and needs neither a file nor a daemon.
+// owners, and does not affect the rest. Parts keeps no record outside the kernel. So a program can
+// run once per change, like a CNI plugin, and needs neither a file nor a daemon.
 //
 // An owner is a namespace. Its part is everything in the kernel for the services of that namespace
 // ([servicemodel.Name.Namespace]). The part stays until a program replaces or removes it. Choose
-// names of owners that identify the program and cannot collide with names of other programs;
-// "network,container,interface" suits an attachment of CNI. [servicemodel.Name] says which
-// characters are allowed. Namespace, service and port together are limited to 189 bytes
+// owner names that identify the program and cannot collide with names of other programs;
+// "network,container,interface" suits a CNI attachment. [servicemodel.Name] says which characters
+// are allowed. Namespace, service and port together are limited to 189 bytes
 // ([servicemodel.PortName], with two separators).
 //
 // Settings for the whole node ([servicemodel.Rules]) belong to the instance. The first part sets
-// them from its node. Later parts adopt them, and a node in their states must agree with them.
-// [Parts.Configure] changes the settings, and so does an Apply while no other owner holds anything.
-// With its last part, the instance is removed, and nothing of it stays in the kernel.
+// them from its node. Later parts adopt them, and a node in their states must agree with the
+// settings. [Parts.Configure] changes the settings, and so does an Apply while no other owner has a
+// part. Removing the last part removes the whole instance from the kernel.
 //
-// An instance has either one engine or parts, because [Engine.Apply] makes an instance hold exactly
-// one state and so removes parts. Backends with different tables, chains or marks are separate
-// instances.
+// An instance has either one engine or parts, because [Engine.Apply] makes an instance match
+// exactly one state and so removes parts. Backends with different tables, chains or marks are
+// different instances.
 //
 // If a version of kernlb with a different layout created the instance, Apply fails with
-// [backends.ErrOtherLayout] while another owner holds anything, because that owner would lose its
+// [backends.ErrOtherLayout] while another owner has a part, because that owner would lose its
 // services. Remove and Keep can still remove parts, and with the last part the instance, unless the
-// backend cannot tell which frontends belong to which owner. [Engine.Apply] replaces such an
-// instance, and [Engine.Cleanup] removes it.
+// backend cannot tell which owner a frontend belongs to. [Engine.Apply] replaces such an instance,
+// and [Engine.Cleanup] removes it.
 //
-// Several goroutines may call the methods of Parts at the same time. The methods run one after the
-// other. A method stops waiting for its turn when its context ends. Programs that change one
-// instance take turns ([backends.Locker]). The cost depends on the owner's part if the backend is a
-// [backends.PartReader], and otherwise on the whole instance.
+// The methods of Parts are safe for concurrent use. They run one after another. If a method's
+// context ends while it waits, the method returns the context's error. Programs that change one
+// instance take turns ([backends.Locker]). If the backend is a [backends.PartReader], the cost
+// depends on the owner's part, otherwise on the whole instance.
 type Parts struct {
 	engine Engine // provides backend, calls and observers; knows nothing between two calls
 
-	// The call that has the engine's turn may use the fields below. notified is the table of the
-	// last notification of the flows, as far as this process knows it. state is the state from
+	// Only the call that has the engine's turn may use the fields below. notified is the table of
+	// the last notification of the flows, as far as this process knows. state is the state from
 	// which that table was resolved.
 	notified *servicemodel.Table
 	state    servicemodel.State
@@ -76,28 +76,29 @@ func NewParts(b backends.Backend, cfg *PartsConfig) *Parts {
 	return p
 }
 
-// Subscribe adds an observer of future calls. Each Apply, ApplyAll, Remove and Keep ends with
+// Subscribe registers an observer for future calls. Each Apply, ApplyAll, Remove and Keep ends with
 // [Applied], [PartRefused] or [Failed]. These events name the owners, the phase that failed, and
 // the time of each phase. [Warned], [Repaired] and the PartRefused of ApplyAll precede Applied.
 // Failed follows Applied if later work failed ([Result.Unsettled]). A call of Settle ends with
-// [Settled] or Failed. A [WriteConflict] precedes these events for each time that the kernel was
-// read again. Calling unsubscribe removes the observer, but does not stop a call in progress.
+// [Settled] or Failed. Each time the kernel is read again, a [WriteConflict] precedes these events.
+// Calling unsubscribe removes the observer, but does not stop a call in progress.
 func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.observers.add(o) }
 
-// Apply makes an owner hold exactly the services of a state, which must all be in the namespace of
-// the owner's name. It returns when the kernel has them. If nothing differs, it writes nothing.
+// Apply makes an owner's part match the services of a state exactly. All of them must be in the
+// namespace of the owner's name. It returns when they are in the kernel. If nothing differs, Apply
+// writes nothing.
 //
 // A part with any problem is refused as a whole ([ErrRefused]), and the kernel is not touched. The
 // error joins a *[servicemodel.FieldError] for each field that is invalid or contradicts the
-// instance's settings, a *[servicemodel.TakenError] for each frontend that another owner holds or
-// that two services of the part claim, and an *[backends.UnsupportedError] or
+// instance's settings, a *[servicemodel.TakenError] for each frontend that belongs to another owner
+// or that two services of the part claim, and an *[backends.UnsupportedError] or
 // *[backends.CollisionError] for each refusal of the backend.
 //
 // If the context ends before Apply's turn, Apply returns the context's error. All other errors are
-// *[PhaseError] values. A failure of later work is not an error of Apply, because the kernel holds
-// the part: see [Result.Unsettled]. [Result.Settle] is the time until there is work again, such as
-// the flows of late packets to a new UDP port. A program that is about to end may ignore Unsettled
-// and Settle.
+// *[PhaseError] values. A failure of later work is not an error of Apply, because the kernel
+// already has the part: see [Result.Unsettled]. [Result.Settle] is the time until the next work is
+// due, such as deleting the flows of late packets to a new UDP port. A program that is about to end
+// may ignore Unsettled and Settle.
 func (p *Parts) Apply(ctx context.Context, owner string, s servicemodel.State) (*Result, error) {
 	states := map[string]servicemodel.State{owner: s}
 	return p.change(ctx, task{"apply the part", []string{owner}, states, func() (*Result, error) {
@@ -105,19 +106,19 @@ func (p *Parts) Apply(ctx context.Context, owner string, s servicemodel.State) (
 	}})
 }
 
-// ApplyAll makes each owner hold exactly the services of its state, in one commit. A program uses
-// it to move addresses from one owner to another without a gap, or to restart with many owners.
+// ApplyAll makes each owner's part match its state exactly, in one commit. With ApplyAll, a program
+// moves addresses from one owner to another without a gap, or restarts with many owners.
 //
-// The outcome for each owner is that of Apply, but a refused owner is no error: it keeps its part,
-// [Result.Refused] names it with the reason ([Refusal.Owner]), and all other owners are applied.
-// Observers get a [PartRefused] for each. If two owners claim an address, the owner whose name
-// sorts first gets it, and the other is refused, unless it is held by an owner that is not in
-// states, or is refused. An owner that wants the address of a refused owner is refused, too. The
-// settings of the instance change only if no other owner holds anything, and then the first owner
-// brings them.
+// The outcome for each owner is the same as with Apply, except that a refused owner is not an
+// error: it keeps its part, [Result.Refused] names it with the reason ([Refusal.Owner]), and the
+// parts of all other owners are applied. Observers get a [PartRefused] for each refused owner. If
+// two owners claim an address, the owner whose name sorts first gets it, and the other is refused.
+// But an owner that already has the address keeps it if it is not in states or is refused. An owner
+// that wants the address of a refused owner is refused, too. The settings of the instance change
+// only if no other owner has a part. They then come from the first owner.
 //
-// The error has the same reasons as that of Apply, except refusals. It matches [ErrRefused] only if
-// the backend refuses the instance itself.
+// ApplyAll fails for the same reasons as Apply, except refusals. The error matches [ErrRefused]
+// only if the backend refuses the instance itself.
 func (p *Parts) ApplyAll(ctx context.Context, states map[string]servicemodel.State) (*Result,
 	error) {
 	t := task{doing: "apply the parts", owners: slices.Sorted(maps.Keys(states)), states: states}
@@ -125,7 +126,7 @@ func (p *Parts) ApplyAll(ctx context.Context, states map[string]servicemodel.Sta
 	return p.change(ctx, t)
 }
 
-// Plan returns the changes that Apply would make, and changes nothing. It fails as Apply would.
+// Plan returns the changes that Apply would make, without making them. It fails as Apply would.
 func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*Preview, error) {
 	t := task{doing: "plan the part", owners: []string{owner}}
 	return read(ctx, p, t, func() (*Preview, error) {
@@ -147,8 +148,9 @@ func (p *Parts) Remove(ctx context.Context, owners ...string) (*Result, error) {
 		compare: func() (*Result, error) { return p.without(ctx, owners) }})
 }
 
-// Keep removes the parts of all owners for which keep returns false: garbage collection in one
-// call. keep must return true for owners of other programs, which it recognizes by their names.
+// Keep removes the parts of all owners for which keep returns false. One call is a complete garbage
+// collection. keep must return true for owners of other programs, which it recognizes by their
+// names.
 func (p *Parts) Keep(ctx context.Context, keep func(owner string) bool) (*Result, error) {
 	if keep == nil {
 		return nil, errors.New("keep parts: there is no function that says which")
@@ -163,8 +165,8 @@ func (p *Parts) Keep(ctx context.Context, keep func(owner string) bool) (*Result
 	}})
 }
 
-// Settle does the work of earlier changes that is due, see [Engine.Settle]. Each Apply, Remove and
-// Keep does it as well.
+// Settle does the work that earlier changes left and that is due, see [Engine.Settle]. Each Apply,
+// Remove and Keep does this, too.
 func (p *Parts) Settle(ctx context.Context) (next time.Duration, err error) {
 	r, err := p.change(ctx, task{doing: doingSettleParts, compare: func() (*Result, error) {
 		_, err := p.observeOwners(ctx, nil)
@@ -179,14 +181,14 @@ func (p *Parts) Settle(ctx context.Context) (next time.Duration, err error) {
 	return r.Settle, err
 }
 
-// Owners returns the owners that hold anything, sorted.
+// Owners returns the owners that have a part, sorted.
 func (p *Parts) Owners(ctx context.Context) ([]string, error) {
 	return read(ctx, p, task{doing: "list the owners of parts"}, func() ([]string, error) {
 		return p.owners(ctx)
 	})
 }
 
-// read does a task that changes nothing, and repeats it after conflicts.
+// read runs a task that changes nothing, and repeats it after conflicts.
 func read[T any](ctx context.Context, p *Parts, t task, f func() (T, error)) (result T, err error) {
 	e, none := &p.engine, result
 	ctx, err = e.begin(ctx, t.String(), PhaseObserve)
@@ -205,7 +207,7 @@ func read[T any](ctx context.Context, p *Parts, t task, f func() (T, error)) (re
 }
 
 // Get returns the part of an owner, with the settings of the instance. The table is empty if the
-// owner holds nothing.
+// owner has no part.
 func (p *Parts) Get(ctx context.Context, owner string) (*servicemodel.Table, error) {
 	t := task{doing: "get the part", owners: []string{owner}}
 	o, err := read(ctx, p, t, func() (*backends.Observation, error) {
@@ -217,7 +219,7 @@ func (p *Parts) Get(ctx context.Context, owner string) (*servicemodel.Table, err
 	return o.Table.Part(owner), nil
 }
 
-// observeOwners reads the parts of owners in an instance that this version made.
+// observeOwners reads the parts of owners in an instance with the layout of this version.
 func (p *Parts) observeOwners(ctx context.Context, owners []string) (*backends.Observation, error) {
 	o, err := p.observe(ctx, owners, nil)
 	if err == nil && o.OtherLayout {
@@ -226,16 +228,16 @@ func (p *Parts) observeOwners(ctx context.Context, owners []string) (*backends.O
 	return o, err
 }
 
-// Configure gives the instance the settings of a node in one commit, even while owners hold parts.
-// A new version of a program changes a setting this way. The same commit rewrites each part as an
+// Configure gives the instance the settings of a node in one commit, even while owners have parts.
+// A new version of a program uses it to change a setting. The same commit rewrites each part as an
 // Apply of that part would. Later parts adopt the settings.
 //
-// Settings that exclude addresses (OnlyFamily, and no LocalhostNodePorts) remove the frontends at
-// those addresses, and the result counts them. Settings that include the addresses again do not
-// restore the frontends. The next Apply of the part restores them, or is refused if the backend
-// cannot express them. A frontend that is masqueraded because of [servicemodel.Node.MasqueradeAll]
-// stays masqueraded. If no owner holds anything, Configure writes nothing, because the first part
-// brings its own settings.
+// Settings that exclude addresses (OnlyFamily, or LocalhostNodePorts switched off) remove the
+// frontends at those addresses, and the result counts them. Settings that include the addresses
+// again do not restore the frontends. The next Apply of the part restores them, or is refused if
+// the backend cannot express them. A frontend that is masqueraded because of
+// [servicemodel.Node.MasqueradeAll] stays masqueraded. If no owner has a part, Configure writes
+// nothing, because the first part brings its own settings.
 func (p *Parts) Configure(ctx context.Context, n servicemodel.Node) (*Result, error) {
 	return p.change(ctx, task{doing: "configure parts", compare: func() (*Result, error) {
 		p.engine.enter(PhaseResolve)

@@ -138,7 +138,7 @@ func (p *Parts) without(ctx context.Context, owners []string) (*Result, error) {
 	return r, nil
 }
 
-// changeTo returns the change from an observation to next. If no owner holds anything in next, the
+// changeTo returns the change from an observation to next. If no owner has a part in next, the
 // change removes the instance, or does nothing without an instance.
 func (p *Parts) changeTo(o *backends.Observation, next *servicemodel.Table,
 	owners ...string) *Result {
@@ -194,8 +194,8 @@ func (p *Parts) commit(ctx context.Context, r *Result) (err error) {
 	return err
 }
 
-// changed notifies the flows of a change. It combines the reading with the earlier knowledge of
-// owners that this process changed before, because the flows check those owners again later.
+// changed notifies the flows of a change. It combines the reading with what it knows about owners
+// that this process changed before, because the flows check those owners again later.
 func (p *Parts) changed(states map[string]servicemodel.State, r *Result) {
 	e, c := &p.engine, r.Changes
 	if e.cfg.Flows == nil || len(r.Owners) == 0 {

@@ -14,13 +14,13 @@ import (
 // merge is the comparison of several owners' states with the kernel. [Parts.Apply] is a merge of
 // one owner.
 //
-// A refused owner is left out as a whole and keeps its part, as if the call did not name it. Its
-// part may stand in the way of another owner of the call, so the merge then begins again without
-// it. In the end, an Apply of each refused owner would be refused, too. Owners are merged in the
-// order of their names: the first of two owners that claim the same address gets it, and the first
-// owner of a new instance brings its settings. All parts of the call are removed from the table
-// before the first is added. So an address can move between owners in one commit, in either
-// direction.
+// A refused owner is left out as a whole and keeps its part, as if the call did not name the owner.
+// Its part may collide with another owner of the call, so the merge then starts again without the
+// refused owner. Therefore, an Apply of each owner that was refused in the end would be refused,
+// too. Owners are merged in the order of their names: the first of two owners that claim the same
+// address gets it, and the first owner of a new instance brings its settings. All parts of the call
+// are removed from the table before the first is added. So an address can move between owners in
+// one commit, in either direction.
 type merge struct {
 	states  map[string]servicemodel.State
 	refused []Refusal
@@ -28,8 +28,8 @@ type merge struct {
 	// states, and adopted with the settings of the instance. base is the instance without them.
 	parts, adopted map[string]*servicemodel.Table
 	base           *servicemodel.Table
-	// seen is the last observation, nil if it is outdated. asked are the frontends about whose
-	// owners it knows.
+	// seen is the last observation, or nil if it is outdated. asked are the frontends whose owners
+	// it includes.
 	seen  *backends.Observation
 	asked *servicemodel.Table
 }
@@ -78,7 +78,7 @@ func (p *Parts) compare(ctx context.Context, states map[string]servicemodel.Stat
 	return r, nil
 }
 
-// again merges refused owners if other owners that stood in their way were refused after them. It
+// again merges refused owners again if the owners that collided with them were refused later. It
 // returns nil if there are none.
 func (p *Parts) again(ctx context.Context, m *merge, all map[string]*servicemodel.Table) (
 	r *Result, err error) {
@@ -105,7 +105,8 @@ func (p *Parts) again(ctx context.Context, m *merge, all map[string]*servicemode
 	return r, nil
 }
 
-// compareOne compares the state of one owner. Its refusal is the error.
+// compareOne compares the state of one owner. If the owner is refused, compareOne returns the
+// refusal as an error.
 func (p *Parts) compareOne(ctx context.Context, owner string, s servicemodel.State) (*Result,
 	error) {
 	r, err := p.compare(ctx, map[string]servicemodel.State{owner: s})
@@ -156,8 +157,8 @@ func (p *Parts) merge(ctx context.Context, m *merge) (r *Result, refused string,
 	return r, "", nil
 }
 
-// ask adds frontends of parts to the frontends about whose owners an observation must know. It
-// reports whether any was missing.
+// ask adds frontends of parts to the frontends whose owners an observation must include. It reports
+// whether any frontend was missing.
 func (m *merge) ask(parts map[string]*servicemodel.Table) (more bool) {
 	for _, owner := range slices.Sorted(maps.Keys(parts)) {
 		switch part := parts[owner]; {
@@ -182,9 +183,9 @@ func claimsMore(part, than *servicemodel.Table) bool {
 	return false
 }
 
-// adopt resolves the states of owners with the settings of the instance. If only these owners hold
-// anything, the instance gets the settings of the first owner instead. If an owner's state
-// contradicts the settings, adopt returns the owner.
+// adopt resolves the states of owners with the settings of the instance. If only these owners have
+// parts, the instance gets the settings of the first owner instead. If an owner's state contradicts
+// the settings, adopt returns the owner.
 func (p *Parts) adopt(ctx context.Context, m *merge, owners []string) (refused string, err error) {
 	rules := m.base.Rules()
 	m.adopted = maps.Clone(m.parts)
@@ -221,7 +222,7 @@ func (p *Parts) adopt(ctx context.Context, m *merge, owners []string) (refused s
 }
 
 // ofOneOwner returns the first of the owners whose services the backend refuses, with all its
-// problems. It returns no owner if the problem is the instance, or a part that stays.
+// problems. It returns no owner if the problem is the instance, or a part that does not change.
 func ofOneOwner(err error, owners []string) (string, error) {
 	if len(owners) == 1 {
 		return owners[0], err

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Phase is a step of an engine's work on a call.
+// Phase is a step in a call of an engine.
 type Phase int
 
 // The phases, in their order.
@@ -14,14 +14,15 @@ const (
 	PhaseLock Phase = iota
 	// PhaseResolve resolves the state into a table.
 	PhaseResolve
-	// PhaseObserve asks whether the kernel still holds the known contents, and reads the kernel if
+	// PhaseObserve checks whether the kernel's contents are still as known, and reads the kernel if
 	// not.
 	PhaseObserve
-	// PhaseCheck computes the changes, asks the backend for refusals, and calls [Config.Approve].
+	// PhaseCheck computes the changes, lets the backend refuse services, and calls
+	// [Config.Approve].
 	PhaseCheck
 	// PhaseCommit plans and writes.
 	PhaseCommit
-	// PhaseSettle does work of earlier applies that is due.
+	// PhaseSettle does the work of earlier applies that is due.
 	PhaseSettle
 	// PhaseCleanup removes an instance from the kernel.
 	PhaseCleanup
@@ -38,11 +39,11 @@ func (p Phase) String() string {
 	return phaseNames[p]
 }
 
-// Phases is the time of each phase, by [Phase]. After conflicts, it is the sum of all tries. The
-// wait before a try counts for the phase that was repeated.
+// Phases is the time of each phase, by [Phase]. After conflicts, it is the sum over all tries. The
+// wait before a try belongs to the phase that was repeated.
 type Phases [PhaseCleanup + 1]time.Duration
 
-// PhaseError names the phase in which an engine failed. It has the text of Err, which names the
+// PhaseError names the phase in which an engine failed. Its text is that of Err, which names the
 // operation.
 type PhaseError struct {
 	Phase Phase

@@ -12,12 +12,12 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Support is a kernel's answer to one candidate.
+// Support says whether a kernel supports one candidate.
 type Support struct {
 	// Backend is the backend's name.
 	Backend string
 	// Err says why the kernel does not support the backend. In results of [Choose] it may also list
-	// the problems of the state for the backend ([Problems]). Nil means that the backend is
+	// the problems of the state with this backend ([Problems]). Nil means that the backend is
 	// supported.
 	Err error
 }
@@ -30,7 +30,7 @@ func (s Support) String() string {
 	return s.Backend + ": " + s.Err.Error()
 }
 
-// Probe asks the kernel about each candidate, in order.
+// Probe checks whether the kernel supports each candidate, in order.
 func Probe(ctx context.Context, candidates ...backends.Candidate) []Support {
 	var l []Support
 	for _, c := range candidates {
@@ -41,9 +41,9 @@ func Probe(ctx context.Context, candidates ...backends.Candidate) []Support {
 
 // Choice is the outcome of [Choose].
 type Choice struct {
-	// Backend is the chosen backend, open. It is nil if Choose returned an error.
+	// Backend is the chosen backend, already open. It is nil if Choose returned an error.
 	Backend backends.Backend
-	// Others says why each other probed candidate was not chosen, in order.
+	// Others says, in order, why each of the other probed candidates was not chosen.
 	Others []Support
 }
 
@@ -56,8 +56,8 @@ type Choice struct {
 // is strict and a service is invalid, Choose probes no candidate and returns the error of
 // [servicemodel.Resolve].
 //
-// Choose ignores the contents of the backends. A program that changes its backend must clean up the
-// old backend: after it has applied its state to the new backend, it calls [Engine.Cleanup] on the
+// Choose ignores what backends have in the kernel. A program that changes its backend must clean up
+// the old one: after it has applied its state to the new backend, it calls [Engine.Cleanup] on an
 // engine of the old backend.
 func Choose(ctx context.Context, s servicemodel.State, cfg *Config,
 	candidates ...backends.Candidate) (c Choice, err error) {

@@ -10,10 +10,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// intact reports whether the kernel holds the applied state, so that another apply would change
+// intact reports whether the applied state is in the kernel, so that another apply would change
 // nothing. It reads the kernel only if its contents are unknown. After a denied apply, it reports
-// whether the kernel has not changed since then. Then a suspicion causes a reading here, because
-// another apply would be denied again.
+// whether the kernel is unchanged since then. In that case, a suspicion causes a reading here,
+// because another apply would be denied again.
 func (e *Engine) intact(ctx context.Context, denied bool) bool {
 	ctx, err := e.begin(ctx, "", PhaseObserve)
 	if err != nil {
@@ -36,8 +36,8 @@ func (e *Engine) intact(ctx context.Context, denied bool) bool {
 	return denied || e.known.inSync()
 }
 
-// ensureKnown reads the kernel unless its contents are known, and reports whether it did. t is the
-// table that the kernel will hold. If hinted is set, the reading may be confined to the objects of
+// ensureKnown reads the kernel if its contents are unknown, and reports whether it did. t is the
+// table that will be in the kernel. If hinted is set, the reading may be limited to the objects of
 // t.
 func (e *Engine) ensureKnown(ctx context.Context, t *servicemodel.Table, hinted bool) (read bool,
 	err error) {
@@ -76,8 +76,8 @@ func (e *Engine) integrity(ctx context.Context) (backends.Integrity, error) {
 }
 
 // verify reads the kernel because of a suspicion that may be unfounded. Only readings that find
-// nothing new count towards the limit. If the reading has a conflict, the earlier knowledge stays
-// valid until the next reading, unless the integrity is broken by then.
+// nothing new count towards the limit. If the reading has a conflict, the previous knowledge
+// remains valid until the next reading, unless the integrity is broken by then.
 func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (read bool, err error) {
 	before, start := e.known, time.Now()
 	err = e.observe(ctx, want)
@@ -99,7 +99,7 @@ func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (read boo
 	return err == nil, nil
 }
 
-// observe reads the kernel. want is the table that the kernel is about to hold, or nil if unknown.
+// observe reads the kernel. want is the table that will be in the kernel, or nil if unknown.
 func (e *Engine) observe(ctx context.Context, want *servicemodel.Table) error {
 	e.known.inKernel = nil
 	o, err := e.backend.Observe(ctx, want)

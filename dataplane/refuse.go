@@ -9,28 +9,28 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Refusal is a service that an apply left out as a whole or in part, and the reason. It is also an
-// address family that an apply left out of all services, because the kernel lacks it, or a part
-// that [Parts.ApplyAll] left as it was.
+// Refusal is a service that an apply left out as a whole or in part, and the reason. It can also be
+// an address family that an apply left out of all services because the kernel lacks it, or a part
+// that [Parts.ApplyAll] did not change.
 type Refusal struct {
 	// Owner is the owner of a refused part. It is empty in results of an engine.
 	Owner string
 	// Service is the service's name. It is zero if a family or a part is left out.
 	Service servicemodel.Name
 	// Family is the address family that is left out, as if [servicemodel.Node.OnlyFamily] were the
-	// other family. It is zero if a service is left out. The engine tries the family again after a
-	// reading of the kernel ([RunOptions.Resync]).
+	// other family. It is zero if a service is left out. The engine tries the family again after it
+	// has read the kernel ([RunOptions.Resync]).
 	Family servicemodel.Family
 	// Err joins all problems ([Problems]): *servicemodel.FieldError values if the service or an
 	// endpoint is invalid, otherwise *[backends.UnsupportedError] and *[backends.CollisionError]
 	// values.
 	Err error
-	// Endpoints are the indices, in the service's list, of the invalid endpoints that were left
-	// out. It is set only with [Config.LeaveOutEndpoints] and if the rest of the service is valid:
+	// Endpoints are the indices of the invalid endpoints that were left out, in the service's list.
+	// It is set only with [Config.LeaveOutEndpoints], and only if the rest of the service is valid:
 	// the service is then served without these endpoints. If Endpoints is empty, the service is
 	// left out as a whole.
 	Endpoints []int
-	// Kept says that the service is served by an earlier definition, see [Config.KeepRefused].
+	// Kept says that an earlier definition serves the service, see [Config.KeepRefused].
 	Kept bool
 }
 
@@ -47,7 +47,7 @@ func (r Refusal) String() string {
 
 func compareRefusals(a, b Refusal) int { return a.Service.Compare(b.Service) }
 
-// reducedState is a state during an apply. Refused services are removed from it.
+// reducedState is a state without its refused services, during an apply.
 type reducedState struct {
 	state    servicemodel.State
 	table    *servicemodel.Table
@@ -71,9 +71,10 @@ func (d *reducedState) resolve(prev *servicemodel.Table) (err error) {
 	}
 }
 
-// withoutRefused leaves out the services that the backend refuses. err is the backend's answer to
-// the changes to the table of d. Leaving out a service may give its address to another service, so
-// the backend must check the new changes, too. Each round leaves out at least one service.
+// withoutRefused leaves out the services that the backend refuses. err is the error of the backend
+// for the changes to the table of d. Without a refused service, another service may get its
+// address, so the backend must check the new changes, too. Each round leaves out at least one
+// service.
 func (e *Engine) withoutRefused(d *reducedState, err error) error {
 	for err != nil {
 		kept := d.kept
@@ -86,8 +87,8 @@ func (e *Engine) withoutRefused(d *reducedState, err error) error {
 		}
 		c := e.known.inKernel.Changes(servicemodel.Diff(d.table, next))
 		if d.kept > kept {
-			// The backend may refuse a service's previous definition for the same reason, although
-			// the kernel does not change for it.
+			// The backend may refuse the previous definition of a service for the same reason,
+			// although this definition is already in the kernel.
 			c = servicemodel.Diff(e.known.inKernel, next)
 		}
 
@@ -179,11 +180,11 @@ func (d *reducedState) refuse(name servicemodel.Name, err error) {
 	d.refused = append(d.refused, r)
 }
 
-// keep restores a service's old definition, and its old endpoints if the present ones are invalid.
-// If the service is kept already, the backend refuses the present endpoints, so only the old
-// endpoints that still exist stay. If the backend also refuses these endpoints, because some were
-// accepted but never used, the service has no endpoints. keep returns false if this changes
-// nothing.
+// keep restores the old definition of a service, and its old endpoints if the current ones are
+// invalid. If the service is already kept, the backend refuses its current endpoints, so keep
+// restores only those old endpoints that still exist. If the backend also refuses these endpoints,
+// because some were accepted but never used, the service gets no endpoints. keep returns false if
+// this changes nothing.
 func (d *reducedState) keep(was *servicemodel.Service, kept bool) bool {
 	before, present := d.state, d.state.Endpoints(was.Name)
 	d.state = d.state.WithService(was)
@@ -207,8 +208,8 @@ func (d *reducedState) keep(was *servicemodel.Service, kept bool) bool {
 }
 
 // common returns the accepted endpoints that still exist. Endpoints of the same address but
-// different ports are distinct. An endpoint takes traffic only if its accepted condition and its
-// present condition both allow traffic.
+// different ports are distinct. An endpoint takes traffic only if both its accepted condition and
+// its current condition allow traffic.
 func common(accepted, present []servicemodel.Endpoint) []servicemodel.Endpoint {
 	type place struct {
 		addr netip.Addr

@@ -8,8 +8,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Result is the outcome of an apply. Its fields Changes and Refused print as text for people, with
-// one change per line. A whole result can be written as JSON.
+// Result is the outcome of an apply. Changes and Refused print as text for people, with one change
+// per line. A whole result can be encoded as JSON.
 type Result struct {
 	// Backend is the backend's name.
 	Backend string `json:"backend"`
@@ -23,19 +23,20 @@ type Result struct {
 	// Counts counts the objects that new requests added, changed and removed since the last apply.
 	// At the first apply, it counts the differences from the kernel.
 	Counts servicemodel.Counts `json:"counts"`
-	// Repaired counts the changes that undo other programs' changes to the services in the kernel
-	// since the last apply. Restored objects count as Added. These changes are not in Counts,
-	// because a flushed ruleset does not count as new services. Damage that affects no service is
-	// in Drift. Parts know only the kernel, so their results have no Repaired: what they restore is
-	// in Counts, and after a complete loss in the kernel an apply looks like the first.
+	// Repaired counts the changes that restore what other programs changed in the kernel's services
+	// since the last apply. Restored objects count as Added. They are not in Counts: a flushed
+	// ruleset does not count as new services. Damage that affects no service is in Drift. Parts
+	// keep no state outside the kernel, so their results have no Repaired: restored objects are in
+	// Counts, and an apply after a complete loss looks like the first apply.
 	Repaired servicemodel.Counts `json:"repaired,omitzero"`
 	// Changes are the changes that were applied.
 	Changes *servicemodel.ChangeSet `json:"changes"`
-	// Rest is the removal, in a second step, of objects that are in no wanted state. A backend that
-	// reads with a hint finds such objects only after Changes were committed. Nil means no second
-	// step.
+	// Rest is the removal, in a second step, of objects that are in no desired state. A backend
+	// that reads with a hint finds such objects only after it has committed Changes. Nil means no
+	// second step.
 	Rest *servicemodel.ChangeSet `json:"rest,omitempty"`
-	// Drift describes foreign or damaged objects that were found in the kernel and repaired.
+	// Drift describes foreign or damaged objects that were found in the kernel and removed or
+	// repaired.
 	Drift []string `json:"drift,omitempty"`
 	// Refused are the services that were left out as a whole or in part, in the order of their
 	// names, or the owners that [Parts.ApplyAll] refused.
@@ -43,7 +44,7 @@ type Result struct {
 	// Accepted is State without its refused services, or with earlier definitions of them
 	// ([Refusal.Kept]). With [Config.KeepRefused], a service without endpoints also has its earlier
 	// definition here, because its pools may still be refused. A service that is served without
-	// some refused endpoints has its accepted endpoints here.
+	// some of its endpoints has its accepted endpoints here.
 	Accepted servicemodel.State `json:"-"`
 	// Conflicts are the addresses and ports that several services claim, in order. A service that
 	// loses a claim keeps its other addresses and ports.
@@ -55,17 +56,17 @@ type Result struct {
 	Observed bool `json:"observed"`
 	// Settle is the time until [Engine.Settle] has work to do. 0 means that no work is left.
 	Settle time.Duration `json:"-"`
-	// Unsettled is the error of later work of this or an earlier call. The kernel holds the state
-	// all the same, but stale flows or drained endpoints are still there or, after a Switch, the
-	// former backend's objects. The next Apply or Settle tries again, and so does [Engine.Run]. Nil
-	// means that nothing failed.
+	// Unsettled is the error of later work that this call or an earlier call left. The kernel has
+	// the state all the same, but still has stale flows, drained endpoints or, after a Switch, the
+	// objects of the former backend. The next Apply or Settle tries again, and so does
+	// [Engine.Run]. Nil means that nothing failed.
 	Unsettled error `json:"-"`
-	// Step says that the apply was a step of slow starts ([Engine.Settle]) and not a request, or
-	// that it changed only shares ([servicemodel.Endpoint.Share]). Steps are logged at debug level.
+	// Step says that the apply was not a request: it was a step of slow starts ([Engine.Settle]),
+	// or changed only shares ([servicemodel.Endpoint.Share]). Steps are logged at debug level.
 	Step bool `json:"step,omitzero"`
 	// Phases contains the time of each phase.
 	Phases Phases `json:"phases"`
-	// Duration is the time of the whole call, from its turn on.
+	// Duration is the time of the whole call, from its turn to its end.
 	Duration time.Duration `json:"-"`
 	// Stats counts the messages and bytes that the commits sent to the kernel.
 	Stats backends.Stats `json:"stats"`
@@ -76,14 +77,14 @@ type Result struct {
 	damaged bool
 	// stored says that the changes were planned from an unknown state, see [Engine.ApplyChanges].
 	stored bool
-	// partly are services that are kept with some of their accepted endpoints. All accepted
-	// endpoints stay in Accepted.
+	// partly are the services that are kept with only some of their accepted endpoints. Accepted
+	// has all their accepted endpoints.
 	partly []servicemodel.Name
 }
 
-// String returns one line for a log, such as "nftables: 2 added, 1 changed, 0 removed; 4 kernel
-// messages, 628 bytes, 85µs", the numbers of refused services and warnings, if any, and Unsettled.
-// A nil result is "no result".
+// String returns one line for a log: counts and costs, such as "nftables: 2 added, 1 changed, 0
+// removed; 4 kernel messages, 628 bytes, 85µs", then the numbers of refused services and warnings,
+// if any, and Unsettled. A nil result is "no result".
 func (r *Result) String() string {
 	if r == nil {
 		return "no result"
@@ -119,10 +120,10 @@ type Preview struct {
 	// revision.
 	Revision Revision           `json:"revision,omitzero"`
 	State    servicemodel.State `json:"-"`
-	// Changes are the changes that the apply would make. Their method Counts has the numbers of
-	// frontends and endpoints that are added, changed and removed. Repaired counts the changes
-	// among them that undo other programs' changes, see [Result.Repaired]. Drift describes the
-	// other damage that the apply would repair.
+	// Changes are the changes that the apply would make. Changes.Counts returns the numbers of
+	// frontends and endpoints that are added, changed and removed. Repaired counts those changes
+	// that undo changes by other programs, see [Result.Repaired]. Drift describes the other damage
+	// that the apply would repair.
 	Changes  *servicemodel.ChangeSet `json:"changes"`
 	Repaired servicemodel.Counts     `json:"repaired,omitzero"`
 	Drift    []string                `json:"drift,omitempty"`

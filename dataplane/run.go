@@ -16,25 +16,25 @@ import (
 type RunOptions struct {
 	// MinInterval is the minimum time between the end of one apply of Run and the start of the
 	// next, like kube-proxy's minSyncPeriod. If several states are set during this time, Run
-	// applies only the newest. After a quiet time a state does not wait. Zero means no minimum,
-	// because an apply costs little.
+	// applies only the newest. After a quiet time, a state is applied at once. Zero means no
+	// minimum, because an apply costs little.
 	MinInterval time.Duration
 	// Burst is the number of applies after a quiet time that may follow each other without
-	// MinInterval. Each MinInterval that passes allows one more. Zero means 1.
+	// MinInterval. Each MinInterval without an apply allows one more. Zero means 1.
 	Burst int
 	// RetryMin and RetryMax bound the time until a failed apply or Settle is retried. The time
 	// doubles with each failure, and is up to a quarter longer at random, so that many nodes do not
 	// retry at the same moment. Zero means 100 ms and 30 s. A RetryMax below RetryMin counts as
 	// RetryMin. MinInterval also applies to retries. A new state does not wait for the retry.
 	RetryMin, RetryMax time.Duration
-	// Resync is the interval of full readings and comparisons while nothing else happens, like
-	// kube-proxy's syncPeriod. MinInterval applies to them, too. Zero means 5 minutes, negative
+	// Resync is the interval at which Run reads and compares everything while nothing else happens,
+	// like kube-proxy's syncPeriod. MinInterval applies here, too. Zero means 5 minutes, negative
 	// never.
 	Resync time.Duration
 	// CheckInterval is the interval at which Run asks the kernel, with one or two requests, whether
-	// it still holds the wanted objects. Run repairs the changes of other programs. Zero means 250
-	// ms, negative never. If another program undoes repairs again and again, repairs take at most a
-	// tenth of the time, and after five in a row they are at least a second apart.
+	// the desired objects are still there. If another program changed them, Run repairs them. Zero
+	// means 250 ms, negative never. If another program keeps undoing repairs, repairs take at most
+	// a tenth of the time, and after five in a row they are at least a second apart.
 	CheckInterval time.Duration
 }
 
@@ -56,17 +56,17 @@ func (o *RunOptions) withDefaults() RunOptions {
 	return r
 }
 
-// Run makes the kernel hold the newest state that [Engine.Set] and [Engine.Apply] ask for, until
-// the context is done. It retries after failures with the newest state, repairs changes by other
-// programs, and does later work when it is due. Work that waits for packets (see [Engine.Settle])
-// delays no commit, and is done after the [Applied] of its commit. If the backend is a
-// [backends.Watcher], Run applies the state again when the watched objects change. The same holds
-// for [Config.Node].
+// Run keeps the kernel at the newest state of [Engine.Set] and [Engine.Apply] until the context is
+// done. It retries with the newest state after failures, repairs changes by other programs, and
+// does later work when it is due. Work that waits for packets (see [Engine.Settle]) delays no
+// commit, and follows the [Applied] of its commit. If the backend is a [backends.Watcher], Run
+// applies the state again when the watched objects change. The same is true for [Config.Node].
 //
-// Run works in the caller's goroutine. It starts goroutines that watch, which end before it
+// Run works in the caller's goroutine. The goroutines that it starts for watching end before it
 // returns. It returns the context's error, or [ErrRunning] if another Run of the engine is running.
-// The kernel then stays as it is. [Engine.Status] says whether the kernel holds the newest state,
-// and whether work is left. To wait for both, call [Engine.Finish] before the context ends.
+// When Run returns, it does not change the kernel. [Engine.Status] says whether the kernel has the
+// newest state, and whether work is left. To wait for both, call [Engine.Finish] before the context
+// ends.
 func (e *Engine) Run(ctx context.Context, opts *RunOptions) error {
 	if !e.running.CompareAndSwap(false, true) {
 		return ErrRunning
@@ -120,7 +120,7 @@ func (e *Engine) Run(ctx context.Context, opts *RunOptions) error {
 	}
 }
 
-// forever is a duration that does not end.
+// forever is a duration that never ends.
 const forever = 1<<63 - 1
 
 // loop is the state of one Run.
@@ -130,15 +130,15 @@ type loop struct {
 	settles  settleSchedule
 	checks   checkSchedule
 	watchers watchers
-	// packets ends a wait for packets, with the time at which the wait began. awaits says that a
-	// wait is under way. During a wait, Run commits but does no later work.
+	// packets ends a wait for packets, with the time at which the wait began. awaits says that Run
+	// is waiting. During the wait, Run commits but does no later work.
 	packets chan time.Time
 	awaits  bool
 	waits   sync.WaitGroup
 }
 
 // follow updates the schedules with the requests since its last call, and with the work that Run or
-// any other method did since then.
+// other methods have done since then.
 func (l *loop) follow() {
 	p := &l.engine.progress
 	p.mu.Lock()
@@ -177,7 +177,7 @@ func (l *loop) act(ctx context.Context, do action) {
 }
 
 // settle does the work that is due after the kernel has finished with all packets before the time
-// done. An event reports an error, and follow sets the time of the next try.
+// done. It reports an error as an event, and follow sets the time of the next try.
 func (l *loop) settle(ctx context.Context, done time.Time) {
 	l.settles.at = time.Time{}
 	if l.awaits {
@@ -190,7 +190,7 @@ func (l *loop) settle(ctx context.Context, done time.Time) {
 	l.await(ctx, p)
 }
 
-// await begins to wait for packets if work needs that. One wait serves all commits before it.
+// await starts to wait for packets if work requires it. One wait serves all commits before it.
 func (l *loop) await(ctx context.Context, p *wait.Packets) {
 	if !p.Awaited || l.awaits {
 		return
@@ -212,12 +212,12 @@ func (l *loop) tell(ctx context.Context, ev Event) {
 	}
 }
 
-// NodeSource knows facts about the node that states may leave unset, such as its addresses. An
+// NodeSource provides facts about the node that states may leave unset, such as its addresses. An
 // engine with a source ([Config.Node]) completes the node of each state, and [Engine.Run] applies
 // the state again when these facts have changed. Package nodeaddrs has a source that follows the
 // kernel.
 type NodeSource interface {
-	// Complete returns n with its unset fields filled in with the present facts. It does not change
+	// Complete returns n with its unset fields filled in from the current facts. It does not change
 	// fields that are set. An error fails the apply, and Run retries.
 	Complete(ctx context.Context, n servicemodel.Node) (servicemodel.Node, error)
 	// Watch calls changed when the result of Complete may have changed.

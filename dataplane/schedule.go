@@ -9,9 +9,9 @@ import (
 	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// Run has three schedules: applies, later work, and checks for changes by other programs. Run tells
-// each schedule about events, and the schedule returns the next action and its time. Schedules use
-// neither the clock nor the engine.
+// Run has three schedules: applies, later work, and checks for changes by other programs. Run
+// reports events to each schedule, and the schedule returns the next action and its time. Schedules
+// use neither the clock nor the engine.
 
 // action is a kind of work that Run does.
 type action int
@@ -43,7 +43,7 @@ func next(now time.Time, all ...due) (rest time.Duration, do action) {
 	return rest, do
 }
 
-// applySchedule is the schedule of applies of the newest state. While the kernel holds that state,
+// applySchedule is the schedule of applies of the newest state. While that state is in the kernel,
 // the next action is doResync.
 type applySchedule struct {
 	due
@@ -58,7 +58,7 @@ type applySchedule struct {
 }
 
 // requested says that r is the newest revision. have says that r wants a state, and pending that
-// the kernel does not hold that state yet.
+// the state is not in the kernel yet.
 func (s *applySchedule) requested(now time.Time, r Revision, have, pending bool) {
 	if s.seen == r {
 		return
@@ -84,8 +84,8 @@ func (s *applySchedule) rest(now time.Time) {
 	}
 }
 
-// checkable reports whether a check makes sense: a state is wanted, and no apply that would check
-// it anyway is about to run.
+// checkable reports whether a check is useful: a state is desired, and no apply that checks anyway
+// is about to run.
 func (s *applySchedule) checkable() bool { return s.have && (s.do == doResync || s.denied) }
 
 // changed says that watched objects changed.
@@ -105,7 +105,7 @@ func (s *applySchedule) switched(now time.Time) {
 }
 
 // tried records the outcome of the action do, and schedules a retry if it failed. A nil result
-// without an error means that another call has applied the state, or that no state is wanted any
+// without an error means that another call has applied the state, or that no state is desired any
 // more.
 func (s *applySchedule) tried(now time.Time, do action, r *Result, err error) {
 	if r != nil || err != nil {
@@ -148,8 +148,8 @@ func (s *settleSchedule) settled(now time.Time, calls int, at time.Time, failed 
 }
 
 // checkSchedule is the schedule of checks of the kernel and of repairs. The ration limits the time
-// of repairs. Without it, a program that flushes the ruleset in a loop would keep a CPU and the
-// kernel's nf_tables lock busy.
+// spent on repairs. Without it, a program that flushes the ruleset in a loop would keep a CPU and
+// the kernel's nf_tables lock busy.
 type checkSchedule struct {
 	due
 	interval time.Duration

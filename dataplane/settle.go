@@ -11,25 +11,26 @@ import (
 )
 
 // Flows deletes the flows that a change of services leaves stale. Conntrack translates all packets
-// of a flow like its first, so flows to an endpoint outlive the endpoint. Package dataplane/flows
-// has an implementation that works with every backend.
+// of a flow like the first packet, so flows to an endpoint outlive the endpoint. Package
+// dataplane/flows has an implementation that works with every backend.
 //
-// An [Engine] calls the methods of Flows one at a time, and none during a commit.
+// An [Engine] calls the methods of Flows one at a time, and never during a commit.
 type Flows interface {
-	// Changed records that the kernel now holds c.New, the table of the state s, and held c.Old
-	// before. The engine calls it after each apply, even if the kernel did not change. The engine
-	// calls it twice with the same New if it does not know how far an earlier commit got. Changed
-	// does no work that can fail: for such work, the engine calls Settle directly afterwards.
+	// Changed records that the table in the kernel changed from c.Old to c.New, the table of the
+	// state s. The engine calls it after each apply, even if the kernel did not change. If the
+	// engine does not know how far an earlier commit got, it calls Changed twice with the same New.
+	// Changed does no work that can fail. The engine calls Settle directly afterwards for such
+	// work.
 	Changed(s servicemodel.State, c *servicemodel.ChangeSet)
 	backends.Settler
 }
 
 // Settle does the work of earlier applies that is due: it removes drained endpoints, takes the next
 // step of slow starts (servicemodel.Service.SlowStart), and retries failed work. It returns the
-// time until the next call; 0 means that no work is left. [Engine.Run] calls it when work is due.
-// Programs without Run call it themselves, or leave the work to the next Apply. Some work waits 10
-// to 25 ms for packets that the kernel is working on. Settle and Apply include that wait; Run
-// commits new states during the wait.
+// time until the next call is needed; 0 means that no work is left. [Engine.Run] calls it when work
+// is due. Programs without Run call it themselves, or leave the work to the next Apply. Some work
+// waits 10 to 25 ms for packets that the kernel is still processing. Settle and Apply include that
+// wait; Run commits new states during the wait.
 func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
 	ctx, err = e.begin(ctx, "settle", PhaseSettle)
 	if err != nil {
@@ -50,7 +51,7 @@ func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
 	return next, nil
 }
 
-// settle does the work that is due, and returns the time until there is more. If the kernel's
+// settle does the work that is due, and returns the time until more work is due. If the kernel's
 // contents are unknown, for example after a conflict, it reads the kernel first. Run's next check
 // repairs the damage that this reading finds.
 func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
@@ -100,8 +101,8 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 	return next, err
 }
 
-// overdue notes that later work failed. It counts as due since its first failure, even after many
-// retries.
+// overdue records that later work failed. The work counts as due since its first failure, even
+// after many retries.
 func (s *Status) overdue(err error) {
 	if now := time.Now(); s.Unsettled == nil || s.Settle.IsZero() || s.Settle.After(now) {
 		s.Settle = now
@@ -117,8 +118,8 @@ func earlier(a, b time.Duration) time.Duration {
 	return a
 }
 
-// lateStep is the time until the next try of a step while a newer state waits to be applied. The
-// apply of that state takes the step, too.
+// lateStep is the time until a step is tried again while a newer state waits to be applied. The
+// apply of that state also takes the step.
 const lateStep = time.Second
 
 // stepDue returns the state whose next step is due, and its revision. A step never applies a state
@@ -133,8 +134,8 @@ func (e *Engine) stepDue() (s servicemodel.State, rev Revision, due bool) {
 	return e.progress.todo(true)
 }
 
-// step applies the state again for its next step of slow starts. A step that failed is retried like
-// other later work, which does not wait for it.
+// step applies the state again for its next step of slow starts. A failed step is retried like
+// other later work, and does not delay that work.
 func (e *Engine) step(ctx context.Context, s servicemodel.State, rev Revision) (time.Duration,
 	error) {
 	r, err := e.applyRevision(ctx, s, rev, true, nil)

@@ -12,25 +12,26 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Status is a snapshot of an engine's knowledge.
+// Status is a snapshot of what an engine knows.
 type Status struct {
 	// Backend is the backend's name.
 	Backend string `json:"backend"`
-	// Running says that [Engine.Run] is under way.
+	// Running says that [Engine.Run] is running.
 	Running bool `json:"running"`
-	// Wanted is the newest request, and State its state, which is empty after a Cleanup. Zero means
-	// no request.
+	// Wanted is the newest request, and State the state that it requested, which is empty after a
+	// Cleanup. Zero means no request.
 	Wanted Revision           `json:"wanted"`
 	State  servicemodel.State `json:"-"`
 	// Asked is the time of the last request. Zero means never.
 	Asked time.Time `json:"asked,omitzero"`
 	// Applied is the newest request that has reached the kernel. Zero means none.
 	Applied Revision `json:"applied"`
-	// PendingSince is the time since which the newest request waits for the kernel. Zero means that
-	// the kernel has it. A request during an apply counts from the end of that apply.
+	// PendingSince is the time since which the newest request has been waiting to reach the kernel.
+	// Zero means that it is in the kernel. For a request during an apply, it is the end of that
+	// apply.
 	PendingSince time.Time `json:"pendingSince,omitzero"`
-	// Held is the table that the kernel holds. Nil means that it is unknown, as before the first
-	// apply and after an error.
+	// Held is the table in the kernel. Nil means that it is unknown, for example before the first
+	// apply or after an error.
 	Held *servicemodel.Table `json:"-"`
 	// Refused, Conflicts and Warnings come from the last successful apply, see [Result].
 	Refused   []Refusal               `json:"refused,omitempty"`
@@ -42,28 +43,28 @@ type Status struct {
 	Accepted servicemodel.State `json:"-"`
 	// Succeeded is the time of the last successful apply. Zero means that no apply succeeded.
 	Succeeded time.Time `json:"succeeded,omitzero"`
-	// Failed is the time of the last failure, even long ago, and Err its error ([PhaseError]). Zero
-	// means no failure.
+	// Failed is the time of the last failure, however long ago, and Err its error ([PhaseError]).
+	// Zero means no failure.
 	Failed time.Time `json:"failed,omitzero"`
 	Err    error     `json:"-"`
 	// Settle is the time at which later work is due next. Zero means that no work is left. After a
-	// failure it is the time of the first failure, until a retry succeeds.
+	// failure, it is the time of the first failure, until a retry succeeds.
 	Settle time.Time `json:"settle,omitzero"`
-	// Unsettled is the error of the last later work, see [Result.Unsettled]. Nil means that it did
-	// not fail.
+	// Unsettled is the error of the last attempt at later work, see [Result.Unsettled]. Nil means
+	// that it succeeded.
 	Unsettled error `json:"-"`
-	// Undone describes repairs that another program undoes again and again: each of the last five
-	// or more came within a minute of the previous one. Nil means that there are none, or that the
-	// last repair is more than a minute old.
+	// Undone describes repairs that another program keeps undoing: each of the last five or more
+	// came within a minute of the previous one. Nil means that there are no such repairs, or that
+	// the last repair is more than a minute old.
 	Undone *Undone `json:"undone,omitempty"`
-	// Totals counts the engine's work since it was made.
+	// Totals counts the engine's work since New.
 	Totals Totals `json:"totals"`
 }
 
 // Pending reports whether the newest request is not in the kernel yet.
 func (s Status) Pending() bool { return s.Wanted != s.Applied }
 
-// Totals counts the work of an engine since it was made.
+// Totals counts the work of an engine since [New].
 type Totals struct {
 	// Applies counts successful applies, including applies that found nothing to do.
 	Applies int `json:"applies"`
@@ -75,7 +76,7 @@ type Totals struct {
 	Repaired servicemodel.Counts `json:"repaired"`
 }
 
-// Status returns the engine's knowledge at once, even during other calls.
+// Status returns a snapshot at once, even during other calls.
 func (e *Engine) Status() Status {
 	e.progress.mu.Lock()
 	defer e.progress.mu.Unlock()
@@ -149,7 +150,7 @@ func (e *Engine) tellRefused(ctx context.Context, r *Result) {
 }
 
 // update changes the progress during a turn, and publishes the knowledge of the kernel in the same
-// step. So a status that shows a request as applied also shows the table of that request.
+// step. So if a status shows a request as applied, it also shows the table of that request.
 func (e *Engine) update(f func(*Status)) {
 	e.progress.update(func(s *Status) {
 		s.Backend, s.Held = e.backend.Name(), e.known.inKernel
@@ -169,7 +170,7 @@ type progress struct {
 	status Status
 	undone Undone
 	wants  bool // a state is wanted: false before the first request, and after Cleanup
-	// tried is the revision of the last try, and err its error, or nil.
+	// tried is the revision of the last try, and err is the error of that try, or nil.
 	tried   Revision
 	err     error
 	settles int           // number of calls of Settle
@@ -198,7 +199,7 @@ func (p *progress) update(f func(*Status)) {
 	signal(p.wake)
 }
 
-// signal fills c, a channel of capacity 1, so signals that the reader has not read yet are merged.
+// signal fills c, a channel of capacity 1: signals that were not read yet are merged.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -206,7 +207,7 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// ask makes s the wanted state, or no state if wants is false.
+// ask makes s the desired state, or no state if wants is false.
 func (p *progress) ask(s servicemodel.State, wants bool) (r Revision) {
 	p.update(func(st *Status) {
 		st.Wanted++
@@ -216,8 +217,8 @@ func (p *progress) ask(s servicemodel.State, wants bool) (r Revision) {
 	return r
 }
 
-// todo returns the newest wanted state, and whether it must be applied. If again is set, it must be
-// applied even if the kernel holds it already.
+// todo returns the newest desired state, and whether it must be applied. If again is set, it must
+// be applied even if it is already in the kernel.
 func (p *progress) todo(again bool) (s servicemodel.State, r Revision, todo bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,18 +226,18 @@ func (p *progress) todo(again bool) (s servicemodel.State, r Revision, todo bool
 	return st.State, st.Wanted, p.wants && (again || st.Applied != st.Wanted)
 }
 
-// Set makes s the wanted state, in place of the previous one, and returns at once. [Engine.Run]
-// applies it, now or when it begins. If several states are set in the meantime, Run applies only
-// the newest. [Engine.Wait] waits for that, and [Engine.Status] reports the progress.
+// Set makes s the desired state, which replaces the previous one, and returns at once. [Engine.Run]
+// applies it, now or when it starts. If several states are set in the meantime, Run applies only
+// the newest. [Engine.Wait] waits until s is applied, and [Engine.Status] reports the progress.
 func (e *Engine) Set(s servicemodel.State) Revision { return e.progress.ask(s, true) }
 
-// Wait waits until the kernel holds revision r or a newer revision, and then returns nil.
-// Meanwhile, [Engine.Run] retries after failures. Wait returns an error at once if there is no such
-// revision yet, as before the first Set, and if the state was refused as a whole ([ErrRefused]) or
-// not approved ([ErrNotApproved]): a retry rarely helps then, though Run continues to retry. It
-// also returns an error when ctx is done: the context's error, joined with the last try's error if
-// that try failed. A nil error does not say that each service is served: [Status] names the refused
-// services, and the addresses that a service lost to another service (Conflicts).
+// Wait waits until the kernel has revision r or a newer revision, and then returns nil. Meanwhile,
+// [Engine.Run] retries after failures. Wait returns an error at once if there is no such revision
+// yet, for example before the first Set. It also does so if the state was refused as a whole
+// ([ErrRefused]) or not approved ([ErrNotApproved]), because a retry rarely helps; Run retries
+// nevertheless. When ctx is done, Wait returns the context's error, joined with the error of the
+// last try if that try failed. A nil error does not mean that each service is served: [Status]
+// names the refused services, and the addresses that a service lost to another service (Conflicts).
 func (e *Engine) Wait(ctx context.Context, r Revision) error {
 	if e.isWithin(ctx) {
 		return fmt.Errorf("wait for revision %d: %w", r, errWithin)
@@ -264,7 +265,7 @@ func (e *Engine) Wait(ctx context.Context, r Revision) error {
 	}
 }
 
-// reached returns a nil channel if the wait is over: err is nil if the kernel holds revision r.
+// reached returns a nil channel if the wait is over; err is nil if revision r is in the kernel.
 // Otherwise the channel is closed when something changes, and err is the last try's error.
 func (p *progress) reached(r Revision) (changed <-chan struct{}, err error) {
 	p.mu.Lock()
@@ -287,10 +288,10 @@ func (p *progress) reached(r Revision) (changed <-chan struct{}, err error) {
 	return p.changed, err
 }
 
-// Finish waits until the kernel holds the newest state and no later work is left. It does this work
-// itself when the work is due. A program that stops calls Finish before it ends Run, or after its
-// last Apply. Finish returns an error in the same cases as [Engine.Wait], and if later work fails.
-// Finish may take as long as endpoints drain. A context can end the wait; [Engine.Status] then says
+// Finish waits until the kernel has the newest state and no later work is left. It does this work
+// itself when the work is due. Call Finish before you end Run, or after the last Apply. Finish
+// returns an error in the same cases as [Engine.Wait], and if later work fails. It may take as long
+// as endpoints drain. To limit the wait, use a context with a deadline; [Engine.Status] then says
 // what is left.
 func (e *Engine) Finish(ctx context.Context) error {
 	for {
@@ -312,8 +313,8 @@ func (e *Engine) Finish(ctx context.Context) error {
 }
 
 // Trace explains the path of a packet through the kernel ([servicemodel.Table.Trace] of Held). It
-// also names the refused services that would claim the packet, each with the reason. In addition to
-// the cost of a table's Trace, it checks each refused service once.
+// also names the refused services that would claim the packet, with the reasons. It costs as much
+// as a table's Trace, plus one check of each refused service.
 func (s Status) Trace(p servicemodel.Packet, here servicemodel.Locality) servicemodel.Trace {
 	t := s.Held.Trace(p, here)
 	var refused []servicemodel.Step

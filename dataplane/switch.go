@@ -12,29 +12,29 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Switch changes the backend. First the new backend gets the newest wanted state, then the old
-// backend is cleaned up. So at least one of the two balances packets at any time, and no new
+// Switch changes the backend. The new backend gets the newest desired state, and then the old
+// backend is cleaned up. So at least one of them balances packets at any time, and no new
 // connection is refused. With nftables and iptables, open connections continue, because conntrack
 // translates their packets. Connections of IPVS end with the old backend, because IPVS has its own
 // connection table. Session affinity starts over, so its clients may get a different endpoint. The
-// new backend must be of a different instance. If both backends are of the same instance, the
-// cleanup removes its services, and the engine restores them at once.
+// new backend must belong to a different instance. If both belong to the same instance, the cleanup
+// removes the new backend's services, and the engine restores them at once.
 //
-// Switch refuses to remove services ([ErrRefused]); see [Engine.ForceSwitch]. If the new backend
-// refuses a service that the kernel holds, the error joins the reasons. Switch also fails if the
-// kernel holds services but no state is wanted, as after [Engine.ApplyChanges].
+// Switch does not remove services: it fails with [ErrRefused]; see [Engine.ForceSwitch]. If the new
+// backend refuses a service that is in the kernel, the error joins the reasons. Switch also fails
+// if services are in the kernel but no state is desired, as after [Engine.ApplyChanges].
 //
-// If the new backend fails, it is cleaned up, and the engine stays with the old one. A commit that
-// is not approved ([Config.Approve]) leaves both as they are. The caller closes both backends. If
-// the cleanup of the old backend failed, [Result.Unsettled] says why, and the old backend must stay
-// open: the next Apply, Settle or Cleanup tries again, and so does Run. As soon as
-// [Status.Unsettled] is nil, the old backend can be closed. Run may be running during a Switch.
+// If the new backend fails, it is cleaned up, and the engine keeps the old one. If [Config.Approve]
+// returns an error, neither backend changes. The caller closes both backends. If the cleanup of the
+// old backend failed, [Result.Unsettled] says why, and the old backend must stay open: the next
+// Apply, Settle or Cleanup tries again, and so does Run. As soon as [Status.Unsettled] is nil, the
+// old backend can be closed. Run may be running during a Switch.
 func (e *Engine) Switch(ctx context.Context, b backends.Backend) (*Result, error) {
 	return e.switchTo(ctx, b, false)
 }
 
-// ForceSwitch changes the backend as [Engine.Switch] does, even if services stop being served: the
-// services and families ([Refusal.Family]) that the new backend refuses or, if no state is wanted,
+// ForceSwitch changes the backend as [Engine.Switch] does, even if this removes services: the
+// services and families ([Refusal.Family]) that the new backend refuses or, if no state is desired,
 // all services of the old backend. ForceSwitch does not read the old backend's contents, so it also
 // works if the old backend fails.
 func (e *Engine) ForceSwitch(ctx context.Context, b backends.Backend) (*Result, error) {
@@ -77,8 +77,8 @@ func (e *Engine) switchTo(ctx context.Context, b backends.Backend, force bool) (
 	return r, nil
 }
 
-// leaveFormer cleans up the former backends once the present backend holds the newest state. Until
-// then, a former backend may still balance packets.
+// leaveFormer cleans up the former backends once the current backend has the newest state in the
+// kernel. Until then, a former backend may still balance packets.
 func (e *Engine) leaveFormer(ctx context.Context) error {
 	if len(e.former) == 0 {
 		return nil
@@ -113,8 +113,8 @@ func (e *Engine) cleanupFormer(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// hold makes b the engine's backend, and applies the state of revision rev if a state is wanted. If
-// it cannot, everything stays as before.
+// hold makes b the engine's backend, and applies the state of revision rev if a state is desired.
+// If this fails, nothing changes.
 func (e *Engine) hold(ctx context.Context, b backends.Backend, s servicemodel.State, rev Revision,
 	wanted, force bool) (*Result, error) {
 	if e.known.inKernel == nil && !force {
@@ -192,8 +192,8 @@ func (e *Engine) holdsAll(ctx context.Context, s servicemodel.State,
 	return nil
 }
 
-// holdAgain applies the newest state again if the kernel lost it, because the cleanup of a former
-// backend of the same instance removes it.
+// holdAgain applies the newest state again if the cleanup of a former backend of the same instance
+// removed it from the kernel.
 func (e *Engine) holdAgain(ctx context.Context) error {
 	s, rev, wanted := e.progress.todo(true)
 	if !wanted {

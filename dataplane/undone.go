@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Undone describes repairs that another program undoes again and again.
+// Undone describes repairs that another program keeps undoing.
 type Undone struct {
 	// Program is the name of the program ([RepairUndone]). Empty means unknown.
 	Program string `json:"program,omitempty"`
-	// Repairs is the number of repairs since Since. Last is the time of the last repair.
+	// Repairs is the number of repairs from Since to Last, the time of the last repair.
 	Repairs int       `json:"repairs"`
 	Since   time.Time `json:"since"`
 	Last    time.Time `json:"last"`
@@ -28,8 +28,8 @@ func (u *Undone) repaired(now time.Time) {
 	u.Repairs, u.Last = u.Repairs+1, now
 }
 
-// current returns a copy, or nil if repairs are rare or the last one is old. After as many repairs
-// the next one may wait.
+// current returns a copy, or nil if there were fewer than repairBurst repairs in a row, or if the
+// last one is old. The same number of repairs makes the next one wait.
 func (u *Undone) current(now time.Time) *Undone {
 	if u.Repairs < repairBurst || now.Sub(u.Last) > undoneFor {
 		return nil

@@ -76,11 +76,11 @@ func (w *watchers) send(ctx context.Context, ev Event) {
 	}
 }
 
-// blameFor is the time that the backend listens each time that repairs begin to wait.
+// blameFor is the time that the backend listens whenever repairs begin to wait.
 const blameFor = 10 * time.Second
 
-// blame asks the backend who undoes repairs, unless that is already in progress or the backend is
-// no Blamer. end also ends this question.
+// blame asks the backend which program undoes repairs, unless it is already asking or the backend
+// is no Blamer. end also stops this.
 func (w *watchers) blame() {
 	b, ok := as[backends.Blamer](w.backend)
 	if !ok || !w.asking.CompareAndSwap(false, true) {

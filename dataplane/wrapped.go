@@ -29,8 +29,8 @@ func as[T any](b backends.Backend) (t T, ok bool) {
 
 // unusable returns an error if b is nil, or a nil pointer such as the result of a constructor that
 // failed. It also returns an error for a backend that contains another backend without an Unwrap
-// method, because the optional interfaces of the inner backend would be lost silently. The same
-// holds for the backends that b wraps.
+// method, because the optional interfaces of the inner backend would be lost silently. The backends
+// that b wraps are checked in the same way.
 func unusable(b backends.Backend) error {
 	v := reflect.ValueOf(b)
 	if b == nil || v.Kind() == reflect.Pointer && v.IsNil() {
@@ -51,8 +51,8 @@ func unusable(b backends.Backend) error {
 	return nil
 }
 
-// hides returns a field of the struct v, or of the struct that v points to, that holds a backend
-// whose optional interfaces the struct does not have.
+// hides returns a field of the struct v, or of the struct that v points to, if the field has a
+// backend whose optional interfaces the struct lacks.
 func hides(v reflect.Value) (field string, hidden bool) {
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()

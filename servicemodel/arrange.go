@@ -6,9 +6,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
-// Arrange returns t with the slots of its pools reordered: an endpoint that is also in the same
-// pool of like gets its slot in like. A table that was resolved from scratch then differs in few
-// slots from a table that was read back from the kernel.
+// Arrange returns t with the slots of its pools reordered to match like: an endpoint that is in the
+// same pool of both tables gets its slot in like. A table that was resolved from scratch then
+// differs in few slots from the table in the kernel.
 func (t *Table) Arrange(like *Table) *Table {
 	if t == nil || like == nil {
 		return t
@@ -30,9 +30,9 @@ func (t *Table) Arrange(like *Table) *Table {
 	return &arranged
 }
 
-// AssumedIn returns held with additional pools of the table: the pools over which frontends of held
-// balance and which held lacks. A kernel may have no place for such a pool, so a table that was
-// read from the kernel lacks the pool. AssumedIn returns held itself if no pool is missing.
+// AssumedIn returns held with the pools of t that frontends of held use and that held lacks. A
+// kernel may have no room for such a pool, so a table that was read from the kernel lacks it.
+// AssumedIn returns held itself if no pool is missing.
 func (t *Table) AssumedIn(held *Table) *Table {
 	if held == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/internal/suggest"
 )
 
-// Cause is the reason why packets are rejected or dropped. Its String method returns it in words.
+// Cause says why packets are rejected or dropped. Its String method puts it in words.
 type Cause struct {
 	// Kind is empty if packets are balanced or left alone. A frontend that lacks endpoints has the
 	// first of these kinds that applies:
@@ -32,30 +32,31 @@ type Cause struct {
 
 	// At is the key of the frontend, or the packet's destination if there is no frontend.
 	At FrontendKey `json:"at,omitzero"`
-	// Service is the service port of the frontend. For other-port only its Name is set: the
-	// service that has the address.
+	// Service is the service port of the frontend. For other-port, only its Name is set: the
+	// service at that address.
 	Service PortName `json:"service,omitzero"`
 	// Policy is the traffic policy that is Local ("internalTrafficPolicy" or
 	// "externalTrafficPolicy"), and Node is the name of the node. Both are set only for not-local.
 	// Node is also empty if the node has no known name.
 	Policy string `json:"policy,omitzero"`
 	Node   string `json:"node,omitzero"`
-	// Source is the source address that may not connect. Only the kind source has it.
+	// Source is the source address that may not connect. It is set only for the kind source.
 	Source netip.Addr `json:"source,omitzero"`
 
-	// Endpoints is the number of endpoints of the service that the cause concerns. no-family counts
+	// Endpoints is the number of endpoints of the service that the cause is about. no-family counts
 	// all endpoints, no-port the endpoints of the right family, not-ready the endpoints that also
 	// have the right port, and not-local the endpoints that other nodes could use. It is 0 for
 	// unknown.
 	Endpoints int `json:"endpoints,omitzero"`
-	// Quiesced is the number of these endpoints that are quiesced. Only the kind not-ready has it.
+	// Quiesced is the number of quiesced endpoints among them. It is set only for the kind
+	// not-ready.
 	Quiesced int `json:"quiesced,omitzero"`
-	// Unplaced is the number of these endpoints that name no node. Only the kind not-local has it.
+	// Unplaced is the number of endpoints among them that name no node. It is set only for the kind
+	// not-local.
 	Unplaced int `json:"unplaced,omitzero"`
-	// Others is a sorted list of the alternatives that exist. no-endpoints: names that have
-	// endpoints but no service, if they resemble the service's name. no-port: the ports of the
-	// endpoints, such as "http/tcp". other-port: the ports of the address, such as "80/tcp".
-	// source: the ranges that may connect.
+	// Others is a sorted list of alternatives. no-endpoints: similar service names that have
+	// endpoints but no service. no-port: the ports of the endpoints, such as "http/tcp".
+	// other-port: the ports of the address, such as "80/tcp". source: the ranges that may connect.
 	Others []string `json:"others,omitempty"`
 }
 
@@ -173,14 +174,14 @@ func portsText(ports []string) string {
 	}
 }
 
-// Cause returns the reason why a frontend of t rejects or drops packets, according to the state
-// from which t was resolved. It covers both packets from inside and packets from outside. If f
-// balances all packets, the cause has no kind. f may also be a frontend in the kernel while t is
-// only wanted. The cause is unknown if the state gives no reason. If t was read from a kernel, only
-// its verdicts and pools are known.
+// Cause returns the reason why a frontend of t rejects or drops packets, as far as the state from
+// which t was resolved gives it. It covers packets from inside and from outside. If f balances all
+// packets, the cause has no kind. f may be a frontend in the kernel while t is the desired table.
+// If the state gives no reason, the kind is unknown. If t was read from a kernel, only its verdicts
+// and pools are known.
 //
-// The cost depends on the service. If a service has no endpoints, the first call for a table also
-// walks all services.
+// The cost depends on the size of the service. For a service without endpoints, the first call for
+// a table also walks all services.
 func (t *Table) Cause(f *Frontend) Cause {
 	if t.remembers() {
 		return t.memory.explain(f)

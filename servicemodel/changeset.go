@@ -26,8 +26,8 @@ type ChangeSet struct {
 	Pools      []Change[Pool]     `json:"pools,omitempty"`
 	ClusterIPs []AddrChange       `json:"clusterIPs,omitempty"`
 	Hairpins   []AddrChange       `json:"hairpins,omitempty"`
-	// Health lists changes of the program's answers to health checks. No kernel holds them: see
-	// [ChangeSet.Empty].
+	// Health lists changes of the program's answers to health checks. The kernel does not store
+	// them: see [ChangeSet.Empty].
 	Health []Change[HealthCheck] `json:"healthChecks,omitempty"`
 
 	// from and to are the fingerprints of Old and New, if the change set was read from JSON.
@@ -98,9 +98,9 @@ func (c *ChangeSet) orEmpty() *ChangeSet {
 	return c
 }
 
-// Empty reports whether a kernel that holds Old already holds New ([Table.Equal]). The change set
-// may still change health checks: the program answers them, and the kernel at most lets their
-// packets pass.
+// Empty reports whether Old and New mean the same to a kernel ([Table.Equal]). The change set may
+// still change health checks: the program answers them, and the kernel only lets their packets
+// pass.
 func (c *ChangeSet) Empty() bool {
 	c = c.orEmpty()
 	return c.Rules == nil && len(c.Frontends) == 0 && len(c.Pools) == 0 &&
@@ -108,10 +108,11 @@ func (c *ChangeSet) Empty() bool {
 }
 
 // Schedulers yields the service ports whose services or endpoints differ between the states of Old
-// and New, with the schedulers that these services request. No pool records the scheduler of a
-// service without endpoints. So a backend that lacks a scheduler refuses the service before it has
-// endpoints, whatever the kernel holds. If Old was not resolved from a state, such as a reading,
-// all services of New differ. If New was not resolved, there are none.
+// and New, with the schedulers that these services request. A service without endpoints has no pool
+// that records its scheduler. Schedulers lets a backend refuse such a service because of its
+// scheduler before it has endpoints. If Old was not resolved from a state, for example because it
+// was read from the kernel, all services of New differ. If New was not resolved from a state,
+// Schedulers yields nothing.
 func (c *ChangeSet) Schedulers() iter.Seq2[PortName, Scheduler] {
 	return func(yield func(PortName, Scheduler) bool) {
 		c := c.orEmpty()
@@ -140,8 +141,8 @@ func (c *ChangeSet) Schedulers() iter.Seq2[PortName, Scheduler] {
 
 // Counts counts frontends, and the slots that were filled, emptied, or given a different endpoint
 // or weight. It skips the slots of pools that were added or removed. A pool whose scheduler or
-// forwarding changed is one more changed object. Counts ignores consequences of these changes, and
-// changes that concern the whole node (rules, cluster IPs, hairpins, health checks).
+// forwarding changed counts as one more change. Counts ignores the consequences of these changes,
+// and changes that concern the whole node (rules, cluster IPs, hairpins, health checks).
 func (c *ChangeSet) Counts() Counts {
 	var n Counts
 	c = c.orEmpty()
@@ -174,8 +175,8 @@ func (c *ChangeSet) Counts() Counts {
 	return n
 }
 
-// Diff returns the changes from old to new. They are empty ([ChangeSet.Empty]) exactly if the
-// tables are equal. Diff skips contents that the tables share, so its cost depends on the
+// Diff returns the changes from old to new. The change set is empty ([ChangeSet.Empty]) if and only
+// if the tables are equal. Diff skips contents that the tables share, so its cost depends on the
 // difference.
 func Diff(old, new *Table) *ChangeSet {
 	c := &ChangeSet{Old: old, New: new}
@@ -304,8 +305,8 @@ func (t *Table) disown(f *Frontend) {
 	}
 }
 
-// Changes returns the part of Diff(t, c.New) about the objects that c changes. The cost depends on
-// the size of c. When an engine retries a change of the table, it checks only the new part.
+// Changes returns Diff(t, c.New), but only for the objects that c changes. The cost depends on the
+// size of c. With it, an engine that retries a change of the table checks only the new part.
 func (t *Table) Changes(c *ChangeSet) *ChangeSet {
 	if c == nil {
 		return &ChangeSet{Old: t, New: t}

@@ -7,20 +7,20 @@ import (
 )
 
 // ClientRule says which clients may connect to addresses of a service. Rules are independent: a
-// client may connect to an address if all rules for this address allow it, and for a load balancer
-// IP also [Service.LoadBalancerSourceRanges].
+// client may connect to an address if all rules for this address allow it, and, at a load balancer
+// IP, if [Service.LoadBalancerSourceRanges] allow it too.
 type ClientRule struct {
-	// Addrs are the addresses of the service to which the rule applies, of whatever kind. Empty
-	// means all addresses. No rule restricts node ports.
+	// Addrs are the addresses of the service, of any kind, to which the rule applies. Empty means
+	// all addresses. No rule restricts node ports.
 	Addrs []netip.Addr `json:"addrs,omitempty"`
 
 	// Allow, if not empty, lists the only clients that may connect. If it has no range of a family,
-	// no client may connect at addresses of that family.
+	// no client of that family may connect.
 	Allow []netip.Prefix `json:"allow,omitempty"`
 
-	// Deny lists clients that may not connect, even if Allow contains them. Tables hold only
-	// allowed ranges, so each denied range takes up to 32 ranges there, or 128 for IPv6. A service
-	// may deny 64 ranges in all.
+	// Deny lists clients that may not connect, even if Allow contains them. Tables store only
+	// allowed ranges: one denied range becomes up to 32 allowed ranges, or 128 for IPv6. A service
+	// may deny at most 64 ranges.
 	Deny []netip.Prefix `json:"deny,omitempty"`
 }
 
@@ -58,7 +58,7 @@ func (p *problems) checkClients(rules []ClientRule) {
 }
 
 // clients returns the ranges of allowed that the rules of the service allow at an address. Nil
-// means no restriction. If the node itself may connect, the address may connect, too, as in
+// means no restriction. If the node itself may connect, it may also do so from that address, as in
 // [decider.allowed].
 func (d *decider) clients(a netip.Addr, allowed []netip.Prefix) []netip.Prefix {
 	everybody := netip.PrefixFrom(unspecified(d.family), 0)

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// ConnectionPolicy says what happens to the connections of an endpoint that a service loses. A
-// service loses an endpoint that is deleted, is no longer ready, or may no longer be used by this
-// node. The policy covers TCP and SCTP connections, and UDP flows while the endpoint terminates but
-// still serves. UDP flows to an endpoint that no longer serves are always deleted.
+// ConnectionPolicy says what happens to connections to an endpoint that a service loses. A service
+// loses an endpoint that is deleted, is no longer ready, or is no longer available to this node.
+// The policy covers TCP and SCTP connections, and UDP flows while the endpoint terminates but still
+// serves. UDP flows to an endpoint that no longer serves are always deleted.
 //
 // The policy is not part of a table, and no backend sees it. Package dataplane/flows implements it.
 type ConnectionPolicy struct {

@@ -1,5 +1,5 @@
-// Package servicemodel is the pure heart of kernlb. It defines services, and their meaning on one
-// node.
+// Package servicemodel defines services and what they mean on one node: it holds all semantics of
+// kernlb.
 //
 //	name := servicemodel.Name{Namespace: "default", Name: "web"}
 //	state := servicemodel.State{}.WithService(service).WithEndpoints(name, endpoints)
@@ -20,9 +20,9 @@
 //
 // All values are immutable and share their unchanged contents. Replacing the endpoints of one
 // service therefore costs as much as that service, in the state, the resolution and the diff,
-// whatever the number of services. A table remembers the state from which it was resolved. The next
-// resolution reads only the difference of the two states, and keeps the frontends, pools and slots
-// that stay.
+// however many services there are. A table remembers the state from which it was resolved. The next
+// resolution reads only the difference between the two states, and reuses the frontends, pools and
+// slots that did not change.
 //
 // # Causes
 //
@@ -33,17 +33,17 @@
 //
 // # Collisions
 //
-// Several services may claim the same address, port and protocol, for example as external IP. The
-// winner is always the same: the lower [Kind], then the lower name. The losing claims are
-// [Table.Conflicts]. When the winner is removed, the next service takes over. A service that wins
-// nowhere has no pools.
+// Several services may claim the same address, port and protocol, for example as an external IP.
+// The winner is always the same: the lower [Kind], then the lower name. [Table.Conflicts] lists the
+// claims that lost. When the winner is removed, the next service takes over. A service that wins no
+// address has no pools.
 //
 // # Families
 //
-// One table contains both IPv4 and IPv6, and they are independent. Only endpoints of a family serve
-// addresses of that family. Each family has its own pools, source ranges and node port addresses. A
-// node that has only one family, [Node.OnlyFamily], serves the addresses of that family, and leaves
-// out the other addresses without a refusal.
+// One table covers IPv4 and IPv6. The families are independent: endpoints serve only addresses of
+// their own family. Each family has its own pools, source ranges and node port addresses. A node
+// with [Node.OnlyFamily] serves only the addresses of that family. The other addresses are left
+// out, which is no refusal.
 //
 // The package does no I/O and builds on every operating system. It imports only the standard
 // library and two packages of this module: a persistent map, and suggestions for misspelt names.

@@ -14,8 +14,8 @@ type endpoint struct {
 	*Endpoint // all other fields; never nil, and never changed
 }
 
-// nearby limits how many endpoints of a list are compared when an endpoint looks for one with which
-// it can share: enough for the endpoints of a few zones in turn.
+// nearby limits the number of endpoints with which an endpoint is compared to find equal fields:
+// enough if the endpoints of a few zones alternate.
 const nearby = 4
 
 // storedEndpoints returns eps as a state stores them. They share what they have in common with each

@@ -18,12 +18,12 @@ const (
 	fedUnits = 6
 )
 
-// Fed reports whether programs can feed back shares under the scheduler, as under [LeastConn] and
-// [WeightedLC] (see [Endpoint.Share]).
+// Fed reports whether the scheduler uses shares that programs feed back ([Endpoint.Share]):
+// [LeastConn] and [WeightedLC] do.
 func (s Scheduler) Fed() bool { return s == LeastConn || s == WeightedLC }
 
-// FedUnits returns the number of units of a pool with shares and this number of endpoints, a power
-// of two. It is 0 if a backend cannot hold that number.
+// FedUnits returns the number of units, a power of two, of a pool with shares and this number of
+// endpoints. It is 0 if backends cannot store that many units.
 func FedUnits(endpoints int) int {
 	n := max(leastFed, 1<<bits.Len(uint(fedUnits*endpoints-1)))
 	if n > maxUnits {
@@ -63,8 +63,9 @@ func (p *Pool) effective() []uint16 {
 }
 
 // layShares gives p the units that implement shares: the shares in want, by endpoint, or else the
-// shares that like has. An endpoint without a share gets the mean of the other endpoints, by
-// weight. Shares that equal the weights are exact. Units that are also in like stay where they are.
+// shares of like. An endpoint without a share gets the average of the other endpoints, in
+// proportion to weight. Shares that equal the weights are exact. Units that are also in like stay
+// where they are.
 func (p *Pool) layShares(want map[netip.AddrPort]int, like *Pool) {
 	p.Units = nil
 	if want == nil && like != nil {

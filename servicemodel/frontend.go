@@ -84,7 +84,7 @@ const (
 	// Drop discards packets without an answer: the service has endpoints, but this node may use
 	// none of them for this traffic.
 	Drop
-	// BalanceCluster balances over endpoints anywhere.
+	// BalanceCluster balances over endpoints on all nodes.
 	BalanceCluster
 	// BalanceLocal balances over endpoints on this node: the pool with [PoolID.Local].
 	BalanceLocal
@@ -128,8 +128,9 @@ type Frontend struct {
 	Service PortName    `json:"service"`
 	Kind    Kind        `json:"kind"`
 
-	// Shifted says that the range of Key is mapped to ranges of the same length: the port of a slot
-	// is the first of its endpoint's ports ([ServicePort.TargetPort]).
+	// Shifted says that the range of Key is mapped to a range of the same length at each endpoint
+	// ([ServicePort.TargetPort]). The port of a slot is then the first port of the endpoint's
+	// range.
 	Shifted bool `json:"shifted,omitzero"`
 
 	// Internal is the verdict for new connections from pods and from the node itself, and External
@@ -142,13 +143,13 @@ type Frontend struct {
 	// connections are always masqueraded, see [Table.Hairpins].
 	Masquerade Origins `json:"masquerade,omitzero"`
 	// AffinityBits is the number of leading bits of an address that identify a client with
-	// affinity; zero means the whole address. AffinityService says that the client gets the same
-	// endpoint address at all ports of the service whose frontends also have it.
+	// affinity; zero means the whole address. AffinityService gives a client the same endpoint
+	// address at all ports of the service that also have AffinityService.
 	AffinityBits    uint8 `json:"affinityBits,omitzero"`
 	AffinityService bool  `json:"affinityService,omitzero"`
 
 	// MasqueradePolicy is the policy of the service for this kind of address
-	// ([Service.Masquerade]). Masquerade results from it and from the settings of the node. Empty
+	// ([Service.Masquerade]). Masquerade follows from it and from the settings of the node. Empty
 	// means the default.
 	MasqueradePolicy MasqueradePolicy `json:"masqueradePolicy,omitzero"`
 
@@ -189,8 +190,8 @@ func (f *Frontend) Equal(o *Frontend) bool {
 type PoolID struct {
 	Service PortName `json:"service"`
 	Family  Family   `json:"family"`
-	// Local says that the pool holds only endpoints on this node. Otherwise it holds endpoints on
-	// all nodes.
+	// Local says that the pool has only endpoints on this node. Otherwise it has endpoints on all
+	// nodes.
 	Local bool `json:"local,omitzero"`
 }
 
@@ -226,22 +227,22 @@ type Pool struct {
 	Scheduler  Scheduler  `json:"scheduler,omitzero"`
 	Forwarding Forwarding `json:"forwarding,omitzero"`
 	Slots      []Slot     `json:"slots"`
-	// Units is the order in which a hash of the client finds the slots under [SourceHash]: the slot
-	// of each unit, or -1 for no slot. The number of units of a slot is its weight, or the same
-	// multiple of its weight for all slots. Nil means the units of slot 0, then the units of slot
-	// 1, and so on. Like slots, units keep their places from the previous table, so that few
+	// Units is the table in which [SourceHash] looks up the hash of a client: the slot of each
+	// unit, or -1 for no slot. The number of units of a slot is its weight, or a multiple of its
+	// weight, with the same factor for all slots. Nil means all units of slot 0, then all units of
+	// slot 1, and so on. Like slots, units keep their places from the previous table, so that few
 	// clients move when weights or endpoints change. Backends whose choice does not depend on units
-	// ignore them.
+	// ignore Units.
 	Units []int32 `json:"units,omitempty"`
 }
 
-// Slot is one endpoint in a [Pool]. An address and port is in only one slot of a pool.
+// Slot is one endpoint in a [Pool]. No two slots of a pool have the same address and port.
 type Slot struct {
 	// Endpoint has port zero if packets keep their ports, see [EndpointPort] and
 	// [Frontend.Shifted].
 	Endpoint netip.AddrPort `json:"endpoint"`
-	// Weight is at least 1. The weights that Resolve gives a pool have no common divisor, except in
-	// services with a slow start, whose weights are multiplied so that they can rise in small
+	// Weight is at least 1. Resolve divides the weights of a pool by their greatest common divisor.
+	// In services with a slow start, it multiplies them instead, so that they can rise in small
 	// steps.
 	Weight uint16 `json:"weight"`
 }
@@ -294,12 +295,13 @@ type Rules struct {
 	// LocalPods selects the packets that come from pods ([FromPods]). Its CIDRs are sorted, not
 	// nested.
 	LocalPods PodDetector `json:"localPods,omitzero"`
-	// NodePorts are, by family, the ranges whose addresses answer node ports. The address must also
-	// belong to the node, and must not be loopback except with LocalhostNodePorts. A family without
-	// a restriction has only its whole range (/0). A family in which no address answers node ports
-	// has no range.
+	// NodePorts are the ranges, for each family, whose addresses answer node ports. The address
+	// must also belong to the node, and must not be loopback except with LocalhostNodePorts. A
+	// family without a restriction has only its whole range (/0). A family in which no address
+	// answers node ports has no range.
 	NodePorts []netip.Prefix `json:"nodePorts,omitempty"`
-	// ServiceCIDRs are ranges in which addresses without a service are dropped. Sorted, not nested.
+	// ServiceCIDRs are the ranges in which packets to addresses without a service are dropped. They
+	// are sorted and not nested.
 	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs,omitempty"`
 	// LocalhostNodePorts is [Node.LocalhostNodePorts]: the IPv4 loopback addresses in NodePorts
 	// answer node ports to the node itself.

@@ -326,8 +326,8 @@ type changeSetJSON struct {
 type changeSetFields ChangeSet
 
 // MarshalJSON returns the changes, and fingerprints instead of the tables. It costs as much as
-// encoding both tables. The output has all health checks of the new table, because the table from
-// which another process begins has no health checks.
+// encoding both tables. The output has all health checks of the new table, because the process that
+// reads it starts from a table without health checks.
 func (c *ChangeSet) MarshalJSON() ([]byte, error) {
 	from, to, stored := c.from, c.to, *c
 	if from == "" {
@@ -352,7 +352,7 @@ func (c *ChangeSet) MarshalJSON() ([]byte, error) {
 	return json.Marshal(changeSetJSON{from, to, (*changeSetFields)(&stored)})
 }
 
-// UnmarshalJSON reads the output of MarshalJSON. The result has no tables: [ChangeSet.On] adds
+// UnmarshalJSON reads the output of MarshalJSON. The result lacks the tables: [ChangeSet.On] adds
 // them.
 func (c *ChangeSet) UnmarshalJSON(data []byte) error {
 	j := changeSetJSON{changeSetFields: &changeSetFields{}}
@@ -390,13 +390,13 @@ func whole[T any, K comparable](list, object string, changes []Change[T], key fu
 	return nil
 }
 
-// ErrOtherTable says that a change set does not begin from the table given to [ChangeSet.On].
+// ErrOtherTable says that a change set does not start from the table given to [ChangeSet.On].
 var ErrOtherTable = errors.New("the change set begins from another table")
 
-// On returns the change set with its tables, if it was read from JSON and begins from t. It returns
-// [ErrOtherTable] if the change set begins from a different table. Health checks are not compared,
-// because no kernel holds them: the result removes the health checks of t that the change set does
-// not have. On returns a different error if the changes do not result in the recorded fingerprint.
+// On adds the tables to a change set that was read from JSON and starts from t. It returns
+// [ErrOtherTable] if the change set starts from a different table. Health checks are not compared,
+// because the kernel does not store them: the result removes the health checks of t that the change
+// set lacks. On returns a different error if the changes do not lead to the recorded fingerprint.
 func (c *ChangeSet) On(t *Table) (*ChangeSet, error) {
 	c = c.orEmpty()
 	from, err := t.fingerprint()

@@ -30,8 +30,8 @@ func (p Protocol) Valid() bool { return p == TCP || p == UDP || p == SCTP }
 
 // Name is the name of a service: a name within a namespace, as in Kubernetes. Both parts are
 // required, at most 253 bytes long, of printable ASCII characters without spaces, "/", ":" and
-// quotes: names become comments in the kernel. The same holds for the names of ports, except that
-// the name of a port may be empty.
+// quotes: names become comments in the kernel. Names of ports follow the same rules, except that
+// they may be empty.
 type Name struct {
 	Namespace string
 	Name      string
@@ -48,9 +48,9 @@ func (n Name) Compare(o Name) int {
 	return strings.Compare(n.Name, o.Name)
 }
 
-// PortName is the identity of one port of a service. Two ports of a service may
-// share their number if their protocols differ, and share their name only in
-// different services. The text of a valid name ([PortName.String]) has at most 191 bytes.
+// PortName is the identity of one port of a service. Two ports of a service may have the same
+// number if their protocols differ, but never the same name. The text of a valid name
+// ([PortName.String]) has at most 191 bytes.
 type PortName struct {
 	Name     Name     `json:"name"`
 	Port     string   `json:"port,omitzero"` // its name; empty if it is the only port

@@ -11,7 +11,8 @@ import (
 // is a node without a name. It answers node ports at all its addresses, cannot tell pods from other
 // clients, and marks packets for masquerading with [DefaultMasqueradeMark].
 type Node struct {
-	// Name is compared with [Endpoint.Node] and the node hints. Empty: no endpoint is local.
+	// Name is compared with [Endpoint.Node] and the node hints. If it is empty, no endpoint is
+	// local.
 	Name string `json:"name,omitzero"`
 	// Zone is compared with the zone hints.
 	Zone string `json:"zone,omitzero"`
@@ -45,19 +46,18 @@ type Node struct {
 	// needs no mark.
 	MasqueradeMark uint32 `json:"masqueradeMark,omitzero"`
 
-	// LocalhostNodePorts lets IPv4 node ports, and [Service.HostIPs] that are loopback addresses,
-	// answer to the node itself at 127.0.0.0/8, if NodePortAddresses selects addresses of that
-	// range. The kernel then routes packets with loopback addresses (sysctl route_localnet), and
-	// packets from elsewhere to a loopback address are dropped. Package ipvs cannot do this and
-	// refuses it.
+	// LocalhostNodePorts makes IPv4 node ports answer to the node itself at the addresses of
+	// 127.0.0.0/8 that NodePortAddresses selects. If it selects any of them, loopback addresses in
+	// [Service.HostIPs] answer too. The kernel then routes packets with loopback addresses (sysctl
+	// route_localnet), and packets from elsewhere to a loopback address are dropped. Package ipvs
+	// cannot do this and refuses it.
 	LocalhostNodePorts bool `json:"localhostNodePorts,omitzero"`
 
-	// MasqueradeNeighbours also masquerades, whatever [Service.Masquerade] says, a client whose
-	// packets arrive by the interface through which its endpoint is reached. Client and endpoint
-	// are neighbours, like containers on one bridge. Without masquerading, the endpoint would
-	// answer the client directly and not through the node, because packets between ports of a
-	// bridge do not pass the rules (net.bridge.bridge-nf-call-iptables). Only package nftables can
-	// do this.
+	// MasqueradeNeighbours also masquerades a client whose packets arrive on the interface through
+	// which its endpoint is reached, like two containers on one bridge. It overrides
+	// [Service.Masquerade]. Without masquerading, the endpoint would answer the client directly,
+	// past the node: packets between ports of a bridge bypass the rules
+	// (net.bridge.bridge-nf-call-iptables). Only package nftables can do this.
 	MasqueradeNeighbours bool `json:"masqueradeNeighbours,omitzero"`
 
 	// NoEndpoints is the answer to clients of services without endpoints: "reset" (a reset for TCP
@@ -67,7 +67,7 @@ type Node struct {
 	// a timeout.
 	NoEndpoints string `json:"noEndpoints,omitzero"`
 	// Forbidden is the answer to clients that [Service.LoadBalancerSourceRanges] do not allow, with
-	// the same words. The default is "drop"; only package nftables supports the other words.
+	// the same values. The default is "drop"; only package nftables supports the other values.
 	Forbidden string `json:"forbidden,omitzero"`
 }
 
@@ -80,7 +80,7 @@ type Node struct {
 const DefaultMasqueradeMark uint32 = 1 << 12
 
 // NodePortAddresses selects addresses of the node. The zero value selects all addresses. Loopback
-// addresses answer only with [Node.LocalhostNodePorts], however they are selected.
+// addresses answer only with [Node.LocalhostNodePorts], even if they are selected here.
 type NodePortAddresses struct {
 	// Primary selects only the primary address of each family.
 	Primary bool `json:"primary,omitzero"`

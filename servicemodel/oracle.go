@@ -20,7 +20,7 @@ type Packet struct {
 	// InInterface is the name of the interface on which the packet arrived. It is empty for packets
 	// FromThisNode.
 	InInterface string `json:"inInterface,omitzero"`
-	// Link are the ranges that the node routes through that interface. They matter if
+	// Link lists the ranges that the node routes through that interface. They matter if
 	// [Rules.MasqueradeNeighbours] is set.
 	Link []netip.Prefix `json:"link,omitempty"`
 }
@@ -43,7 +43,7 @@ const (
 	Dropped   Outcome = "dropped"   // it disappears
 )
 
-// Decision is the required fate of a packet, according to a table, and the reason.
+// Decision is what a table requires to happen to a packet, and why.
 type Decision struct {
 	Outcome Outcome `json:"outcome"`
 	// Candidates are the endpoints that the packet may reach if it is balanced, in slot order.
@@ -110,21 +110,21 @@ func (d Decision) String() string {
 }
 
 // Decide returns the required treatment of the first packet of a new connection. It defines the
-// meaning of a table: every backend must make the kernel do exactly this. Decide is pure and knows
-// no connections: packets of established connections continue as before. It also ignores session
-// affinity: for a client that the kernel remembers, it returns all candidates.
+// meaning of a table: every backend must make the kernel do exactly this. Decide is pure and
+// ignores connections: packets of established connections continue as before. It also ignores
+// session affinity: for a client that the kernel remembers, it returns all candidates.
 //
 // The first rule that applies decides:
 //
-//  1. A frontend has exactly the packet's destination. If the frontend has sources and the packet's
-//     source is not in them, the packet is dropped. Otherwise the frontend's verdict for the
-//     packet's origin holds.
+//  1. A frontend has exactly the packet's destination. If it has sources, and the packet's source
+//     is not among them, the packet is dropped. Otherwise the frontend's verdict for the packet's
+//     origin applies.
 //  2. The destination is an address of the node in [Rules.NodePorts], a node port frontend has its
 //     port, and the address is not loopback (except for IPv4 with [Rules.LocalhostNodePorts]): that
-//     frontend's verdict holds.
-//  3. A range of ports at the destination's address has its port: as in 1 for the first frontend of
-//     [Table.RangesAt].
-//  4. A range of node ports has its port, and the address is one of 2: as in 2.
+//     frontend's verdict applies.
+//  3. A range of ports at the destination's address contains its port: as in 1, for the first
+//     frontend of [Table.RangesAt].
+//  4. A range of node ports contains its port, and the address is one that rule 2 accepts: as in 2.
 //  5. The destination is an address of the node and the packet comes from elsewhere: untouched.
 //  6. The destination is a cluster IP: rejected, whatever the port and the protocol.
 //  7. The destination is in [Rules.ServiceCIDRs]: dropped.
@@ -288,7 +288,7 @@ func containsAddr(ranges []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// answered returns the outcome of an answer for a packet, or the default.
+// answered returns the outcome for a packet that gets an answer, or the default answer.
 func answered(answer string, byDefault Outcome) Outcome {
 	switch answer {
 	case "":

@@ -36,7 +36,7 @@ func (k FrontendKey) CompareRange(o FrontendKey) int {
 
 func compareRanges(a, b *Frontend) int { return a.Key.CompareRange(b.Key) }
 
-// PortBlock is all ports that have the same leading bits.
+// PortBlock is the set of all ports with the same leading bits.
 type PortBlock struct {
 	First uint16 // the port whose other bits are zero
 	Bits  uint8  // the number of equal leading bits: 16 for one port, 0 for all
@@ -47,7 +47,7 @@ func (b PortBlock) Last() uint16 { return b.First | ^b.mask() }
 
 func (b PortBlock) mask() uint16 { return ^uint16(0) << (16 - b.Bits) }
 
-// Blocks yields the fewest blocks that make up the ports of a frontend, at most 30, in order. Every
+// Blocks yields the ports of a frontend as the fewest possible blocks, at most 30, in order. Every
 // block of a range inside this range lies within one of these blocks.
 func (k FrontendKey) Blocks() iter.Seq[PortBlock] {
 	return func(yield func(PortBlock) bool) {
@@ -65,12 +65,12 @@ func (k FrontendKey) Blocks() iter.Seq[PortBlock] {
 // minRun is the fewest ports that [JoinPorts] joins. A packet finds a few ports faster one by one.
 const minRun = 16
 
-// JoinPorts makes ranges of n published ports, for programs that have lists of them. at returns
-// where the i-th port is published, and whether it may be in a range: all such ports of a place
-// must have the same endpoints, where packets keep their ports. The result has the index of each
-// port, with the last port of the range that begins there, or zero. It leaves out the other ports
-// of ranges. Fewer than 16 ports that follow one another make no range, and neither do ports that
-// are in the list twice.
+// JoinPorts merges n published ports into ranges, for programs that have lists of single ports. at
+// returns the place where the i-th port is published, and whether it may be part of a range: all
+// such ports of a place must have the same endpoints, where packets keep their ports. The result
+// has the index of each port that is not merged, with 0, and the index of the first port of each
+// range, with the last port of the range. A range has at least 16 consecutive ports, and none that
+// the list has twice.
 func JoinPorts[K comparable](n int,
 	at func(i int) (place K, port uint16, may bool)) iter.Seq2[int, uint16] {
 	type claim struct {
@@ -190,10 +190,9 @@ func (t *Table) rangesAt(a netip.Addr, p Protocol, port uint16) (l []*Frontend) 
 	return l
 }
 
-// OwnBlocks yields the blocks that belong to a range: its blocks that no earlier range contains
-// ([FrontendKey.CompareRange]). No two ranges of an address own the same
-// block. Of the owned blocks that contain a port, the smallest belongs to the range that gets its
-// packets.
+// OwnBlocks yields the blocks that belong to a range: those of its blocks that no earlier range
+// contains ([FrontendKey.CompareRange]). No two ranges of an address own the same block. The
+// smallest owned block that contains a port belongs to the range that gets the packets of the port.
 func (t *Table) OwnBlocks(k FrontendKey) iter.Seq[PortBlock] {
 	return func(yield func(PortBlock) bool) {
 		for b := range k.Blocks() {

@@ -58,8 +58,8 @@ func nodePortFamilies(svc *Service, eps []endpoint) (in perFamily[bool]) {
 }
 
 // allowed returns the ranges that may use the load balancer's addresses of the family, or nil for
-// no restriction. If the node itself is allowed, these addresses are allowed, too: the node's
-// packets to an address that it also holds have that address as their source.
+// no restriction. If the node itself is allowed, these addresses are allowed, too: if the node also
+// has such an address, its packets to the address have the address as their source.
 func (d *decider) allowed() []netip.Prefix {
 	var allowed []netip.Prefix
 	self := false

@@ -142,7 +142,7 @@ func (r *resolution) usedPools(won func(*Frontend) bool) (used []*Pool, hairpins
 // arrange returns the pool want with its slots reordered to match like. want's slots must be
 // sorted. An endpoint that is also in like keeps its slot, unless want has fewer slots. All other
 // endpoints fill the holes: first endpoints whose slot lies beyond the end, then new endpoints in
-// order. So as few slots as possible change. arrange returns like itself if nothing differs.
+// order. So few slots change. arrange returns like itself if nothing differs.
 func arrange(like, want *Pool) *Pool {
 	if like == nil {
 		return want

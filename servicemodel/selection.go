@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// Selection reports which pools of a service port have an endpoint, and the reasons for exclusion.
+// Selection reports, for one endpoint, which pools of a service port have it, and why the others do
+// not.
 type Selection struct {
 	Endpoint Endpoint
 	// Target is the address and port of the endpoint for the service port. The port is 0 if the

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Service is a desired service, which the kernel is to balance.
+// Service is a service that the kernel should balance.
 //
 // Fields with the same name as a Kubernetes field have the same meaning. kernlb itself does not
 // know Kubernetes.
@@ -31,7 +31,7 @@ type Service struct {
 	// addresses, or in both families if it has no endpoints and no addresses.
 	ClusterIPs []netip.Addr `json:"clusterIPs,omitempty"`
 
-	// ExternalIPs are further addresses that reach the service from outside.
+	// ExternalIPs are further addresses at which clients reach the service from outside.
 	ExternalIPs []netip.Addr `json:"externalIPs,omitempty"`
 
 	// LoadBalancerIPs are addresses to which a load balancer in front of the node sends traffic.
@@ -58,11 +58,11 @@ type Service struct {
 	// SessionAffinity keeps a client on its first endpoint.
 	SessionAffinity SessionAffinity `json:"sessionAffinity,omitzero"`
 
-	// InternalTrafficPolicy selects the endpoints that may serve ClusterIPs.
+	// InternalTrafficPolicy selects the endpoints that serve ClusterIPs.
 	InternalTrafficPolicy TrafficPolicy `json:"internalTrafficPolicy,omitzero"`
 
-	// ExternalTrafficPolicy selects the endpoints that may serve all other addresses and node ports
-	// for clients outside the cluster. Under Local, the clients keep their source address.
+	// ExternalTrafficPolicy selects the endpoints that serve clients outside the cluster at all
+	// other addresses and at node ports. Under Local, clients keep their source addresses.
 	ExternalTrafficPolicy TrafficPolicy `json:"externalTrafficPolicy,omitzero"`
 
 	// Prefer selects the ready endpoints that are preferred under policy Cluster. "node" prefers
@@ -84,9 +84,8 @@ type Service struct {
 	// ExternalTrafficPolicy Local. It then must not equal a node port of the service.
 	HealthCheckNodePort uint16 `json:"healthCheckNodePort,omitzero"`
 
-	// SilentEndpoints is the treatment of endpoints that do not answer, by programs that notice
-	// such endpoints, for example with a follower of package dataplane/silence. Other programs
-	// ignore it.
+	// SilentEndpoints says how to treat endpoints that do not answer. Only programs that detect
+	// such endpoints use it, for example with a follower of package dataplane/silence.
 	SilentEndpoints SilentPolicy `json:"silentEndpoints,omitzero"`
 
 	// Masquerade selects the clients whose source address is hidden from endpoints. The zero value
@@ -104,20 +103,20 @@ type Service struct {
 	MasqueradeIPs []netip.Addr `json:"masqueradeIPs,omitempty"`
 
 	// SlowStart is the time in which an endpoint that becomes ready reaches its full weight, in
-	// whole seconds: at least 5 s, at most a day. An endpoint begins with a tenth. Zero means that
-	// an endpoint has its full weight at once.
+	// whole seconds: at least 5 s, at most a day. An endpoint begins with a tenth of its weight.
+	// Zero means that an endpoint has its full weight at once.
 	//
 	// The weight is within 5 % of a straight line, and changes at most ten times a second. If no
 	// endpoint was ready, the endpoints that become ready first have their full weights, because no
 	// other endpoint could take their connections. An endpoint that was not ready for a while
 	// starts over. A lower weight takes effect at once.
 	//
-	// A program that starts continues from the weights in the kernel. While no program runs, slow
+	// A program that restarts continues from the weights in the kernel. While no program runs, slow
 	// starts do not continue. SlowStart can be combined with the same schedulers as
-	// [Service.Prefer]. It needs an engine: parts refuse it.
+	// [Service.Prefer]. It needs an engine: Parts refuse it.
 	SlowStart time.Duration `json:"-"`
 
-	// Scheduler selects how an endpoint is chosen. The zero value is the backend's default: random
+	// Scheduler selects how endpoints are chosen. The zero value is the backend's default: random
 	// for nftables and iptables, weighted round robin for IPVS. [Scheduler] lists the schedulers of
 	// each backend.
 	Scheduler Scheduler `json:"scheduler,omitzero"`
@@ -125,7 +124,7 @@ type Service struct {
 	// Forwarding says how packets reach an endpoint. The zero value is NAT.
 	Forwarding Forwarding `json:"forwarding,omitzero"`
 
-	// Connections says what happens to the connections of endpoints that the service loses.
+	// Connections says what happens to connections to endpoints that the service loses.
 	Connections ConnectionPolicy `json:"connections,omitzero"`
 }
 
@@ -141,20 +140,20 @@ type ServicePort struct {
 	// EndPort, if not zero, makes the service port a range: it answers at all ports from Port to
 	// EndPort, as in a NetworkPolicy. The range from 1 to 65535 is all ports.
 	//
-	// If services claim the same port of an address, a claim of exactly that port (and the same
-	// node port) wins over a range, and a narrower range over a wider range, whatever the services
-	// and the kinds of their addresses. Of two ranges of equal width, the range that begins earlier
-	// wins. All of them win over a range of node ports. A range loses only the ports of the winning
-	// claims. Equal ranges conflict like equal ports.
+	// If several services claim the same port of an address, an exact port (also an exact node
+	// port) wins over a range, and a narrower range over a wider range. The names of the services
+	// and the kinds of their addresses do not matter. Of two ranges of equal width, the range that
+	// begins earlier wins. All of these win over a range of node ports. A range that loses some of
+	// its ports keeps the others. Equal ranges conflict like equal ports.
 	EndPort uint16 `json:"endPort,omitzero"`
 	// TargetPort, if not zero, maps a range to a range of the same length at the endpoints: packets
 	// to Port go to TargetPort, packets to Port+1 to TargetPort+1, and so on. Only ranges have it.
 	// Their endpoints have port 0 or TargetPort.
 	TargetPort uint16 `json:"targetPort,omitzero"`
 	// NodePort, if not zero, answers at the node's own addresses (see [Node.NodePortAddresses]). If
-	// the service port is a range, it is the first of as many node ports. Endpoints that keep the
-	// packet's port get the node port then, and not a port of the range: so these should be equal.
-	// With a TargetPort, packets to NodePort go there.
+	// the service port is a range, it is the first of as many node ports. At endpoints where
+	// packets keep their ports, packets to a node port arrive at that number, so NodePort should
+	// equal Port. With a TargetPort, packets to NodePort go to TargetPort.
 	NodePort uint16 `json:"nodePort,omitzero"`
 }
 
@@ -214,7 +213,7 @@ type SessionAffinity struct {
 	// a client: addresses that agree in these bits are one client. Zero means the whole address.
 	Bits4, Bits6 uint8
 	// WholeService gives a client the same endpoint address at all ports of the service. Without
-	// it, the ports remember their clients independently. A port whose endpoints do not have the
+	// it, the ports remember their clients independently. A port that has no endpoint with the
 	// remembered address chooses one of its own endpoints.
 	WholeService bool
 }
@@ -227,19 +226,19 @@ const (
 )
 
 // Scheduler is a way of choosing an endpoint, named as in IPVS (include/net/ip_vs.h; ipvsadm(8)),
-// or "random". A backend refuses schedulers that it lacks: IPVS lacks random, nftables has random,
-// rr, wrr, sh, mh and, with [Endpoint.Share], lc and wlc; and iptables random, rr and sh.
+// or "random". A backend refuses schedulers that it lacks: IPVS has all except random; nftables has
+// random, rr, wrr, sh, mh and, with [Endpoint.Share], lc and wlc; iptables has random, rr and sh.
 //
-// As in IPVS, rr and lc treat all endpoints alike, whatever their weights. Shares under dh, fo and
-// ovf do not follow the weights, either. The other schedulers follow the weights.
+// As in IPVS, rr and lc treat all endpoints alike, whatever their weights. dh, fo and ovf do not
+// follow the weights, either. The other schedulers follow the weights.
 //
 // The schedulers that hash the client, [SourceHash] and [Maglev], accept two options, in this
 // order: "sh+port", "mh+fallback", "mh+port+fallback" (IP_VS_SVC_F_SCHED_SH_PORT and _FALLBACK,
 // IP_VS_SVC_F_SCHED_MH_PORT and _FALLBACK in include/uapi/linux/ip_vs.h). With port they also hash
 // the client's port, so that the connections of one client are spread. With fallback they use a
 // different endpoint if the chosen endpoint takes no new connections, for example while it drains.
-// Otherwise these clients are refused. In nftables the option changes nothing, because an endpoint
-// that takes no new connections is in no pool.
+// Without it, these clients are refused. In nftables the option changes nothing, because an
+// endpoint that takes no new connections is in no pool.
 type Scheduler string
 
 // The schedulers. All except random are modules of IPVS in Linux, ip_vs_*.
@@ -347,7 +346,7 @@ const (
 	// SilentEject removes endpoints that do not answer TCP connections until they answer again. It
 	// needs [ForwardNAT], because otherwise answers do not pass this node.
 	SilentEject
-	// SilentStay lets all endpoints take connections.
+	// SilentStay keeps silent endpoints in use.
 	SilentStay
 )
 
@@ -380,13 +379,13 @@ func ParseSilentPolicy(s string) (SilentPolicy, error) {
 	return SilentPolicy(i), nil
 }
 
-// MasqueradePolicy selects the packets that get the node's address as their source, so that
+// MasqueradePolicy selects the connections whose source becomes the node's address, so that
 // endpoints answer to the node. Two kinds of connections are always masqueraded: connections from
 // an endpoint to itself, and from the node itself to a loopback address.
 type MasqueradePolicy string
 
 const (
-	// MasqueradeDefault is the default and behaves like kube-proxy. At cluster IPs it is
+	// MasqueradeDefault is the default, and works like kube-proxy. At cluster IPs it is
 	// MasqueradeNotPods if the node can detect pods, else MasqueradeNever; [Node.MasqueradeAll]
 	// makes it MasqueradeAlways. At all other addresses it is MasqueradeAlways, or MasqueradeHost
 	// with external traffic policy Local.
@@ -397,8 +396,8 @@ const (
 	MasqueradeNotPods MasqueradePolicy = "not-pods"
 	// MasqueradeHost masquerades only the node itself.
 	MasqueradeHost MasqueradePolicy = "host"
-	// MasqueradeNever masquerades no client. The endpoints' answers must come back through this
-	// node in a different way: by routing, or because the endpoints are on this node.
+	// MasqueradeNever masquerades no client. The endpoints' answers must then come back through
+	// this node by other means: by routing, or because the endpoints are on this node.
 	MasqueradeNever MasqueradePolicy = "never"
 )
 
@@ -442,8 +441,8 @@ func MasqueradeAt(p MasqueradePolicy) Masquerade { return Masquerade{p, p, p, p,
 // Endpoint is one address that serves a service.
 //
 // If several endpoints of a service have the same address and port, only one of them is used: a
-// ready endpoint before an endpoint that serves while it terminates. Among the rest, an endpoint
-// that is not terminating comes first, then the first in the list.
+// ready endpoint before an endpoint that serves while it terminates. Among the other endpoints, an
+// endpoint that is not terminating comes first, then the first in the list.
 type Endpoint struct {
 	// Addr is the address at which the endpoint listens. Its family decides which of the service's
 	// addresses it serves.
@@ -468,13 +467,13 @@ type Endpoint struct {
 	// Weight is the endpoint's share relative to the other endpoints. Zero means 1.
 	Weight uint16 `json:"weight,omitzero"`
 
-	// Share is the rate of new connections that the endpoint should get at present, relative to
-	// the other endpoints, under [LeastConn] and [WeightedLC] in nftables. There the kernel counts
-	// no connections: a program counts them, and feeds shares back. Zero is the mean of the other
-	// endpoints, by weight. If all shares are zero, the pool keeps the shares that it has in the
-	// kernel; in the beginning they follow the weights. Shares are rounded to units of a power of
-	// two, at least 64, so that few clients move at a time; shares that equal the weights are
-	// exact. They have no effect elsewhere.
+	// Share is the rate of new connections that the endpoint should get now, relative to the other
+	// endpoints, under [LeastConn] and [WeightedLC] in nftables. nftables does not count
+	// connections: a program counts them, and feeds shares back. Zero means the average share of
+	// the other endpoints, in proportion to weight. If all shares are zero, the pool keeps the
+	// shares that it has in the kernel; initially they follow the weights. Shares are rounded to
+	// units of a power of two, at least 64, so that few clients move at a time; shares that equal
+	// the weights are exact. Other schedulers and backends ignore shares.
 	Share uint16 `json:"share,omitzero"`
 }
 
@@ -493,8 +492,8 @@ const (
 	Terminating Condition = "terminating"
 	// Quiesced endpoints take no new connections, and are no fallback either. Other programs
 	// express this as a weight of 0. Their connections and UDP flows are treated like those of
-	// Serving endpoints ([ConnectionPolicy]). Clients that session affinity remembers get a
-	// different endpoint.
+	// Serving endpoints ([ConnectionPolicy]). Clients with affinity to them get a different
+	// endpoint.
 	Quiesced Condition = "quiesced"
 )
 
@@ -530,10 +529,10 @@ type EndpointPort struct {
 	Port uint16 `json:"port,omitzero"`
 }
 
-// TargetPort returns the port to which packets for the service port with p's name and protocol are
-// sent at an endpoint whose port is p: p.Port, or the service's own port if p.Port is zero. Of a
-// range that is mapped to another range, it is the first port ([ServicePort.TargetPort]). The
-// result is zero if packets keep their ports, or if the service has no such port.
+// TargetPort returns the endpoint's port for packets to the service port with p's name and
+// protocol: p.Port, or the service's own port if p.Port is zero. For a range that is mapped to
+// another range, it is the first port of the latter ([ServicePort.TargetPort]). The result is zero
+// if packets keep their ports, or if the service has no such port.
 func (s *Service) TargetPort(p EndpointPort) uint16 {
 	if s == nil || p.Port != 0 {
 		return p.Port

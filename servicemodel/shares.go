@@ -35,8 +35,8 @@ func (p *Pool) Shares() []float64 {
 // nearly all clients move when the size of a pool's table changes.
 var maglevSizes = [...]int{1021, 4093, 16381, 65521}
 
-// MaglevSize returns the number of entries in a pool's table of [Maglev]. It is 0 if the pool has
-// more endpoints than the largest table has entries.
+// MaglevSize returns the number of entries in a pool's [Maglev] table. It is 0 if the pool has more
+// endpoints than the largest table has entries.
 func (p *Pool) MaglevSize() int { return maglevSize(len(p.Slots)) }
 
 func maglevSize(endpoints int) int {
@@ -52,9 +52,9 @@ func maglevSize(endpoints int) int {
 	return 0
 }
 
-// Maglev returns a pool's table of [Maglev]: for each entry, the slot of its endpoint. The
-// endpoints of the entries depend only on the endpoints and their weights, and not on the order of
-// slots. Every endpoint has an entry.
+// Maglev returns a pool's [Maglev] table: for each entry, the slot of its endpoint. The table
+// depends only on the endpoints and their weights, not on the order of slots. Every endpoint has an
+// entry.
 //
 // Each endpoint has a list of all entries, in an order that results from a hash of the endpoint
 // (Eisenbud et al., Maglev, NSDI 2016, section 3.4). The endpoints take turns. In its turn, an

@@ -118,8 +118,8 @@ func find(list []growing, endpoint netip.AddrPort) *growing {
 // after prev, and endpoints that are in slow start in prev, have a fraction of their weight. prev
 // is the present or planned table of the kernel: an earlier result of At, or a table that was read
 // from a kernel. In a table that was read, the endpoint with the greatest fraction of its weight
-// counts as complete. The other endpoints continue their slow start from their fractions relative
-// to it.
+// counts as having its full weight. The other endpoints continue their slow start from their
+// fractions relative to it.
 //
 // The result depends only on prev, the state and the time. If no service has a slow start, At
 // returns t itself at no cost. At takes the next step at least 100 ms after the last step. It also
@@ -156,8 +156,8 @@ func (t *Table) At(now func() time.Time, prev *Table) *Table {
 	return &at
 }
 
-// NextStep returns the time at which the table will change because time passes. It is zero if no
-// endpoint is in slow start.
+// NextStep returns the time of the next step of a slow start. It is zero if no endpoint is in slow
+// start.
 func (t *Table) NextStep() time.Time {
 	if t == nil || t.ramps == nil {
 		return time.Time{}

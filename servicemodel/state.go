@@ -9,8 +9,8 @@ import (
 
 // State is a program's desired state: services, their endpoints, and the node that balances them.
 // It is an immutable value. The With methods return a new state that shares everything else; their
-// cost does not grow with the number of services. Setting a value that is already there returns the
-// state itself. The zero value is an empty state on the zero [Node].
+// cost does not grow with the number of services. Setting a value that the state already has
+// returns the state itself. The zero value is an empty state on the zero [Node].
 //
 // A state copies its inputs and outputs: modifying them later affects no state. To change a
 // service, modify the copy and set it:
@@ -143,8 +143,8 @@ func (s State) sharedServices() iter.Seq[*Service] {
 	}
 }
 
-// Tried returns s, but with the definitions in before for services that have no pool in t. A
-// backend has not seen the pools of their new definitions, and may refuse these pools later.
+// Tried returns s, except that services without a pool in t keep their definitions from before. No
+// backend has seen the pools of their new definitions, and a backend may still refuse them.
 func (s State) Tried(before State, t *Table) State {
 	tried := s
 	for c := range pmap.Diff(before.entries, s.entries, entry.equal) {

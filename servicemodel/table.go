@@ -24,7 +24,7 @@ type Table struct {
 	clusterIPs addrCounts
 	hairpins   addrCounts
 	health     pmap.Map[Name, *HealthCheck, nameHash]
-	// contested has all claims of each key that several services claim, the winner first.
+	// contested has all claims of each key that several services claim; the first claim wins.
 	contested pmap.Map[FrontendKey, []*Frontend, keyHash]
 
 	memory *memory // nil unless Resolve built the table
@@ -39,7 +39,7 @@ func (t *Table) orEmpty() *Table {
 	return t
 }
 
-// Contents are the contents of a table, as a backend reads them from the kernel.
+// Contents are the objects of a table, as a backend reads them from the kernel.
 type Contents struct {
 	Rules      Rules        `json:"rules"`
 	Frontends  []*Frontend  `json:"frontends,omitempty"`
@@ -151,7 +151,8 @@ func (t *Table) Slots(f *Frontend) iter.Seq[Slot] {
 	}
 }
 
-// Contents returns the contents that a kernel holds. [NewTable] builds an equal table from them.
+// Contents returns the objects of the table that a kernel stores. [NewTable] builds an equal table
+// from them.
 func (t *Table) Contents() Contents {
 	return Contents{Rules: t.Rules(), Frontends: slices.Collect(t.Frontends()),
 		Pools: slices.Collect(t.Pools()), ClusterIPs: slices.Collect(t.ClusterIPs()),
@@ -168,9 +169,9 @@ func (t *Table) HasClusterIP(a netip.Addr) bool {
 	return ok
 }
 
-// Hairpins returns, sorted, the addresses of endpoints that may connect to a service and get
-// themselves as its endpoint: endpoints on this node, or on an unknown node. Such a connection must
-// be masqueraded, because otherwise its reply does not come back through the node.
+// Hairpins returns, sorted, the addresses of endpoints that may connect to a service and be sent
+// back to themselves: endpoints on this node, or on an unknown node. Such a connection must be
+// masqueraded, because otherwise its reply does not come back through the node.
 func (t *Table) Hairpins() iter.Seq[netip.Addr] { return keys(t.orEmpty().hairpins.All()) }
 
 // HasHairpin reports whether a is one of [Table.Hairpins].
@@ -204,9 +205,9 @@ func (t *Table) Conflicts() iter.Seq[Conflict] {
 type HealthCheck struct {
 	Service Name   `json:"service"`
 	Port    uint16 `json:"port"`
-	// IPv4 and IPv6 count the addresses of ready endpoints on this node that have a port, whether
-	// or not its name is the name of a service port, as in kube-proxy. In a family in which the
-	// service does not exist, the count is [NotServed]: nothing answers there.
+	// IPv4 and IPv6 count the addresses of ready endpoints on this node that have a port. As in
+	// kube-proxy, the name of the port does not matter. In a family in which the service does not
+	// exist, the count is [NotServed]: nothing answers there.
 	IPv4 int `json:"ipv4"`
 	IPv6 int `json:"ipv6"`
 }

@@ -49,8 +49,9 @@ func (t Trace) String() string {
 }
 
 // Trace decides about a packet like [Table.Decide], and explains the decision. Only resolved tables
-// know the unused endpoints and the reasons. A table that was read from a kernel has only the used
-// endpoints. A table does not contain the clients that the kernel remembers for session affinity.
+// contain the unused endpoints and the reasons. A table that was read from a kernel has only the
+// used endpoints. A table does not contain the clients that the kernel remembers for session
+// affinity.
 //
 // It costs O(log n), or O(n) if the packet matches no frontend: then it searches for similar
 // frontends.

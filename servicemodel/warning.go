@@ -12,7 +12,7 @@ import (
 )
 
 // Warning says that a part of a valid state has no effect on its node, or that a service rejects
-// all packets because of the state of its endpoints. The state is applied nevertheless. A service
+// all packets because none of its endpoints is ready. The state is applied nevertheless. A service
 // without endpoints, or without endpoints of one family, causes no warning: its frontends have a
 // [Cause].
 type Warning struct {
@@ -97,7 +97,7 @@ func (w Warnings) Since(old Warnings) iter.Seq[Warning] {
 	}
 }
 
-// With returns the warnings of w and, in the place of w's warnings about the same services, others.
+// With returns w with the warnings in others instead of its own warnings about the same services.
 func (w Warnings) With(others Warnings) Warnings {
 	for name, l := range others.of.All() {
 		w = w.with(name, l)
@@ -410,8 +410,8 @@ func (w *warner) endpoints() {
 }
 
 // withoutEndpoints warns about addresses of a family in which the service has no endpoint, while it
-// has endpoints of the other family. Node ports cause no warning, because they are in both families
-// of the node without a request.
+// has endpoints of the other family. Node ports cause no warning: a service gets them in both
+// families of the node without asking for both.
 func (w *warner) withoutEndpoints() {
 	of := FamilyOf(w.eps[0].Addr)
 	f := IPv4 + IPv6 - of

@@ -9,21 +9,22 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Backend keeps the services of one instance in one kernel mechanism of one network namespace. A
-// backend translates: the table already contains all decisions that need no kernel.
+// Backend keeps the services of one instance in one kernel mechanism, such as nf_tables, in one
+// network namespace. A backend translates: the table already contains all decisions that need no
+// kernel.
 //
 // An engine calls the methods of a Backend one at a time, except the methods of [Watcher] and
 // [Blamer].
 //
-// A Backend may implement further interfaces, and an engine uses the interfaces that it finds.
-// [Settler] does work that commits leave for later. [Locker] lets the writers of an instance take
-// turns. [Watcher] follows the objects that services depend on. [Blamer] names programs that undo
-// repairs. [PartReader] reads the part of one owner. [OmitsPools] says that a reading may lack
-// pools.
+// A Backend may implement further interfaces, which an engine detects and uses. [Settler] does work
+// that commits leave for later. [Locker] lets the writers of an instance take turns. [Watcher]
+// watches the objects that services depend on. [Blamer] names programs that undo repairs.
+// [PartReader] reads the part of one owner. [OmitsPools] says that a reading may be incomplete: it
+// may lack pools.
 //
 // A Backend that wraps an inner Backend needs a method Unwrap() Backend. The method returns the
-// inner Backend, or nil to hide its interfaces. A struct with a Backend in a field and without this
-// method does not work in an engine. A struct that embeds a concrete type instead of an interface
+// inner Backend, or nil to hide its interfaces. An engine does not accept a struct with a Backend
+// in a field and without this method. A struct that embeds a concrete type instead of an interface
 // has all methods of that type anyway.
 type Backend interface {
 	// Name is the backend's name: "nftables", "iptables", "ipvs", "memory", or the name of another
@@ -31,88 +32,90 @@ type Backend interface {
 	Name() string
 
 	// Check reports the changes that this backend cannot express, or cannot write because a foreign
-	// object is in the way. It joins an *[UnsupportedError] or *[CollisionError] for each problem,
-	// with the service concerned. Check considers only the changes, may use the last observation,
-	// and changes nothing. Plan and Commit refuse nothing that Check accepted.
+	// object occupies the place. It joins an *[UnsupportedError] or *[CollisionError] for each
+	// problem, with the service concerned. Check looks only at the changes. It may use the last
+	// observation, and changes nothing. Plan and Commit must accept everything that Check accepted.
 	Check(c *servicemodel.ChangeSet) error
 
 	// Observe reads the kernel's objects of this instance. want is a hint, or nil: a table that the
-	// caller expects in the kernel or is about to write. With a hint a backend may read faster, by
-	// asking only for the objects of want. The hint does not change the result, except that an
+	// caller expects in the kernel or will write. With a hint, a backend may read faster, by
+	// requesting only the objects of want. The hint does not change the result, except that an
 	// observation with a hint may be [Observation.Partial]. The observation lacks pools that the
-	// kernel cannot store at present, but has the frontends that balance over them. The engine then
-	// assumes that these pools are as wanted.
+	// kernel currently cannot store, but has the frontends that balance over them. The engine then
+	// assumes that these pools are as desired.
 	//
 	// An error that wraps [kernelerr.ErrConflict] says that other writers interrupted the reading.
-	// Commit may then still begin from the previous observation, unless Integrity returns Broken.
+	// Commit may then still start from the previous observation, unless Integrity returns Broken.
 	Observe(ctx context.Context, want *servicemodel.Table) (*Observation, error)
 
-	// Integrity reports whether the kernel still holds the contents of the last Observe or Commit.
-	// Its time does not grow with the number of services. A neighbour that commits without changing
-	// our objects never causes Broken or an error.
+	// Integrity reports whether the contents of the last Observe or Commit are still in the kernel.
+	// Its time does not grow with the number of services. If another program commits without
+	// changing our objects, Integrity returns neither Broken nor an error.
 	Integrity(ctx context.Context) (Integrity, error)
 
-	// Plan renders the messages that Commit would send, and sends nothing.
+	// Plan renders the messages that Commit would send, without sending them.
 	Plan(c *servicemodel.ChangeSet) (Plan, error)
 
 	// Commit writes the change set, and repairs the drift of the last observation. The change set's
 	// Old must equal the table of the last observation or commit. Commit uses one kernel
 	// transaction: either all of it takes effect or none. A backend that needs several transactions
 	// documents that. A change set whose new table is empty and without rules removes the instance.
-	// Commit returns once the kernel has the change set. It fails only if the kernel may lack the
-	// change set. Later work that can fail, such as forgetting clients, belongs to [Settler].
+	// Commit returns once the change set is in the kernel. It fails only if the change set may not
+	// be in the kernel. Later work that can fail, such as forgetting clients, belongs to [Settler].
 	//
-	// An error that wraps [kernelerr.ErrConflict] has one of two reasons. Another writer of the
-	// instance, or a person, changed the contents that the change set begins from. Or, after Check,
-	// a foreign object took the place of one of our objects. A neighbour's commit alone is not a
-	// conflict. After any error the kernel must be observed before the next Commit.
+	// An error wraps [kernelerr.ErrConflict] for one of two reasons. Either another writer of the
+	// instance, or a person, changed the contents from which the change set starts. Or a foreign
+	// object has occupied the place of one of our objects since Check. A commit by another program
+	// is not a conflict in itself. After any error, call Observe before the next Commit.
 	Commit(ctx context.Context, c *servicemodel.ChangeSet) (Stats, error)
 
 	// Cleanup removes every trace of the instance from the kernel. A missing instance is not an
 	// error.
 	Cleanup(ctx context.Context) (Stats, error)
 
-	// Close releases sockets. It leaves the kernel as it is. Later calls fail with
+	// Close releases sockets. It does not change the kernel. Later calls fail with
 	// [kernelerr.ErrClosed], except Close itself, which returns nil.
 	Close() error
 }
 
-// Observation is a backend's reading of the kernel's contents.
+// Observation is what a backend read from the kernel.
 type Observation struct {
-	// Table holds the complete objects. It is empty if the kernel has no instance.
+	// Table has the complete objects. It is empty if the kernel has no instance.
 	Table *servicemodel.Table `json:"table"`
 	// Drift describes, one line each, objects that do not belong in the instance or are incomplete.
 	// The next commit repairs them, even if its change set is empty.
 	Drift []string `json:"drift,omitempty"`
-	// Partial says that the kernel also holds objects that belong neither to Table nor to want.
-	// Only an observation without a hint finds them.
+	// Partial says that the kernel also has objects of the instance that are neither in Table nor
+	// in want. Only an observation without a hint finds them.
 	Partial bool `json:"partial,omitzero"`
 	// OtherLayout says that another version of kernlb made at least part of the drift. The backend
-	// did not read that part, so its services are unknown.
+	// did not read that part, so it does not know its services.
 	OtherLayout bool `json:"otherLayout,omitzero"`
-	// OnlyOwners says that only the owners of [PartReader.ObserveParts] hold anything.
+	// OnlyOwners says that only the owners passed to [PartReader.ObserveParts] have parts.
 	OnlyOwners bool `json:"onlyOwners,omitzero"`
 }
 
-// Integrity is the state of our objects in the kernel since the last reading or commit, as far as
-// it shows without a full reading.
+// Integrity says whether our objects in the kernel have changed since the last reading or commit,
+// as far as a cheap check can tell.
 type Integrity int
 
 const (
 	// Intact means that only this backend has changed our objects.
 	Intact Integrity = iota
-	// Touched means that a program other than the instance's writers committed, and that our
-	// skeleton is in place. An element may have been changed by hand. The engine remembers this and
-	// reads when its limit allows. A backend may report Touched once or repeatedly.
+	// Touched means that a program other than the instance's writers committed, but that our tables
+	// and chains are in place. That program may have changed elements. The engine remembers this,
+	// and reads when its limit on such readings allows. A backend may report Touched once or
+	// repeatedly.
 	Touched
 	// Broken means that some of our objects are missing or replaced, or that another writer of the
 	// instance committed. The engine reads at once.
 	Broken
 )
 
-// Plan contains the messages of a commit that is not sent.
+// Plan has the messages of a commit that was not sent.
 type Plan interface {
-	// String is the plan in the language of the reference tool (nft, iptables-restore, ipvsadm).
+	// String returns the plan in the language of the reference tool (nft, iptables-restore,
+	// ipvsadm).
 	fmt.Stringer
 	// Stats counts the messages and bytes of the plan. Duration is zero.
 	Stats() Stats

@@ -12,15 +12,15 @@ var (
 	// ErrUnsupported says that a backend cannot express the request. Every [UnsupportedError]
 	// matches it.
 	ErrUnsupported = errors.New("not supported by the backend")
-	// ErrCollision says that a foreign object is in the place of an object of a service. Every
+	// ErrCollision says that a foreign object occupies the place of an object of a service. Every
 	// [CollisionError] matches it.
 	ErrCollision = errors.New("something foreign is in the way")
-	// ErrOtherLayout says that a version of kernlb with another layout created the instance, and
-	// that the backend cannot do the request there.
+	// ErrOtherLayout says that a version of kernlb with a different layout created the instance,
+	// and that the backend cannot handle the request there.
 	ErrOtherLayout = errors.New("the instance was made by another version of kernlb")
 )
 
-// CollisionError names a foreign kernel object that is in the way of a service.
+// CollisionError names a foreign kernel object that blocks a service.
 type CollisionError struct {
 	Backend string            // the backend's name
 	Service servicemodel.Name // the service concerned; zero if it is the whole instance

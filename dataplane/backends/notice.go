@@ -19,8 +19,8 @@ type Cleaned struct {
 }
 
 // Drained is an endpoint that gets no new connections from a frontend and has no connections left.
-// Conntrack does not report the end of connections, so with backends other than IPVS a Drained is
-// emitted only at the deadline.
+// Conntrack does not report the end of connections, so backends other than IPVS emit a Drained only
+// at the deadline.
 type Drained struct {
 	// Service is zero if the frontend no longer exists. The engine fills in Service if it knows the
 	// frontend.
@@ -38,7 +38,7 @@ func (Drained) notice() {}
 // noticeKey is the key of a context's function for notices.
 type noticeKey struct{}
 
-// WithNotices returns a context with which [Notify] calls f.
+// WithNotices returns a context that makes [Notify] call f.
 func WithNotices(ctx context.Context, f func(context.Context, Notice)) context.Context {
 	return context.WithValue(ctx, noticeKey{}, f)
 }

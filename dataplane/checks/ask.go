@@ -27,7 +27,7 @@ const maxBody = 16 << 20
 var errSilent = errors.New("no answer in time")
 
 // Ask checks a target once, within its timeout, in addition to the checks of Run. Nil means that
-// the answer was right. Ask changes no state.
+// the target passed. Ask does not change the target's state.
 func (m *Monitor) Ask(ctx context.Context, t Target) error {
 	theirs, limited := ctx.Deadline()
 	ctx, cancel := context.WithTimeoutCause(ctx, t.check.Timeout, errSilent)

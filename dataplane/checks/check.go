@@ -40,23 +40,23 @@ const shortest = time.Millisecond
 // Check describes a health check and its intervals. Checks can be compared with ==.
 type Check struct {
 	Type Type
-	// Address and Port are the destination of the check. Invalid and zero mean the endpoint's own.
+	// Address and Port are the destination of the check. The zero values mean the endpoint's own
+	// address and port.
 	Address netip.Addr
 	Port    uint16
-	// Source is the source address of the check. Invalid leaves the choice to the kernel.
+	// Source is the source address of the check. If it is invalid, the kernel chooses.
 	Source netip.Addr
 
 	// Interval is the maximum time from the start of a check to the start of the next check. Zero
 	// means 2 s.
 	Interval time.Duration
-	// Timeout bounds one check. Zero means 1 s.
+	// Timeout limits one check. Zero means 1 s.
 	Timeout time.Duration
-	// Retry is used instead of Interval while the answers contradict the state. Zero means
-	// Interval.
+	// Retry replaces Interval while the results contradict the state. Zero means Interval.
 	Retry time.Duration
-	// Jitter is the maximum of the random time that is taken off each Interval. Retry is never
-	// shorter. So a failure is noticed within Interval. Zero means a tenth of Interval, negative
-	// none.
+	// Jitter is the maximum random time by which each Interval is shortened. An interval never
+	// becomes shorter than Retry. Because jitter only shortens intervals, a failure is noticed
+	// within Interval. Zero means a tenth of Interval, negative none.
 	Jitter time.Duration
 	// Rise and Fall are the numbers of successes and failures in a row that change the state. Zero
 	// means 2 and 3.
@@ -68,34 +68,34 @@ type Check struct {
 	// Host is the name of the virtual host, perhaps with a port. Empty means the address. For http,
 	// https and grpc.
 	Host string
-	// Status lists the right codes, such as "200-299 404". Empty means "200-299". The check does
-	// not follow a redirection: the code of the redirection counts. For http and https.
+	// Status lists the accepted codes, such as "200-299 404". Empty means "200-299". The check does
+	// not follow redirects: the code of the redirect counts. For http and https.
 	Status string
-	// Digest is the MD5 digest of the body in hexadecimal, as keepalived's genhash prints it. Empty
-	// means that the body does not matter. For http and https.
+	// Digest is the MD5 digest of the body in hexadecimal, as keepalived's genhash prints it. If it
+	// is empty, the body does not matter. For http and https.
 	Digest string
-	// Service is the gRPC service whose health is requested. Empty means the server as a whole. For
-	// grpc.
+	// Service is the gRPC service whose health is requested. Empty means the health of the server
+	// as a whole. For grpc.
 	Service string
 
-	// TLS uses TLS, as https always does. For grpc.
+	// TLS makes the check use TLS, as https always does. For grpc.
 	TLS bool
 	// ServerName is the name in the TLS handshake (SNI). Empty means the name in Host, if any.
 	ServerName string
 	// Verify requires a certificate that is valid for ServerName, or for the address if there is no
-	// name. By default a check verifies no certificate, because it only tests whether the server
-	// answers.
+	// name. By default, certificates are not verified, because a check only tests whether the
+	// server answers.
 	Verify bool
-	// CA is a PEM file with the certificates of authorities. Each check reads the file. Empty means
-	// the authorities of [Config.TLS].
+	// CA is a PEM file of CA certificates. Every check reads the file. Empty means the CAs of
+	// [Config.TLS].
 	CA string
 
 	// Payload is the datagram to send. For udp.
 	Payload string
-	// Reply requires an answer. By default, a target that is silent until the timeout passes the
-	// check, and only an ICMP error fails it. For udp.
+	// Reply makes an answer necessary. By default, a target that stays silent until the timeout
+	// passes, and only an ICMP error is a failure. For udp.
 	Reply bool
-	// Answer is the required beginning of the answer. It implies Reply. For udp.
+	// Answer is the required prefix of the answer. It implies Reply. For udp.
 	Answer string
 }
 
@@ -244,8 +244,8 @@ type Target struct {
 	check Check
 }
 
-// Target returns the check of an endpoint, with all defaults. Checks that are equivalent at an
-// address are one target.
+// Target returns the check of an endpoint, with all defaults. Equivalent checks of an address are
+// the same target.
 func (c Check) Target(endpoint netip.AddrPort) Target {
 	addr := endpoint.Addr()
 	if c.Address.IsValid() {
@@ -267,8 +267,8 @@ func (t Target) String() string {
 	return string(t.check.Type) + " " + t.addr.String() + t.check.Path
 }
 
-// faults returns the wrong fields: the wrong fields of the check, unless the check was seen
-// already, and fields that are wrong for this address.
+// faults returns the wrong fields: those of the check, unless the check was seen already, and those
+// that are wrong for this address.
 func (t Target) faults(seen map[Check]bool) (faults []*servicemodel.FieldError) {
 	if !seen[t.check] {
 		seen[t.check] = true

@@ -10,8 +10,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Follower gives an engine states in which endpoints are ready only while their checks pass. Its
-// methods may be called by several goroutines.
+// Follower passes states to an engine, with endpoints that are ready only while their checks pass.
+// Its methods are safe for concurrent use.
 type Follower struct {
 	monitor *Monitor
 	set     func(servicemodel.State)
@@ -23,8 +23,8 @@ type Follower struct {
 	users    map[Target][]servicemodel.Name // the services that use a target
 }
 
-// NewFollower returns a follower without a state. It passes each new state to set, which usually
-// calls Set of an engine: one state at a time, in order. set must not block, and must not call the
+// NewFollower returns a follower without a state. It passes each new state to set, usually the Set
+// method of an engine: one state at a time, in order. set must not block, and must not call the
 // follower. Config.Changed is called after set. The errors are those of [New].
 func NewFollower(set func(servicemodel.State), cfg *Config) (*Follower, error) {
 	f := &Follower{set: set, changed: func(Report) {}}
@@ -41,22 +41,22 @@ func NewFollower(set func(servicemodel.State), cfg *Config) (*Follower, error) {
 	return f, err
 }
 
-// Run checks endpoints until the context ends, as [Monitor.Run].
+// Run checks endpoints until the context ends, like [Monitor.Run].
 func (f *Follower) Run(ctx context.Context) error { return f.monitor.Run(ctx) }
 
 // Reports returns a report about each target, in no order.
 func (f *Follower) Reports() []Report { return f.monitor.Reports() }
 
-// Set makes the follower check the endpoints of a state, and gives the engine a first state before
-// it returns. To wait until the kernel holds this state, call Engine.Wait with the Status.Wanted of
-// the engine. An endpoint of a service with checks is ready, or serving, only while all its checks
-// are up. A check uses the first port of the endpoint, unless it names a port. Services without
-// checks stay as they are. The checks may name services that are not in the state.
+// Set makes the follower check the endpoints of a state, and passes a first state to the engine
+// before it returns. To wait until this state is in the kernel, call Engine.Wait with the engine's
+// Status.Wanted. An endpoint of a service with checks is ready, or serving, only while all its
+// checks are up. A check uses the first port of the endpoint, unless it names a port. Services
+// without checks do not change. The checks may name services that are not in the state.
 //
-// Endpoints that were checked before keep their state, even if their checks have changed. A new
-// endpoint is up until its checks fail if the table balances connections over it, and otherwise
-// waits for its first check. So a program passes the kernel's table (Engine.Observe) when it
-// starts, and later nil.
+// Endpoints that were checked before keep their state, even if their checks have changed. If the
+// table balances connections over a new endpoint, the endpoint is up until its checks fail.
+// Otherwise, it waits for its first check. So a program passes the kernel's table (Engine.Observe)
+// when it starts, and nil later.
 //
 // If a check is invalid, the error joins a *[servicemodel.FieldError] for each wrong field, with
 // the service and a field such as "checks[0].interval", and nothing changes. The time of Set grows
@@ -191,9 +191,8 @@ func (c *checked) states(of func(Target) State) map[netip.AddrPort]State {
 	return out
 }
 
-// marked returns the endpoints, and marks endpoints that are not up so that they take no
-// connections. A quiesced endpoint takes no connections anyway, and stays as it is until a check
-// has failed.
+// marked returns the endpoints, with those that are not up marked so that they take no connections.
+// A quiesced endpoint takes no connections anyway, and does not change until a check has failed.
 func (c *checked) marked(of func(Target) State) []servicemodel.Endpoint {
 	out := slices.Clone(c.endpoints)
 	for i := range out {

@@ -25,22 +25,23 @@ const DefaultConcurrency = 64
 type Config struct {
 	// Changed is called when a check has changed the state of a target: one call at a time, and for
 	// each target in the order of its changes. It may call the methods of the monitor, but must not
-	// wait for Run to end. While it runs, its check still counts towards Concurrency. It may be
-	// called once more for a target that is removed at the same moment. Nil ignores changes.
+	// wait for Run to end. While it runs, the check that caused the call still counts towards
+	// Concurrency. It may be called once more for a target that is being removed. If it is nil,
+	// changes are not reported.
 	Changed func(Report)
 	// Concurrency is the number of targets that are checked at a time. Zero means
 	// [DefaultConcurrency].
 	Concurrency int
-	// NetNS names the network namespace to check from. Each check opens it again. In a namespace
-	// other than the process's, the zone of an address must be the index of an interface. Empty
-	// means the namespace of the process.
+	// NetNS names the network namespace from which targets are checked. Each check opens it again.
+	// In a namespace other than the process's, the zone of an address must be the index of an
+	// interface. Empty means the namespace of the process.
 	NetNS netns.Namespace
-	// TLS contains certificates of authorities and of the client. Each [Check] decides the server
-	// name, and whether it is verified. Nil means the authorities of the system.
+	// TLS has the CA certificates and the client certificate. Each [Check] sets the server name,
+	// and whether it is verified. Nil means the system's CAs.
 	TLS *tls.Config
 	// Ask replaces the package's way of checking a target, for tests and for other protocols. The
-	// error says why the target failed. It must return when the context ends, at the latest after
-	// the timeout of the check.
+	// error says why the target failed. It must return when the context ends, which is at the
+	// latest after the check's timeout.
 	Ask func(context.Context, Target) error
 }
 
@@ -49,7 +50,7 @@ type State uint8
 
 // The states.
 const (
-	// Unknown: there is no answer yet.
+	// Unknown: no check has finished yet.
 	Unknown State = iota
 	// Up: the target answers.
 	Up
@@ -60,7 +61,7 @@ const (
 // String returns "unknown", "up" or "down".
 func (s State) String() string { return [...]string{"unknown", "up", "down"}[min(s, Down)] }
 
-// Report is a [Monitor]'s knowledge of a target.
+// Report is what a [Monitor] knows about a target.
 type Report struct {
 	Target Target
 	State  State
@@ -89,7 +90,7 @@ func (r Report) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// Monitor asks targets while [Monitor.Run] runs. Its methods may be called by several goroutines.
+// Monitor checks targets while [Monitor.Run] runs. Its methods are safe for concurrent use.
 type Monitor struct {
 	cfg  Config
 	wake chan struct{} // a check may be due before Run's timer
@@ -201,9 +202,9 @@ func (m *Monitor) Reports() []Report {
 	return out
 }
 
-// Run asks the targets until the context ends, and returns the context's error. Before it returns,
-// it ends all checks, and waits for them and for Changed. After that, Run may be called again: the
-// states are kept. A second call while Run is running is an error.
+// Run checks the targets until the context ends, and returns the context's error. Before it
+// returns, it ends all checks, and waits for them and for Changed. Run may then be called again:
+// the monitor keeps the states. A second call while Run is running is an error.
 func (m *Monitor) Run(ctx context.Context) error {
 	m.mu.Lock()
 	again := m.running

@@ -17,9 +17,9 @@ const defaultTable = "kernlb-counters"
 // deleted the tables.
 var ErrOff = errors.New("counters are off")
 
-// Source is a source of counts: [Counters] for nftables and iptables, IPVS itself
-// ([ipvs.Counters]), or the flows of conntrack ([flows.Counters]). A program that shows the counts
-// need not know the source. Several goroutines may call its method.
+// Source is a source of counts: [Counters] for nftables and iptables, the kernel's own counters for
+// IPVS ([ipvs.Counters]), or the flows of conntrack ([flows.Counters]). A program that shows the
+// counts need not know which it is. Its method is safe for concurrent use.
 //
 // [ipvs.Counters]: https://pkg.go.dev/github.com/kernlb/kernlb/ipvs#Counters
 // [flows.Counters]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane/flows#Counters
@@ -31,7 +31,7 @@ var _ Source = (*Counters)(nil)
 
 // Config names the counters. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS names the network namespace to work in.
+	// NetNS names the network namespace of the counters.
 	NetNS netns.Namespace
 	// Table is the name of the tables in the families ip and ip6. Empty means "kernlb-counters".
 	Table string
@@ -49,8 +49,8 @@ var setNames = [...]string{setConnections, setRequests, setAnswers}
 const (
 	setSize   = 1 << 16
 	forgotten = 24 * time.Hour
-	// afterDNAT is a priority after the translation of destinations, and after the rules in which
-	// the nftables backend learns from translated packets.
+	// afterDNAT is a priority after the translation of destinations, and after the rules with which
+	// the nftables backend remembers clients of translated packets.
 	afterDNAT = -98
 )
 

@@ -1,7 +1,7 @@
 // Package counters counts the traffic of services: connections, packets and bytes, in both
 // directions, of each frontend and endpoint. Counting can be switched on and off while connections
-// are open. It complements the nftables and the iptables backends, which do not count. Call [Open]
-// and [Counters.Start]; [Counters.Read] returns the counts since then. The table in the kernel is:
+// are open. It complements the nftables and iptables backends, which do not count. Call [Open] and
+// [Counters.Start]; [Counters.Read] returns the counts since then. The table in the kernel is:
 //
 //	table ip kernlb-counters {
 //		set connections {
@@ -26,20 +26,21 @@
 //		}
 //	}
 //
-// An element is the frontend (address, protocol, port) and the endpoint, with a timeout of a day.
-// Each family has such a table, whose chains come after the translation of destinations. Conntrack
-// knows the original destination of a packet and the endpoint that answers. So the rules of the
-// backend stay as they are, and commits of services do not become slower. [Counters.Start] creates
-// each table in one transaction, and [Counters.Stop] deletes both tables in one transaction.
+// The key of an element is the frontend (address, protocol, port) and the endpoint; elements have a
+// timeout of a day. Each family has such a table, with chains that packets pass after the
+// translation of destinations. Conntrack has the original destination of a packet and the endpoint
+// that answers. So the rules of the backend do not change, and commits of services do not become
+// slower. [Counters.Start] creates each table in one transaction, and [Counters.Stop] deletes both
+// tables in one transaction.
 //
 // # What is counted
 //
 // The table counts every packet whose destination is translated, by any program; [Reading.Of]
 // leaves out destinations that are not services. A packet is counted when it arrives, even if a
-// firewall drops it afterwards. A connection counts with its first packet, and again with each
-// retry until conntrack remembers it. Packets that services reject or drop are not translated, so
-// they are not counted. Bytes include the IP headers. IPVS does not translate this way, and has its
-// own counters: a [Source] can read counters of either kind.
+// firewall drops it afterwards. A connection counts with its first packet, and once more with every
+// retry until conntrack has confirmed it. Packets that services reject or drop are not translated,
+// and therefore not counted. Bytes include the IP headers. IPVS does not use this translation and
+// has its own counters: a [Source] can read either.
 //
 // # Cost
 //
@@ -65,6 +66,6 @@
 // # Limits
 //
 // Each family counts 65,536 pairs of a frontend and an endpoint. Further pairs are not counted, and
-// [Reading.Full] says so. A pair without packets for a day is forgotten, and counts from zero
+// [Reading.Full] says so. A pair without packets for a day is forgotten, and starts from zero
 // again. Its number of connections also starts from zero after a day without a new connection.
 package counters

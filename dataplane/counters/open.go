@@ -12,8 +12,8 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// Counters are the counters of one network namespace. Several goroutines, and several processes,
-// may use them at the same time.
+// Counters are the traffic counters of one network namespace. They are safe for concurrent use,
+// also by several processes.
 type Counters struct {
 	conn  *rawnl.Conn
 	table string

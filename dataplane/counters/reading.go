@@ -33,8 +33,7 @@ func (v Values) Since(o Values) Values {
 // Pair is a frontend's address and an endpoint, with the counts of the packets between them.
 type Pair struct {
 	Protocol servicemodel.Protocol
-	// Dst is the destination that clients used: for a node port, the node's address in their
-	// packets.
+	// Dst is the destination in the clients' packets: for a node port, an address of the node.
 	Dst netip.AddrPort
 	// Endpoint is zero for removed endpoints of IPVS, because IPVS forgets them.
 	Endpoint netip.AddrPort

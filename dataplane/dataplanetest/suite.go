@@ -12,19 +12,19 @@ func Run(t *testing.T, under scenario.Backend) {
 	dataplanetest.Run(t, dataplanetest.Backend(under))
 }
 
-// RunScenarios runs scenarios against a backend, each in a parallel subtest of its name. The fate
-// of every packet must match both the scenario and the oracle. Package netnstest builds the
-// networks. Every host serves on ports [scenario.PortA] and [scenario.PortB], over TCP, UDP and
-// SCTP, and answers as "pod1/8080".
+// RunScenarios runs scenarios against a backend, each in a parallel subtest with the scenario's
+// name. The fate of every packet must match both the scenario and the oracle. Package netnstest
+// builds the networks. Every host serves on ports [scenario.PortA] and [scenario.PortB], over TCP,
+// UDP and SCTP, and answers as "pod1/8080".
 func RunScenarios(t *testing.T, under scenario.Backend, scenarios ...scenario.Scenario) {
 	dataplanetest.RunScenarios(t, dataplanetest.Backend(under), scenarios...)
 }
 
-// Random applies random states, one random change after the other, and sends random packets, 10,000
-// if packets is 0. It compares the fate of each packet with the oracle, and with the text of its
-// trace. If they differ, it shrinks the state as long as they still differ, and reports the
-// smallest state. KERNLB_RANDOM_PACKETS overrides the number of packets, and KERNLB_RANDOM_SEED is
-// the first seed.
+// Random applies random states, each a random change of the previous state, and sends random
+// packets: 10,000 if packets is 0. It compares the fate of each packet with the oracle, and with
+// the text of its trace. If they differ, it shrinks the state as long as they still differ, and
+// reports the smallest such state. KERNLB_RANDOM_PACKETS overrides the number of packets, and
+// KERNLB_RANDOM_SEED is the first seed.
 func Random(t *testing.T, under scenario.Backend, packets int) {
 	dataplanetest.Random(t, dataplanetest.Backend(under), packets)
 }

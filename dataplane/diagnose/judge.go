@@ -12,8 +12,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// judgeModel judges the decision of the tables about the packet. pod says that the client is in a
-// network namespace of its own.
+// judgeModel judges what the tables decide about the packet. pod says that the client has its own
+// network namespace.
 func (c *Config) judgeModel(p servicemodel.Packet, pod bool) (servicemodel.Decision, *Fault) {
 	d := c.Table.Decide(p, c.Here)
 	var want servicemodel.Decision
@@ -97,8 +97,8 @@ func doCause(c *servicemodel.Cause, name servicemodel.Name, f *servicemodel.Fron
 	return ""
 }
 
-// others notes the decisions of the tables about the other addresses of a service port, which get
-// no packets, and about clients from outside.
+// others notes what the tables decide about the other addresses of a service port, which get no
+// packets, and about clients from outside.
 func (r *Report) others(c *Config, p servicemodel.Packet, pod bool,
 	asked *servicemodel.Decision) {
 	table := cmp.Or(c.Wanted, c.Table)
@@ -134,7 +134,7 @@ func (r *Report) others(c *Config, p servicemodel.Packet, pod bool,
 	}
 }
 
-// judgeDrift puts changed objects of kernlb before a fault that they can cause.
+// judgeDrift puts changed objects of kernlb before a fault that they may cause.
 func (r *Report) judgeDrift(drift []string) {
 	if len(drift) == 0 {
 		return
@@ -268,7 +268,7 @@ func doRouting(t *livetrace.Trace) string {
 		" iif " + t.In
 }
 
-// link is the node's knowledge about the link-layer address of a next hop, with the machines that
+// link is what the node knows about the link-layer address of a next hop, with the machines that
 // claim it.
 type link struct {
 	name    string

@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Config says what is diagnosed.
+// Config says what to diagnose.
 type Config struct {
 	// NetNS names the network namespace of the node.
 	NetNS netns.Namespace
@@ -21,27 +21,25 @@ type Config struct {
 	// itself is the client, so that no packet is forwarded to it. [FindNamespace] finds it from an
 	// address.
 	From netns.Namespace
-	// Source is the client's address. If it is not set, the kernel chooses.
+	// Source is the client's address. If it is not set, the kernel chooses it.
 	Source netip.Addr
 	// To is the address, protocol and port of the service. It is required.
 	To servicemodel.FrontendKey
-	// Table is the table that the kernel holds. Here contains the node's addresses. Both are
-	// required.
+	// Table is the table in the kernel. Here has the node's addresses. Both are required.
 	Table *servicemodel.Table
 	Here  servicemodel.Locality
-	// Wanted is the table that the kernel should hold, if it is known: it knows why a service has
-	// no endpoints.
+	// Wanted is the desired table, if it is known: it says why a service has no endpoints.
 	Wanted *servicemodel.Table
-	// Drift describes objects of kernlb in the kernel that are not as it wrote them, as in an
-	// observation. If they can be the cause of a fault, they come first.
+	// Drift describes objects of kernlb in the kernel that have changed since kernlb wrote them, as
+	// in an observation. If they may be the cause of a fault, the report lists them first.
 	Drift []string
-	// Silent are endpoints that a program took out because they do not answer clients, and that are
-	// therefore not in Table. The silent endpoints of the service are asked, too.
+	// Silent are the endpoints that a program ejected because they do not answer clients, and that
+	// are therefore not in Table. Run also checks those of the service.
 	Silent []silence.Change
-	// Direct says that flows in the table of connections do not send packets to endpoints, as with
+	// Direct says that flows in the conntrack table cannot direct packets to endpoints, as with
 	// IPVS.
 	Direct bool
-	// Ours returns true for rules of kernlb. Nil means that no rule is.
+	// Ours returns true for rules of kernlb. Nil means that no rules are.
 	Ours func(livetrace.Rule) bool
 }
 
@@ -72,7 +70,7 @@ const (
 	StaleFlow      Kind = "stale-flow"      // a client is still sent to a former endpoint
 )
 
-// Fault is something that is wrong.
+// Fault is a fault that was found.
 type Fault struct {
 	Kind Kind `json:"kind"`
 	// Says says what is wrong, and Do what to do.
@@ -95,16 +93,16 @@ type Endpoint struct {
 
 // Report is the result.
 type Report struct {
-	// Client is the source of the packets, and To their destination.
+	// Client is the source address of the packets, and To their destination.
 	Client netip.Addr               `json:"client"`
 	To     servicemodel.FrontendKey `json:"to"`
-	// Steps lists the checks that passed, a line each, in the order of the checks.
+	// Steps lists the checks that passed, one line each, in order.
 	Steps     []string   `json:"steps"`
 	Endpoints []Endpoint `json:"endpoints,omitempty"`
 	// Fault is the first fault, or nil. More contains the other faults.
 	Fault *Fault  `json:"fault,omitempty"`
 	More  []Fault `json:"more,omitempty"`
-	// Notes names the checks that were not made.
+	// Notes lists the checks that were skipped.
 	Notes []string `json:"notes,omitempty"`
 }
 
@@ -202,13 +200,13 @@ func (s staleFlow) fault(p servicemodel.Protocol, n int) *Fault {
 		strings.ToLower(p.String()), s.to.Addr(), s.reply.Addr())}
 }
 
-// ofEndpoint reports whether no fault is known that concerns all endpoints.
+// ofEndpoint reports whether each known fault concerns only some endpoints.
 func (r *Report) ofEndpoint() bool {
 	return r.Fault == nil || slices.Contains([]Kind{Duplicate, Neighbour, NotListening, Silent,
 		FullSize}, r.Fault.Kind)
 }
 
-// String returns the report in lines.
+// String returns the report as lines of text.
 func (r *Report) String() string {
 	var b strings.Builder
 	from := "the client"

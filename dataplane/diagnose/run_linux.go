@@ -25,12 +25,12 @@ import (
 
 const (
 	// mostEndpoints is the maximum number of endpoints that get a connection. mostTraces is the
-	// maximum number of unanswered connections that are followed.
+	// maximum number of unanswered connections that are traced.
 	mostEndpoints = 32
 	mostTraces    = 2
-	// traceLimit is the time to wait for a packet to be seen in this node.
+	// traceLimit is the time to wait until a packet is seen in this node.
 	traceLimit = 3 * time.Second
-	// flowsLimit limits the time for reading the conntrack table.
+	// flowsLimit limits the time to read the conntrack table.
 	flowsLimit = 2 * time.Second
 )
 
@@ -48,9 +48,9 @@ type runner struct {
 	mu sync.Mutex // for routes
 }
 
-// Run diagnoses. It needs CAP_NET_ADMIN and CAP_NET_RAW, and CAP_SYS_ADMIN if the client is in
-// another network namespace. It takes up to ten seconds if there are many faults, and otherwise
-// less than a second.
+// Run makes the diagnosis. It needs CAP_NET_ADMIN and CAP_NET_RAW, and CAP_SYS_ADMIN if the client
+// is in another network namespace. It takes up to ten seconds if there are many faults, and
+// otherwise less than a second.
 func Run(ctx context.Context, cfg *Config) (*Report, error) {
 	r, err := begin(cfg)
 	if err != nil {
@@ -67,8 +67,8 @@ func Run(ctx context.Context, cfg *Config) (*Report, error) {
 	return r.report, nil
 }
 
-// Follow follows one connection of the client to an endpoint of the service. If endpoint is the
-// zero value, the rules choose the endpoint. It connects as [Run] does.
+// Follow traces one connection of the client to an endpoint of the service. If endpoint is the zero
+// value, the rules choose the endpoint. It connects as [Run] does.
 func Follow(ctx context.Context, cfg *Config, endpoint netip.AddrPort) (*livetrace.Trace, error) {
 	r, err := begin(cfg)
 	if err != nil {
@@ -242,7 +242,7 @@ func (r *runner) choose() error {
 	return nil
 }
 
-// follow follows a connection to the service, or to one endpoint. It returns nil if the packet did
+// follow traces a connection to the service, or to one endpoint. It returns nil if the packet did
 // not reach this node, which is a fault.
 func (r *runner) follow(ctx context.Context, to *servicemodel.Candidate) (*livetrace.Trace,
 	error) {
@@ -274,7 +274,7 @@ func (r *runner) follow(ctx context.Context, to *servicemodel.Candidate) (*livet
 	return traced, err
 }
 
-// endpoints connects to each endpoint, and follows the packets to those that do not answer.
+// endpoints connects to each endpoint, and traces the packets to those that do not answer.
 func (r *runner) endpoints(ctx context.Context) error {
 	silent, l := r.silent(&r.decision)
 	l = append(l, r.decision.Candidates...)
@@ -331,7 +331,7 @@ func (r *runner) endpoints(ctx context.Context) error {
 	return nil
 }
 
-// silent returns the endpoints of a decision's service that are out. The candidates say how to send
+// silent returns the ejected endpoints of a decision's service. The candidates say how to send
 // packets to these endpoints.
 func (r *runner) silent(d *servicemodel.Decision) ([]silence.Change, []servicemodel.Candidate) {
 	of := silence.Of(d.Frontend, r.Silent)
@@ -349,7 +349,7 @@ func (r *runner) silent(d *servicemodel.Decision) ([]silence.Change, []servicemo
 	return of, out
 }
 
-// judgeSilence judges why an endpoint does not answer. It follows a packet if follow is true.
+// judgeSilence judges why an endpoint does not answer. If follow is true, it traces a packet.
 func (r *runner) judgeSilence(ctx context.Context, to *servicemodel.Candidate, got *result,
 	l *link, follow bool) (*Fault, error) {
 	if r.To.Protocol == servicemodel.UDP && !got.refused {
@@ -395,8 +395,8 @@ func (r *runner) judgeSilence(ctx context.Context, to *servicemodel.Candidate, g
 		"the pod), and whether its answers come through this node" + r.strict(l.name)}, nil
 }
 
-// strict names the links where rp_filter may drop the answers of an endpoint, and ARP for them,
-// which the kernel does not count. out is the link to the endpoint.
+// strict names the links where rp_filter may drop the answers of an endpoint and the ARP requests
+// for them, which the kernel does not count. out is the link to the endpoint.
 func (r *runner) strict(out string) string {
 	all, err := r.routes.Settings(unix.AF_INET)
 	if err != nil || !r.To.Addr.Is4() {
@@ -468,7 +468,7 @@ const (
 	tcpClosed   conntrack.TCPState = 8
 )
 
-// living reports whether a flow can carry packets of its client. A connection that nobody answered
+// living reports whether a flow can carry packets of its client. A connection without an answer
 // cannot: its client tries again.
 func living(f *conntrack.Flow) bool {
 	return f.Protocol != conntrack.TCP ||
@@ -487,8 +487,8 @@ func (e *Endpoint) count(f *conntrack.Flow) {
 	}
 }
 
-// link reads the node's knowledge about the next hop to an address, and asks for the next hop by
-// ARP.
+// link reads what the node knows about the next hop to an address, and sends an ARP request for the
+// next hop.
 func (r *runner) link(to netip.Addr) (l link) {
 	l.hop = to
 	conn, err := rtnetlink.Open(r.node) // r.routes is for one goroutine

@@ -22,8 +22,8 @@ func poolsOf(t *servicemodel.Table, f *servicemodel.Frontend) (p pools) {
 
 func (p pools) empty() bool { return len(p.endpoints()) == 0 }
 
-// endpoints returns the endpoints of both pools, because a flow does not show which pool it was
-// sent to.
+// endpoints returns the endpoints of both pools, because a flow does not show to which pool it was
+// sent.
 func (p pools) endpoints() []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, pool := range p {
@@ -55,7 +55,7 @@ func (k *Keeper) change() (conntrack.Change, error) {
 	}
 	c.index = NewIndex(k.services, c.node)
 
-	// A piece that two removed ranges share belongs to the narrower range.
+	// A piece that two removed ranges share belongs to the narrower one.
 	due := slices.SortedFunc(maps.Keys(k.due), servicemodel.FrontendKey.CompareRange)
 	for _, key := range due {
 		if key.EndPort != 0 && k.services.Frontend(key) == nil {
@@ -90,7 +90,7 @@ func within(addrs []netip.Addr, ranges []netip.Prefix) (in []netip.Addr) {
 type changeMaker struct {
 	*Keeper
 	index *Index
-	// Frontends with the same pools share a slice.
+	// Frontends with the same pools share one slice.
 	endpoints map[pools][]netip.AddrPort
 	own       []netip.Addr // all addresses of the node
 	node      []netip.Addr // addresses that take node ports
@@ -100,8 +100,7 @@ type changeMaker struct {
 	byAddr    map[place][]servicemodel.FrontendKey
 }
 
-// endpointsOf returns the endpoints of a frontend, and whether packets are translated on their way
-// there.
+// endpointsOf returns the endpoints of a frontend, and whether packets to them are translated.
 func (c *changeMaker) endpointsOf(f *servicemodel.Frontend) (list []netip.AddrPort,
 	translated bool) {
 	p := poolsOf(c.services, f)
@@ -117,8 +116,8 @@ func (c *changeMaker) endpointsOf(f *servicemodel.Frontend) (list []netip.AddrPo
 	return list, translated
 }
 
-// add adds a key whose packets the frontend f gets now; f may be nil. The search concerns the flows
-// of the frontend was.
+// add adds a key whose packets now go to the frontend f, which may be nil. The search is for the
+// flows of the frontend was.
 func (c *changeMaker) add(key servicemodel.FrontendKey, f *servicemodel.Frontend,
 	was servicemodel.FrontendKey, s *search) {
 	may, translated := c.endpointsOf(f)
@@ -175,7 +174,7 @@ func (c *changeMaker) append(f conntrack.Frontend) {
 }
 
 // addPieces adds a removed range, in pieces that each belong to at most one of the present ranges.
-// It leaves out the pieces of narrower ranges, because these ranges had their ports before, or are
+// It leaves out the pieces of narrower ranges, because these ranges had the ports before, or are
 // due themselves.
 func (c *changeMaker) addPieces(gone servicemodel.FrontendKey, s *search) {
 	ends := []int{int(gone.Port), int(gone.EndPort) + 1}

@@ -11,9 +11,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Counters reads counters of services from the conntrack table: the number of flows, and their
-// packets and bytes. The kernel counts packets and bytes only if the sysctl nf_conntrack_acct is
-// on. Unlike other counters, these go down when a flow ends.
+// Counters reads counters of services from the conntrack table: the number of flows, their packets
+// and their bytes. The kernel counts packets and bytes only if the sysctl nf_conntrack_acct is on.
+// Unlike other counters, these decrease when a flow ends.
 type Counters struct {
 	// Table is the conntrack table, such as a *conntrack.Table.
 	Table Lister
@@ -27,7 +27,7 @@ type Lister interface {
 var _ counters.Source = Counters{}
 
 // Read reads the whole table. This takes about a second of CPU for a million flows. If the kernel
-// counted no packets, the reading contains only connections.
+// did not count packets, the reading contains only connections.
 func (c Counters) Read(ctx context.Context) (*counters.Reading, error) {
 	if c.Table == nil {
 		return nil, errors.New("flows: count: no conntrack table")

@@ -12,8 +12,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// departures are the endpoints that get no new flows of a frontend. Their existing flows may
-// continue for some time, or as long as the endpoints serve.
+// departures are endpoints that get no new flows from a frontend. Their existing flows may continue
+// for some time, or as long as the endpoints serve.
 type departures map[netip.AddrPort]departure
 
 type departure struct {
@@ -87,8 +87,8 @@ func (in *inspection) inspectAll() {
 	}
 }
 
-// concerned reports whether the change of a pool matters to a frontend: an endpoint left or came
-// back.
+// concerned reports whether the change of a pool matters to a frontend: because an endpoint left or
+// came back.
 func (in *inspection) concerned(key servicemodel.FrontendKey,
 	p *servicemodel.Change[servicemodel.Pool]) bool {
 	if len(in.departed[key]) > 0 {
@@ -130,8 +130,8 @@ func (in *inspection) inspect(key servicemodel.FrontendKey) {
 	}
 }
 
-// shifted handles a range whose endpoints' ports begin to be the first ports of ranges, or cease to
-// be, because that changes the ports of endpoints that stay.
+// shifted handles a range that was mapped to ranges at its endpoints and no longer is, or vice
+// versa, because that changes the ports of endpoints that stay.
 func (in *inspection) shifted(old, new *servicemodel.Frontend) {
 	if old == nil || new == nil || old.Shifted == new.Shifted {
 		return
@@ -143,7 +143,7 @@ func (in *inspection) shifted(old, new *servicemodel.Frontend) {
 }
 
 // inRange reports whether a range of a table has the first or the last port of a frontend, at its
-// address or as node ports. The frontend takes ports from the range, or leaves ports to it.
+// address or as node ports. The frontend takes ports from the range, or loses ports to it.
 func inRange(t *servicemodel.Table, key servicemodel.FrontendKey) bool {
 	for _, a := range []netip.Addr{key.Addr, anywhere(key).Addr} {
 		if len(t.RangesAt(a, key.Protocol, key.Port)) > 0 ||
@@ -155,8 +155,8 @@ func inRange(t *servicemodel.Table, key servicemodel.FrontendKey) bool {
 	return false
 }
 
-// leftOf returns the endpoints that the change took from a frontend. Frontends with the same pools
-// share the answer.
+// leftOf returns the endpoints that a change removed from a frontend. Frontends with the same pools
+// share the result.
 func (in *inspection) leftOf(was, is pools) []netip.AddrPort {
 	key := [2]pools{was, is}
 	left, known := in.left[key]
@@ -229,7 +229,7 @@ func (in *inspection) review() {
 }
 
 // checkAll makes a new keeper check every UDP frontend, and every frontend whose connections are
-// cut. An earlier process may have stopped between a commit and its cleaning. The check finds only
+// cut. An earlier process may have stopped between a commit and the cleanup. The check finds only
 // flows that are certainly stale: they were sent to one of our frontends, and that frontend does
 // not have their endpoint.
 func (in *inspection) checkAll() {
@@ -282,8 +282,8 @@ func (k *Keeper) findDeparted(ctx context.Context) error {
 			}
 			own := index.Frontend(&f)
 
-			// Flows with fixed timeouts are tombstones of a cut: they answer packets that the two
-			// ends still send.
+			// Flows with fixed timeouts are left from a cut: they answer packets that the two peers
+			// still send.
 			if own == nil || !f.Translated() || f.Status&conntrack.StatusFixedTimeout != 0 ||
 				index.Serves(own, &f) {
 				continue
@@ -300,8 +300,8 @@ func (k *Keeper) findDeparted(ctx context.Context) error {
 	return nil
 }
 
-// nodePortsMoved makes the UDP flows of all node ports due if node ports answer at other addresses
-// now.
+// nodePortsMoved makes the UDP flows of all node ports due if node ports now answer at other
+// addresses.
 func (in *inspection) nodePortsMoved() {
 	r := in.change.Rules
 	if r == nil || len(r.Old.NodePorts) == 0 {
@@ -321,8 +321,8 @@ func (in *inspection) nodePortsMoved() {
 	}
 }
 
-// expire makes everything due whose time has come. It returns the time until the next deadline, or
-// 0 without a deadline.
+// expire makes all flows due whose time has come. It returns the time until the next deadline, or 0
+// without a deadline.
 func (k *Keeper) expire(now time.Time) (next time.Duration) {
 	// come reports whether a time has come. If not, it updates next.
 	come := func(t time.Time) bool {

@@ -25,7 +25,7 @@ func NewIndex(t *servicemodel.Table, nodeAddrs []netip.Addr) *Index {
 	return x
 }
 
-// Frontend returns the frontend that a flow was sent to, or nil.
+// Frontend returns the frontend to which a flow was sent, or nil.
 func (x *Index) Frontend(f *conntrack.Flow) *servicemodel.Frontend {
 	if f.Zone() != x.zone {
 		return nil

@@ -20,7 +20,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Table contains the methods of a [conntrack.Table] that a [Keeper] uses.
+// Table has the methods of a [conntrack.Table] that a [Keeper] uses.
 type Table interface {
 	Clean(ctx context.Context, m *conntrack.Matcher, o conntrack.CleanOptions) (
 		conntrack.CleanResult, error)
@@ -32,19 +32,19 @@ var _ Table = (*conntrack.Table)(nil)
 
 // Config tunes a [Keeper]. A nil *Config is the zero Config.
 type Config struct {
-	// Connections is the policy for services that set no policy. The zero value leaves connections
-	// alone.
+	// Connections is the policy for services without a policy of their own. The zero value lets
+	// connections continue.
 	Connections servicemodel.ConnectionPolicy
 	// Zone is the conntrack zone in which services are translated; 0 is the default zone, which all
 	// backends use.
 	Zone uint16
-	// Logger gets a record for each cleaning that found something. Nil means no log.
+	// Logger gets a record for each cleanup that found something. If it is nil, nothing is logged.
 	Logger *slog.Logger
 }
 
-// Keeper keeps the flows of one conntrack table in step with services. It implements
-// [dataplane.Flows], for an engine that works in the same network namespace. It holds no kernel
-// resources of its own.
+// Keeper keeps the flows of one conntrack table in sync with services. It implements
+// [dataplane.Flows], for an engine that works in the same network namespace. It opens no kernel
+// resources itself.
 //
 // [dataplane.Flows]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane#Flows
 type Keeper struct {
@@ -64,11 +64,10 @@ type Keeper struct {
 
 	departed map[servicemodel.FrontendKey]departures
 	due      map[servicemodel.FrontendKey]*search
-	// echoes are the times at which frontends are searched again for flows that late answers
-	// created.
+	// echoes are the times of further searches for flows that late answers created, by frontend.
 	echoes map[servicemodel.FrontendKey][]time.Time
-	// unknown are the protocols for which draining connections from before the keeper's start were
-	// not searched yet.
+	// unknown are the protocols for which the keeper has not yet searched for draining connections
+	// from before its start.
 	unknown []servicemodel.Protocol
 	// said are the events that Settle emits when it returns.
 	said []backends.Notice
@@ -98,12 +97,12 @@ type search struct {
 }
 
 // echoTimes are the delays of further searches, because a late answer can undo the deletion of an
-// untranslated flow ([conntrack.Frontend.Backwards]): soon, and, if the pass found such flows, once
-// more when no answer is in flight.
+// untranslated flow ([conntrack.Frontend.Backwards]): one soon, and, if the pass found such flows,
+// one more when no answer can be in flight.
 var echoTimes = []time.Duration{100 * time.Millisecond, time.Second}
 
-// New returns a keeper of a table. The caller closes the table. A nil table and invalid
-// [Config.Connections] are errors.
+// New returns a keeper for a table. The caller closes the table. A nil table or invalid
+// [Config.Connections] is an error.
 func New(t Table, cfg *Config) (*Keeper, error) {
 	if none, ok := t.(*conntrack.Table); t == nil || ok && none == nil {
 		return nil, errors.New("keep flows: no conntrack table")
@@ -123,14 +122,14 @@ func New(t Table, cfg *Config) (*Keeper, error) {
 	return k, nil
 }
 
-// Totals returns the sum of the results of all cleanings.
+// Totals returns the sum of the results of all cleanups.
 func (k *Keeper) Totals() conntrack.CleanResult {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.totals
 }
 
-// Changed records the flows that a change can have made stale. Except for the first call, it reads
+// Changed records which flows a change may have made stale. Except for the first call, it reads
 // only the objects that changed.
 func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 	k.mu.Lock()
@@ -156,10 +155,10 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 	in.nodePortsMoved()
 }
 
-// Settle cleans up everything that is due in one pass over the table. If nothing is due, it does
-// not read the table. It returns the time until draining connections or a second search become due.
-// After an error, all of this work stays due, except for frontends that the matcher refused
-// ([conntrack.ErrBadChange]). Retrying these cannot help, and they do not delay the other
+// Settle does all cleanup that is due in one pass over the table. If nothing is due, it does not
+// read the table. It returns the time until draining connections or a second search are due. After
+// an error, all of this work remains due, except for frontends that the matcher refused
+// ([conntrack.ErrBadChange]). For these, a retry would fail again, and they do not delay the other
 // frontends.
 //
 // It emits [backends.Cleaned] and [backends.Drained].
@@ -175,7 +174,7 @@ func (k *Keeper) Settle(ctx context.Context) (next time.Duration, err error) {
 	return next, err
 }
 
-// settle is Settle. It leaves the events in said.
+// settle is Settle. It collects the events in said.
 func (k *Keeper) settle(ctx context.Context) (next time.Duration, err error) {
 	if err := k.findDeparted(ctx); err != nil {
 		return 0, fmt.Errorf("find the connections to be drained: %w", err)
@@ -215,8 +214,8 @@ func sooner(next, d time.Duration) time.Duration {
 	return min(next, d)
 }
 
-// firstDue returns the earliest commit that no pass has covered: the next pass must wait for all
-// packets from before it.
+// firstDue returns the time of the earliest commit that no pass has covered: the next pass must
+// wait for all packets from before it.
 func (k *Keeper) firstDue() (at time.Time) {
 	for _, s := range k.due {
 		if at.IsZero() || s.first.Before(at) {
@@ -227,9 +226,9 @@ func (k *Keeper) firstDue() (at time.Time) {
 	return at
 }
 
-// passed records a pass. A frontend stays due if the kernel may still work on a packet from before
-// its last commit. passed returns the number of such frontends. If p is nil, the pass has waited
-// for the packets.
+// passed records a pass. A frontend remains due if the kernel may still be processing a packet from
+// before its last commit. passed returns the number of such frontends. If p is nil, the pass has
+// waited for the packets.
 func (k *Keeper) passed(p *wait.Packets) (left int) {
 	now := time.Now()
 	maps.DeleteFunc(k.due, func(_ servicemodel.FrontendKey, s *search) bool {
@@ -263,8 +262,8 @@ func (k *Keeper) clean(ctx context.Context) (bad, err error) {
 	return bad, err
 }
 
-// serviceOf returns the service port that a stale flow was sent to. If a late answer created the
-// flow, it returns the service port that the flow comes from.
+// serviceOf returns the service port to which a stale flow was sent. If a late answer created the
+// flow, it returns the service port of the answer.
 func (k *Keeper) serviceOf(f *conntrack.Flow) servicemodel.PortName {
 	for _, at := range [...]netip.AddrPort{f.Original.Dst, f.Original.Src} {
 		key := keyOf(at, f.Protocol)
@@ -286,7 +285,7 @@ func (k *Keeper) serviceOf(f *conntrack.Flow) servicemodel.PortName {
 	return servicemodel.PortName{}
 }
 
-// listen schedules another search at the frontends of a pass, if the pass found untranslated flows
+// listen schedules another search for the frontends of a pass, if the pass found untranslated flows
 // or if a frontend is new.
 func (k *Keeper) listen(c conntrack.Change, found bool) {
 	now := time.Now()
@@ -311,7 +310,7 @@ func (k *Keeper) listen(c conntrack.Change, found bool) {
 	}
 }
 
-// add adds the result of a cleaning to the totals.
+// add adds the result of a cleanup to the totals.
 func (k *Keeper) add(ctx context.Context, c conntrack.CleanResult) {
 	t := &k.totals
 	t.Dumps += c.Dumps
@@ -361,7 +360,7 @@ func (k *Keeper) policy(n servicemodel.Name) servicemodel.ConnectionPolicy {
 }
 
 // Draining returns the number of endpoints that get no new flows but keep their existing flows, for
-// some time or as long as they serve, see [servicemodel.ConnectionPolicy].
+// some time or as long as they serve (see [servicemodel.ConnectionPolicy]).
 func (k *Keeper) Draining() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()

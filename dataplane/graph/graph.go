@@ -8,7 +8,7 @@ type Graph struct {
 	edges  []edge
 	boxes  int
 	// ways says that the boxes of a group follow each other, like the chains of a hook, and that
-	// titles belong to groups and not to columns.
+	// titles belong to groups instead of columns.
 	ways bool
 }
 

@@ -35,7 +35,7 @@ type end struct {
 }
 
 // namespace draws the row of a namespace: the numbers of its service ports, of their frontends by
-// kind, of their targets, and of endpoints.
+// kind, of their targets, and of their endpoints.
 func (s *services) namespace(row int, all []*servicemodel.Frontend) {
 	kinds, ends := map[servicemodel.Kind]int{}, map[servicemodel.Verdict]*end{}
 	for _, f := range all {

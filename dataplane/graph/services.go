@@ -14,10 +14,10 @@ import (
 const maxEndpoints = 12
 
 // Services draws the frontends of a table for which keep returns true, with their pools and
-// endpoints. A nil keep draws all frontends. The box of a frontend that rejects or drops names the
-// cause ([servicemodel.Table.Cause]). For a large pool, only the first twelve endpoints are drawn,
-// and the number of further endpoints. With more than 30 service ports, each namespace is one row
-// of numbers, which names up to three service ports that reject or drop.
+// endpoints. If keep is nil, it draws all frontends. The box of a frontend that rejects or drops
+// names the cause ([servicemodel.Table.Cause]). For a large pool, it draws only the first twelve
+// endpoints and the number of the others. With more than 30 service ports, it draws one row of
+// numbers for each namespace, with the names of up to three service ports that reject or drop.
 func Services(t *servicemodel.Table, keep func(*servicemodel.Frontend) bool) *Graph {
 	s := services{Graph: &Graph{title: "Services"}, t: t,
 		ports: map[servicemodel.PortName]*box{}, pools: map[servicemodel.PoolID]*box{},

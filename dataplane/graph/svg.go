@@ -31,8 +31,8 @@ rect{fill:#f4f6f8;stroke:#8a94a0}path{fill:none;stroke:#8a94a0}marker path{fill:
 rect{fill:#1d2226;stroke:#69747f}path{stroke:#69747f}marker path{fill:#69747f}
 .refuses rect{stroke:#ff8a80}.aside rect{fill:none;stroke:#333b43}.back{fill:#14171a}}`
 
-// SVG returns the graph as a picture without scripts, fonts or other files. It is light or dark, as
-// the viewer's browser prefers.
+// SVG returns the graph as a picture without scripts, fonts or other files. It is light or dark,
+// depending on the viewer's browser.
 func (g *Graph) SVG() string {
 	width, height := g.place()
 	var b strings.Builder

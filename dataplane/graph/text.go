@@ -7,7 +7,7 @@ import (
 )
 
 // Mermaid returns the graph as a flowchart of Mermaid (https://mermaid.js.org). GitHub and other
-// sites draw it inside documents.
+// sites render it inside documents.
 func (g *Graph) Mermaid() string {
 	var b strings.Builder
 	b.WriteString("flowchart LR\n")

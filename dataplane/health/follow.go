@@ -10,8 +10,8 @@ import (
 
 // Follow calls [NodePorts.Sync] with the kernel's table, now and whenever an engine changes it:
 // after [dataplane.Applied], [dataplane.Switched] and [dataplane.CleanedUp]. failed gets the errors
-// of Sync, one call after the other, while the engine waits; nil ignores them. Calling stop ends
-// this, and leaves the ports as they are. With a nil engine Follow does nothing.
+// of Sync, one at a time, while the engine waits; nil ignores them. Calling stop ends this without
+// closing the ports. With a nil engine Follow does nothing.
 func (p *NodePorts) Follow(e *dataplane.Engine, failed func(error)) (stop func()) {
 	if e == nil {
 		return func() {}

@@ -31,16 +31,16 @@ type NodePortsConfig struct {
 	// some addresses ([servicemodel.Rules.NodePorts]). Nil means net.InterfaceAddrs.
 	Addresses func() ([]netip.Addr, error)
 	// RetryAfter is the time between automatic retries of ports that could not be opened, for
-	// example because a kube-proxy that is being replaced still holds them. 0 means
-	// half a second.
+	// example because the kube-proxy that is being replaced still listens on them. 0 means half a
+	// second.
 	RetryAfter time.Duration
 }
 
 // defaultRetryAfter is the default of NodePortsConfig.RetryAfter.
 const defaultRetryAfter = 500 * time.Millisecond
 
-// NodePorts is the server of health check node ports. Create it with [NewNodePorts], and close it.
-// Several goroutines may call its methods.
+// NodePorts serves health check node ports. Create it with [NewNodePorts], and close it. Its
+// methods are safe for concurrent use.
 //
 // All ports together keep at most 1024 connections open: a new connection beyond that closes the
 // oldest connection. A connection that is idle for a minute is closed, too.
@@ -119,7 +119,7 @@ func NewNodePorts(cfg *NodePortsConfig) *NodePorts {
 
 // Sync opens the ports of [servicemodel.Table.HealthChecks] and closes all other ports. Each port
 // answers at the addresses of node ports, in the families in which its service exists. Ports that
-// stay are not interrupted. If node ports answer at all addresses, a port listens on the
+// stay open are not interrupted. If node ports answer at all addresses, a port listens on the
 // unspecified address.
 //
 // Sync opens all ports that it can. The error joins a *[ListenError] for each port that it cannot
@@ -276,7 +276,7 @@ func writeHead(w http.ResponseWriter, ok bool) {
 	}
 }
 
-// Close closes all ports and waits until their servers have ended.
+// Close closes all ports, and waits until their servers have stopped.
 func (p *NodePorts) Close() error {
 	p.mu.Lock()
 	p.closed = true

@@ -15,11 +15,11 @@ import (
 
 // ProxyConfig tunes a [Proxy]. A nil *ProxyConfig is the zero ProxyConfig.
 type ProxyConfig struct {
-	// Timeout is the time that a state may wait for the kernel before the proxy counts as
+	// Timeout is the time for which a state may wait to reach the kernel before the proxy counts as
 	// unhealthy. Zero means 60 s, twice kube-proxy's default syncPeriod.
 	Timeout time.Duration
-	// RequireState makes the proxy unhealthy until the kernel holds a first state; /livez ignores
-	// it. By default, as in kube-proxy, a proxy without a requested state is healthy.
+	// RequireState makes the proxy unhealthy until a first state is in the kernel; /livez ignores
+	// it. By default, as in kube-proxy, a proxy is healthy if no state was requested.
 	RequireState bool
 	// Eligible says whether this node should get new connections from outside. If not, /healthz
 	// answers 503; /livez ignores it. In kube-proxy a node is eligible if its Node object is known,
@@ -29,18 +29,19 @@ type ProxyConfig struct {
 	// Problems returns problems of the program's input that the engine does not see, such as a
 	// broken manifest, one line each. The answers list them. Nil means no problems.
 	Problems func() []string
-	// Silent returns the endpoints that were ejected because they do not answer clients, like
+	// Silent returns the endpoints that were ejected because they do not answer clients, such as
 	// [silence.Follower.Ejected]. The answers list them. Nil means no endpoints.
 	Silent func() []silence.Change
-	// Node checks the node for the services that the kernel holds, like [node.Checker.Report], for
-	// the JSON of /healthz. It does not change the code of the answer. Nil means no checks.
+	// Node checks the node for the services in the kernel, such as [node.Checker.Report]. The
+	// result is part of the JSON of /healthz. It does not affect the status code. Nil means no
+	// checks.
 	Node func(context.Context, *servicemodel.Table) *node.Report
 	// Families are the families that the answers list. Nil means both.
 	Families []servicemodel.Family
 }
 
-// Proxy says whether the wanted states of an engine reach the kernel in time. Create it with
-// [NewProxy]. Several goroutines may call its methods.
+// Proxy reports whether the desired states of an engine reach the kernel in time. Create it with
+// [NewProxy]. Its methods are safe for concurrent use.
 type Proxy struct {
 	engine  *dataplane.Engine
 	cfg     ProxyConfig
@@ -48,8 +49,7 @@ type Proxy struct {
 	serving ServingCache
 }
 
-// NewProxy returns the health of a proxy that runs the engine. A nil engine counts as an idle
-// engine.
+// NewProxy returns the health of a proxy that runs the engine. A nil engine counts as idle.
 func NewProxy(e *dataplane.Engine, cfg *ProxyConfig) *Proxy {
 	p := &Proxy{engine: cmp.Or(e, new(dataplane.Engine)), cfg: *cmp.Or(cfg, &ProxyConfig{}),
 		started: time.Now()}
@@ -69,14 +69,14 @@ func NewProxy(e *dataplane.Engine, cfg *ProxyConfig) *Proxy {
 	return p
 }
 
-// Healthy reports false if a state has waited for the kernel longer than [ProxyConfig.Timeout] or,
-// with [ProxyConfig.RequireState], if the kernel holds no state yet.
+// Healthy reports false if a state has been waiting to reach the kernel for longer than
+// [ProxyConfig.Timeout] or, with [ProxyConfig.RequireState], if no state is in the kernel yet.
 func (p *Proxy) Healthy() bool {
 	healthy, _ := p.health(time.Now())
 	return healthy && p.ready()
 }
 
-// ready reports whether the kernel holds a state, if that is required.
+// ready reports whether a state is in the kernel, if that is required.
 func (p *Proxy) ready() bool {
 	return !p.cfg.RequireState || !p.engine.Status().Succeeded.IsZero()
 }
@@ -92,9 +92,9 @@ func (p *Proxy) health(now time.Time) (healthy bool, updated time.Time) {
 }
 
 // Handler serves GET /healthz and /livez as kube-proxy does: 200 or 503, with the same JSON. An
-// engine writes both families at once, so both have the same health. If services are refused, or
-// the program has problems, the JSON lists them. The code stays 200, because everything else is
-// served. The JSON of /healthz also has [Serving], and the findings of [ProxyConfig.Node].
+// engine writes both families at once, so their health is the same. If services are refused, or the
+// program has problems, the JSON lists them. The code stays 200, because everything else is served.
+// The JSON of /healthz also has [Serving], and the findings of [ProxyConfig.Node].
 func (p *Proxy) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {

@@ -8,17 +8,18 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Serving counts the wanted services by the outcome for their clients at this node. It describes
-// the kernel's table, and does not say whether endpoints answer.
+// Serving counts the desired services by what clients get from them at this node. It describes the
+// kernel's table, and does not say whether endpoints answer.
 type Serving struct {
-	// Services is the number of wanted services. Each service is in one of the next five numbers.
+	// Services is the number of desired services. Each service is counted in exactly one of the
+	// next five fields.
 	Services int `json:"services"`
 	// Serve counts the services that are balanced at each of their addresses.
 	Serve int `json:"serve"`
 	// Local counts the services whose traffic policy is Local and that have no endpoint on this
 	// node. External load balancers use other nodes for them.
 	Local int `json:"local,omitzero"`
-	// Reject counts the services that have an address without endpoints. Connections to it are
+	// Reject counts the services with an address that has no endpoints. Connections to it are
 	// rejected, or dropped if [servicemodel.Node.NoEndpoints] says so.
 	Reject int `json:"reject,omitzero"`
 	// Nowhere counts the services without an address at which this node answers, for example
@@ -27,7 +28,7 @@ type Serving struct {
 	// Refused counts the services that were left out as a whole ([dataplane.Refusal]).
 	Refused int `json:"refused,omitzero"`
 
-	// Kept counts the refused services that are served by an earlier definition.
+	// Kept counts the refused services whose earlier definition is still served.
 	Kept int `json:"kept,omitzero"`
 	// Conflicts is the number of addresses and ports that services lost to other services, and
 	// Warnings the number of warnings.
@@ -43,18 +44,18 @@ type Serving struct {
 // MaxRejected is the maximum length of [Serving.Rejected].
 const MaxRejected = 20
 
-// All reports whether clients can use all wanted services, here or at other nodes.
+// All reports whether clients can use all desired services, here or at other nodes.
 func (s *Serving) All() bool { return s.Reject+s.Nowhere+s.Refused+s.Kept+s.Conflicts == 0 }
 
-// Outcomes returns the five numbers that add up to Services, by their names in JSON.
+// Outcomes returns the five numbers that add up to Services, keyed by their JSON names.
 func (s *Serving) Outcomes() map[string]int {
 	return map[string]int{"serve": s.Serve, "local": s.Local, "reject": s.Reject,
 		"nowhere": s.Nowhere, "refused": s.Refused}
 }
 
 // ServingOf counts the services of an engine. It returns nil if the engine does not know the
-// kernel's contents, as before its first apply and after an error. Its time grows with the number
-// of addresses.
+// kernel's contents, for example before its first apply or after an error. Its time grows with the
+// number of addresses.
 func ServingOf(s dataplane.Status) *Serving {
 	if s.Held == nil {
 		return nil
@@ -83,8 +84,8 @@ func ServingOf(s dataplane.Status) *Serving {
 	return v
 }
 
-// ServingCache keeps the result of [ServingOf] until another state is wanted or in the kernel. The
-// zero ServingCache is ready for one engine. Several goroutines may call its method.
+// ServingCache keeps the result of [ServingOf] until the desired state or the kernel's table
+// changes. The zero ServingCache is ready for one engine. Its method is safe for concurrent use.
 type ServingCache struct{ last atomic.Pointer[counted] }
 
 // counted is the result of [ServingOf] for these revisions and this table.

@@ -13,7 +13,7 @@ type Config struct {
 	NetNS netns.Namespace
 }
 
-// Hook is a place where netfilter hands packets to chains. Its value is its name as nft writes it,
+// Hook is a place where netfilter passes packets to chains. Its value is its name as nft writes it,
 // or its number, such as "hook 5".
 type Hook string
 
@@ -35,8 +35,8 @@ func hookOf(number uint32) Hook {
 	return Hook(fmt.Sprintf("hook %d", number))
 }
 
-// Chain is a base chain of nf_tables. Packets pass the chains of their hook in the order of the
-// priorities, the lowest first.
+// Chain is a base chain of nf_tables. Packets pass the chains of a hook in the order of priority,
+// lowest first.
 type Chain struct {
 	Family   string `json:"family"` // "ip", "ip6" or "inet"
 	Table    string `json:"table"`
@@ -47,7 +47,7 @@ type Chain struct {
 	// DropsByDefault means that the policy is drop: a packet that no rule accepts is dropped.
 	DropsByDefault bool `json:"dropsByDefault,omitzero"`
 	// Accepts means that a rule, in the chain or in chains that it jumps to, may accept packets
-	// that begin connections: by a verdict, by a map with verdicts, or by a queue.
+	// that start connections: by a verdict, by a map with verdicts, or by a queue.
 	Accepts bool `json:"accepts,omitzero"`
 	// Drops are the rules that drop or reject packets, in the chain or in chains that it jumps to.
 	// Verdicts in maps are ignored, both drops and jumps.

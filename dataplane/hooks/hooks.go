@@ -35,19 +35,19 @@ type reading struct {
 	at    []place // of each base chain
 	leads map[place][]string
 	drops map[place][]Rule
-	// accepts contains the chains with a rule that may accept packets that begin connections.
+	// accepts has the chains with a rule that may accept packets that start connections.
 	accepts map[place]bool
 }
 
-// tries is the number of times that Read tries to list the chains between two transactions of other
-// programs.
+// tries is the number of times that Read tries to list the chains without an interruption by
+// another program's transaction.
 const tries = 100
 
 // Read returns the base chains of a network namespace, in the order of family, table and name. It
 // does not read the rules of tables for which skip returns true, because kernlb's own tables may
-// have many; a nil skip skips none. The result is not a snapshot: it may or may not contain changes
-// made during the reading. Read needs CAP_NET_ADMIN, and CAP_SYS_ADMIN for another network
-// namespace; without them it fails with kernelerr.ErrNoPermission.
+// have many rules; a nil skip skips nothing. The result is not a snapshot: it may or may not
+// contain changes made during the reading. Read needs CAP_NET_ADMIN, and CAP_SYS_ADMIN for another
+// network namespace; without them it fails with kernelerr.ErrNoPermission.
 func Read(ctx context.Context, cfg *Config, skip func(table string) bool) ([]Chain, error) {
 	d, err := readAll(ctx, cmp.Or(cfg, &Config{}), skip)
 	if err != nil {
@@ -108,7 +108,7 @@ func (d *reading) read(ctx context.Context, conn *rawnl.Conn, skip func(string) 
 	return err
 }
 
-// readRules reads the rules of a table. A table that has vanished has no rules.
+// readRules reads the rules of a table. A table that no longer exists has no rules.
 func (d *reading) readRules(ctx context.Context, conn *rawnl.Conn, t place) error {
 	var b rawnl.Batch
 	b.Message(rawnl.SubsysNFTables, nft.MsgGetRule, 0, t.family, 0,

@@ -1,6 +1,6 @@
-// Package kernelerr defines the errors of all packages that talk to the kernel: backends, package
-// conntrack, and the packages that only read. A program finds the sentinels with errors.Is, and an
-// [OpError] with errors.As.
+// Package kernelerr defines the errors of all packages that talk to the kernel: the backends,
+// package conntrack, and the packages that only read. Use errors.Is for the sentinels, and
+// errors.As for an [OpError].
 package kernelerr
 
 import (
@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// OpError is one refusal by the kernel. errors.Is finds its errno, as in errors.Is(err,
+// OpError is one request that the kernel refused. errors.Is finds its errno, as in errors.Is(err,
 // fs.ErrPermission), its Meaning, and [ErrNoPermission] if the errno is EPERM or EACCES.
 type OpError struct {
 	// Op is the operation, such as "add", or "commit" if the kernel refused a transaction as a
@@ -55,8 +55,8 @@ func (e *OpError) Is(target error) bool {
 		target == ErrNoPermission && e.Errno.Is(fs.ErrPermission)
 }
 
-// OpErrors are all refusals of one batch, in the order of the messages. The text shows the first
-// few.
+// OpErrors are all refused requests of one batch, in the order of the messages. The text shows the
+// first few.
 type OpErrors []*OpError
 
 // Error returns the text of the first few errors, and the number of further errors.

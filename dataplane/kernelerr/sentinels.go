@@ -22,14 +22,15 @@ var (
 	// ErrKernelTooOld says that the kernel is too old for the backend.
 	ErrKernelTooOld = errors.New("kernel too old")
 	// ErrConflict says that another program changed the kernel's state between reading and writing.
-	// The engine reads the kernel again and retries. It returns the error if the conflicts persist.
+	// The engine reads the kernel again and retries. It returns the error only if conflicts
+	// persist.
 	ErrConflict = errors.New("kernel state was changed by another program")
 	// ErrClosed says that the backend was closed.
 	ErrClosed = errors.New("already closed")
 )
 
-// Permission returns an error about missing permission so that it matches [ErrNoPermission], with
-// the same text. It returns other errors unchanged.
+// Permission makes an error about missing permission match [ErrNoPermission], with the same text.
+// It returns other errors unchanged.
 func Permission(err error) error {
 	if denied(err) && !errors.Is(err, ErrNoPermission) {
 		return permissionError{err}

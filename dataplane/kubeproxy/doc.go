@@ -1,31 +1,31 @@
 // Package kubeproxy deletes the objects that kube-proxy left in the kernel, in each of its Linux
-// modes, and touches nothing else. It knows the versions 1.28 to 1.36 of Kubernetes. [Find] lists
-// the objects, [Cleanup] deletes them, and [Running] reports whether a kube-proxy runs now.
+// modes, and nothing else. It supports the versions 1.28 to 1.36 of Kubernetes. [Find] lists the
+// objects, [Cleanup] deletes them, and [Running] reports whether a kube-proxy is running.
 //
 // # Handing over
 //
-// The new rules are added before the old rules are deleted, so services work all the time:
+// Add the new rules before you delete the old rules, so that services work all the time:
 //
-//  1. Stop kube-proxy; otherwise it recreates everything. [Running] says whether a kube-proxy still
-//     runs.
+//  1. Stop kube-proxy; otherwise it recreates everything. [Running] says whether a kube-proxy is
+//     still running.
 //  2. Apply the services with a backend of kernlb. Then both sets of rules are in place, and one of
 //     them balances each new connection.
 //  3. Call [Cleanup].
 //
-// Established connections continue, because conntrack knows their destination, whichever program
-// wrote the rules. In the ipvs mode they end with their virtual servers, because IPVS itself
+// Established connections continue, because conntrack keeps their destination, whichever program
+// wrote the rules. In the ipvs mode, they end with their virtual servers, because IPVS itself
 // forwards their packets. But kernlb's ipvs backend can take over the virtual servers with their
 // connections (ipvs.Config.TakeOver).
 //
-// kernlb's iptables backend takes over kube-proxy's chains if it has the same prefix, which is its
-// default. These chains then belong to kernlb and stay; Cleanup deletes only chains that kernlb
-// does not have.
+// kernlb's iptables backend takes over kube-proxy's chains if it uses the same prefix, which is its
+// default. These chains then belong to kernlb and are kept; Cleanup deletes only chains that kernlb
+// does not use.
 //
 // # The objects of kube-proxy
 //
 //   - iptables mode: the chains KUBE-SERVICES, KUBE-EXTERNAL-SERVICES, KUBE-NODEPORTS,
-//     KUBE-POSTROUTING, KUBE-MARK-MASQ, KUBE-FORWARD, KUBE-PROXY-FIREWALL and KUBE-PROXY-CANARY,
-//     each in the tables where kube-proxy has it, and the chains of services and endpoints:
+//     KUBE-POSTROUTING, KUBE-MARK-MASQ, KUBE-FORWARD, KUBE-PROXY-FIREWALL and KUBE-PROXY-CANARY, in
+//     each table where kube-proxy creates them, and the chains of services and endpoints:
 //     KUBE-SVC-, KUBE-SVL-, KUBE-EXT-, KUBE-FW- and KUBE-SEP- with a hash; the rules with
 //     kube-proxy's comments that jump to them from base chains; and the counters
 //     ct_state_invalid_dropped_pkts and localhost_nps_accepted_pkts of nfnetlink_acct.
@@ -38,14 +38,14 @@
 //
 // # Objects that stay
 //
-// Tables and base chains of iptables belong to no program, and stay. So do all other chains:
-// kubelet's (KUBE-FIREWALL, which kube-proxy also creates and never deletes, KUBE-KUBELET-CANARY,
-// KUBE-IPTABLES-HINT, KUBE-MARK-DROP), chains of network policies (KUBE-ROUTER-…, KUBE-NWPLCY-…),
-// and virtual servers and IP sets of other programs. [Plan.Left] names objects that stay for a
-// reason other than their name:
+// The tables and base chains of iptables belong to no program, and are kept. So are all other
+// chains: the kubelet's (KUBE-FIREWALL, which kube-proxy also creates and never deletes,
+// KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT, KUBE-MARK-DROP), chains of network policies
+// (KUBE-ROUTER-…, KUBE-NWPLCY-…), and virtual servers and IP sets of other programs. [Plan.Left]
+// lists objects that are kept for a reason other than their name:
 //
-//   - chains to which rules of other programs jump, and the chains to which these chains jump:
-//     CNI's plugin portmap can be configured to use KUBE-MARK-MASQ
+//   - chains to which rules of other programs jump, and the chains to which these chains jump: the
+//     CNI plugin portmap can be configured to use KUBE-MARK-MASQ
 //   - KUBE-MARK-MASQ and KUBE-POSTROUTING, if KUBE-MARK-DROP shows a kubelet before 1.27, which
 //     creates them, too
 //   - chains that kernlb has taken over, and a device kube-ipvs0 with addresses of kernlb

@@ -17,7 +17,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// readContents reads the frontends of all modes.
+// readContents reads the frontends of each mode.
 func (k *kernel) readContents(ctx context.Context, c contents) error {
 	legacy := &Plan{}
 	if err := k.ns.Do(legacy.planLegacy); err != nil {
@@ -154,8 +154,8 @@ func (t *table) iptables(c contents, chains ...string) (err error) {
 	return nil
 }
 
-// chainService matches the names of chains of services in the nftables mode. Only these chains name
-// the service.
+// chainService matches the names of chains of services in the nftables mode. Only the names of
+// these chains contain the name of the service.
 var chainService = regexp.MustCompile(`^(?:service|external)-\w+-(.+)/\w+/(.*)$`)
 
 // nftables adds the frontends of the nftables mode.
@@ -187,9 +187,10 @@ func (t *table) nftables(c contents) error {
 }
 
 // endpoints returns the endpoints that a chain selects for clients from outside the cluster,
-// sorted. It ignores rules for certain sources, which are for pods and for the node, unless they
-// jump to a chain for external addresses: these rules hold the source ranges of a load balancer.
-// Each chain and each map is examined once, even if many frontends refer to it.
+// sorted. It ignores rules for certain sources, which are for pods and for the node. It does not
+// ignore such rules if they jump to a chain for external addresses, because these are the source
+// ranges of a load balancer. Each chain and each map is examined once, even if many frontends refer
+// to it.
 func (t *table) endpoints(chain string) ([]netip.AddrPort, error) {
 	if l, known := t.pools[chain]; known {
 		return l, nil

@@ -38,7 +38,7 @@ func (k *kernel) readVirtual(ctx context.Context) (*virtual, error) {
 	return v, err
 }
 
-// readServers returns the virtual servers at addresses, without kernlb's.
+// readServers returns the virtual servers at addresses, except kernlb's.
 func (k *kernel) readServers(ctx context.Context) (servers []VirtualServer, err error) {
 	err = k.withIPVS(ctx, func(c *ipvsnl.Client) error {
 		services, err := c.Services(ctx)
@@ -116,10 +116,9 @@ func (k *kernel) readDevice(v *virtual) error {
 	return nil
 }
 
-// deleteServers deletes the virtual servers of a plan. It removes servers that could not be deleted
-// from the plan, and then also the device and the sets, because the next cleanup recognises the
-// servers by the device and the sets. A server that another program has already deleted is not an
-// error.
+// deleteServers deletes the virtual servers of a plan. If a server could not be deleted, it removes
+// the server, the device and the sets from the plan, because the next cleanup recognises the server
+// by the device and the sets. A server that another program has already deleted is not an error.
 func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
 	if len(p.VirtualServers) == 0 {
 		return nil

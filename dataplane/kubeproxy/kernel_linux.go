@@ -88,7 +88,7 @@ func (k *kernel) plan(ctx context.Context) (*Plan, uint32, error) {
 	return p, gen.ID, nil
 }
 
-// find plans again until no program has changed the ruleset during the reading.
+// find repeats the plan until no program has changed the ruleset during the reading.
 func (k *kernel) find(ctx context.Context) (*Plan, error) {
 	return k.retry(ctx, func(_ *Plan, gen uint32) error {
 		now, err := k.nf.GenID(ctx)

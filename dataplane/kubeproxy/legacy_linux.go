@@ -107,9 +107,9 @@ func getOption(fd, level, option int, data []byte) error {
 	return nil
 }
 
-// The legacy tables of iptables are not in nf_tables. With iptables-legacy, the kernel reads and
-// writes each table as a whole, by socket options. This package only reads them, because other
-// tools replace these tables under a lock file, and a replacement by this package could undo their
+// The legacy tables of iptables are not part of nf_tables. With iptables-legacy, the kernel reads
+// and writes each table as a whole, by socket options. This package only reads them, because other
+// tools replace these tables under a lock file, and a write by this package could undo their
 // changes.
 
 // legacyFamily is a family of legacy tables: struct ipt_entry and struct ip6t_entry

@@ -81,7 +81,7 @@ const device = "kube-ipvs0"
 // maxSetName is the greatest length of an IP set's name (IPSET_MAXNAMELEN - 1).
 const maxSetName = 31
 
-// IP sets of the ipvs mode, with their names in IPv4 (ipsetInfo). Their entries show which virtual
+// IP sets of the ipvs mode, with their IPv4 names (ipsetInfo). Their entries tell which virtual
 // servers are kube-proxy's.
 var (
 	// addressSets hold protocol, address and port of virtual servers.

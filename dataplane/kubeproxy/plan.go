@@ -9,8 +9,8 @@ import (
 
 // Plan lists objects of kube-proxy in one network namespace. The lists contain the objects that
 // [Cleanup] would delete, or has deleted, in the order of deletion. Left contains the objects that
-// stay although they are or seem to be kube-proxy's. A Plan is a plain value: it can be printed,
-// and encoded as JSON.
+// are kept although they belong to kube-proxy, or seem to. A Plan can be printed, and encoded as
+// JSON.
 type Plan struct {
 	// Rules are rules in other programs' chains that jump to chains of kube-proxy: Family and Name
 	// of the table, Chain, Handle, Target and Comment.
@@ -27,7 +27,7 @@ type Plan struct {
 	Sets []string `json:"sets,omitempty"`
 	// Counters are accounting objects of nfnetlink_acct (nfacct(8)).
 	Counters []string `json:"counters,omitempty"`
-	// Left lists the objects that stay, and the reasons.
+	// Left lists the objects that are kept, and the reasons.
 	Left []Left `json:"left,omitempty"`
 }
 
@@ -76,7 +76,7 @@ func (v VirtualServer) compare(o VirtualServer) int {
 	return cmp.Or(v.Address.Compare(o.Address), cmp.Compare(v.Protocol, o.Protocol))
 }
 
-// Left is an object that stays.
+// Left is an object that is kept.
 type Left struct {
 	Object string `json:"object"`
 	Reason string `json:"reason"`
@@ -91,7 +91,7 @@ func (p *Plan) Empty() bool {
 }
 
 // String returns the plan as commands of nft, ipvsadm, ip, ipset and nfacct, one per line, in the
-// order in which [Cleanup] works. Objects that stay are comments.
+// order of [Cleanup]. Objects that are kept appear as comments.
 func (p *Plan) String() string {
 	var s strings.Builder
 	for _, r := range p.Rules {
@@ -124,7 +124,7 @@ func lines[T any](s *strings.Builder, format string, objects []T) {
 // protocolFlags are ipvsadm's flags for protocols.
 var protocolFlags = map[string]string{"TCP": "-t", "UDP": "-u", "SCTP": "--sctp-service"}
 
-// leave adds an object that stays.
+// leave adds an object that is kept.
 func (p *Plan) leave(object, format string, args ...any) {
 	p.Left = append(p.Left, Left{Object: object, Reason: fmt.Sprintf(format, args...)})
 }

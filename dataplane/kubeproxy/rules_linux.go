@@ -13,8 +13,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// rule is a rule, as far as it concerns frontends: its matches, and the destination of matching
-// packets. Other conditions and statements are left out.
+// rule is the part of a rule that matters to frontends: its matches, and the destination of
+// matching packets. Other conditions and statements are left out.
 type rule struct {
 	comment  string
 	protocol servicemodel.Protocol

@@ -14,7 +14,7 @@ import (
 // byName are the families of nf_tables by their names.
 var byName = map[string]*nft.Family{nft.IPv4.Name: nft.IPv4, nft.IPv6.Name: nft.IPv6}
 
-// query asks for objects of a table.
+// query reads objects of a table.
 func (k *kernel) query(t TableID) nft.Query {
 	return nft.Query{Conn: k.nf, Family: byName[t.Family], Table: t.Name}
 }
@@ -35,7 +35,7 @@ func (r ruleset) has(t TableID, name string) bool {
 }
 
 // readRuleset reads the chains of both families. A reading that other programs interrupt is
-// worthless, but needs no error here: the transaction, or the next check of the generation, notices
+// useless, but is not an error here: the transaction, or the next check of the generation, detects
 // the interruption.
 func (k *kernel) readRuleset(ctx context.Context) (ruleset, error) {
 	r := ruleset{}
@@ -71,8 +71,8 @@ func (k *kernel) readRules(ctx context.Context, c ChainID) ([]RuleID, error) {
 	return rules, err
 }
 
-// commit deletes the objects of a plan in nf_tables, if the ruleset is of the generation gen. It
-// flushes all chains before it deletes the first, because their rules jump to one another.
+// commit deletes the objects of a plan in nf_tables, if the generation of the ruleset is still gen.
+// It flushes all chains before it deletes the first one, because their rules jump to one another.
 func (k *kernel) commit(ctx context.Context, p *Plan, gen uint32) error {
 	var b rawnl.Batch
 	in := func(t TableID) *nft.Encoder { return nft.NewEncoder(&b, byName[t.Family], t.Name) }
@@ -152,7 +152,7 @@ func (k *kernel) planRuleset(ctx context.Context, p *Plan) error {
 				nftChain)
 		}
 
-		// These chains stay because another program has them, too.
+		// These chains are kept because another program uses them, too.
 		switch nat := (TableID{f, tableNAT}); {
 		case o.kernlb && r.has(nat, "KUBE-SERVICES"):
 			p.leave("chains of iptables in family "+f,
@@ -169,8 +169,8 @@ func (k *kernel) planRuleset(ctx context.Context, p *Plan) error {
 }
 
 // planTable plans for a table of iptables. If a rule of another program jumps to a chain of
-// kube-proxy, the kernel would not delete that chain. The chain stays, with all chains to which its
-// rules jump.
+// kube-proxy, the kernel would not delete that chain. The chain is kept, with all chains to which
+// its rules jump.
 func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t TableID, chains []chain) error {
 	owned := map[string]bool{}
 	var others []chain // their rules may jump there; rules of kernlb do not
@@ -204,7 +204,7 @@ func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t TableID, cha
 		}
 	}
 
-	// Chains that a staying chain jumps to stay, too.
+	// Chains to which a kept chain jumps are kept, too.
 	for todo := slices.Sorted(maps.Keys(kept)); len(todo) > 0; todo = todo[1:] {
 		id := ChainID{t, todo[0]}
 		p.leave("chain "+id.String(), "%s", kept[id.Chain])

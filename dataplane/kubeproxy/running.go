@@ -24,19 +24,20 @@ const answerLimit = 2 * time.Second
 // modes are the modes that [Running] knows.
 var modes = []string{"iptables", "ipvs", "nftables"}
 
-// Replacement is the header Server of a program that answers in place of kube-proxy at its metrics
-// address. [Running] does not count such a program as a kube-proxy.
+// Replacement is the Server header of a program that answers at kube-proxy's metrics address in
+// place of kube-proxy. [Running] does not count such a program as a kube-proxy.
 const Replacement = "kernlb"
 
-// Running returns the mode of the kube-proxy that runs in the network namespace, "iptables", "ipvs"
-// or "nftables", or "" if none answers. Two programs must not write to the same chains: if the mode
-// is iptables, set a different prefix in [github.com/kernlb/kernlb/iptables.Config], or stop
-// kube-proxy.
+// Running returns the mode of the kube-proxy that is running in the network namespace, "iptables",
+// "ipvs" or "nftables", or "" if none answers. Two programs must not write to the same chains: if
+// the mode is iptables, set a different prefix in [github.com/kernlb/kernlb/iptables.Config], or
+// stop kube-proxy.
 //
-// The objects in the kernel do not show whether kube-proxy runs. So Running asks kube-proxy at its
-// metrics address: port 10249 of the loopback addresses, /proxyMode. It does not find a kube-proxy
-// with a different metricsBindAddress. An answer counts only if root listens at that port, because
-// any user can open the port. To enter another network namespace, Running needs CAP_SYS_ADMIN.
+// The objects in the kernel do not tell whether kube-proxy is running. So Running sends a request
+// to kube-proxy's metrics address: port 10249 of the loopback addresses, /proxyMode. It does not
+// find a kube-proxy with a different metricsBindAddress. An answer counts only if root listens on
+// that port, because any user can open it. To enter another network namespace, Running needs
+// CAP_SYS_ADMIN.
 func Running(ctx context.Context, cfg *Config) (mode string, err error) {
 	ns, err := enter(cfg)
 	if err != nil {
@@ -63,8 +64,8 @@ func Running(ctx context.Context, cfg *Config) (mode string, err error) {
 	return mode, err
 }
 
-// ask returns the mode that the server at an address reports, or "" if no kube-proxy answers. The
-// error is the context's.
+// ask returns the mode that the server at an address reports, or "" if it is not a kube-proxy. The
+// only error is the context's.
 func ask(ctx context.Context, dial func(context.Context, string) (net.Conn, error),
 	addr string) (string, error) {
 	limited, stop := context.WithTimeout(ctx, answerLimit) // the limit includes the body

@@ -19,8 +19,8 @@ const (
 )
 
 // gainOf returns the gain for connections with the mean lifetime life, if updates are period apart.
-// Connections that begin after an update affect the shares only with the next update. So a greater
-// gain would make the loads swing.
+// Connections that start after an update affect the shares only at the next update. So a greater
+// gain would cause oscillation.
 func gainOf(life, period time.Duration) float64 {
 	return min(mostGain, life.Seconds()/(2*period.Seconds()))
 }
@@ -78,8 +78,9 @@ func (p *pool) next(period time.Duration) []int {
 	return out
 }
 
-// judge decides whether to choose at random, by weight: if most connections begin and end between
-// two counts, counts say nothing. Units would be worse than chance, because they are rounded.
+// judge decides whether to choose endpoints at random, by weight: if most connections begin and end
+// between two counts, the counts mean nothing. Units would be worse than chance, because they are
+// rounded.
 func (p *pool) judge(period time.Duration) {
 	switch life := p.life(); {
 	case life < period*2/3:

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// costOf calls f, and returns the CPU time that it took, also in the kernel. Other programs that
-// keep the CPUs busy do not make it look dear.
+// costOf calls f, and returns the CPU time that it took, also in the kernel. CPU time of other
+// programs does not count.
 func costOf(f func() error) (time.Duration, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

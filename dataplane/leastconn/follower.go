@@ -21,14 +21,14 @@ import (
 
 // Config tunes a [Follower]. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS names the network namespace of the services. Empty means the process's.
+	// NetNS names the network namespace of the services. Empty means the namespace of the process.
 	NetNS netns.Namespace
-	// Logger gets an error if connections cannot be counted. Nil means silence.
+	// Logger gets an error if connections cannot be counted. If it is nil, nothing is logged.
 	Logger *slog.Logger
 }
 
-// Follower gives an engine states with the shares of endpoints under lc and wlc. Its methods may be
-// called by several goroutines.
+// Follower passes states to an engine, with the shares of endpoints under lc and wlc. Its methods
+// are safe for concurrent use.
 type Follower struct {
 	engine *dataplane.Engine
 	log    *slog.Logger
@@ -47,8 +47,8 @@ type Follower struct {
 }
 
 // NewFollower returns a follower without a state. It sets states of the engine, each with the
-// newest shares. Nothing else may set them. The caller closes the follower. The errors are those of
-// [conntrack.Open].
+// newest shares. Nothing else may set states of that engine. The caller closes the follower. The
+// errors are those of [conntrack.Open].
 func NewFollower(e *dataplane.Engine, cfg *Config) (*Follower, error) {
 	cfg = cmp.Or(cfg, &Config{})
 	table, err := conntrack.Open(&conntrack.Config{NetNS: cfg.NetNS})
@@ -62,11 +62,11 @@ func NewFollower(e *dataplane.Engine, cfg *Config) (*Follower, error) {
 // Close releases the follower's sockets. Run must have returned.
 func (f *Follower) Close() error { return f.table.Close() }
 
-// Set takes the state that the program wants, and gives it to the engine with the newest shares,
+// Set takes the state that the program desires, and passes it to the engine with the newest shares,
 // like [dataplane.Engine.Set]. If the shares of an endpoint's ports differ, the engine's state has
-// further copies of the endpoint after all endpoints of the service, so an index in a refusal may
-// be beyond the program's list. The cost depends on the number of services that have shares. A
-// service without shares in the state keeps its shares in the kernel.
+// additional copies of the endpoint after the other endpoints of the service, so an index in a
+// refusal may be beyond the program's list. The cost depends on the number of services that have
+// shares. A service without shares in the state keeps its shares in the kernel.
 func (f *Follower) Set(s servicemodel.State) dataplane.Revision {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,12 +81,13 @@ const (
 	perLife = 10
 	// costShare limits the CPU time of counting to 1/costShare of one CPU.
 	costShare = 20
-	// idle is the time until the next search for services that ask for least connections.
+	// idle is the time until the next search for services with a scheduler that uses connection
+	// counts.
 	idle = time.Second
 )
 
-// Run counts connections and sets shares until the context ends. The shares then stay as they are.
-// If connections cannot be counted, it tries again every few seconds.
+// Run counts connections and sets shares until the context ends. When Run ends, the shares stay in
+// the kernel. If connections cannot be counted, it tries again every few seconds.
 func (f *Follower) Run(ctx context.Context) {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -132,8 +133,8 @@ func (f *Follower) work(ctx context.Context, passed time.Duration) (time.Duratio
 // countsItself is the backend whose kernel counts connections.
 const countsItself = "ipvs"
 
-// search finds the pools in the kernel that ask for least connections. Known pools keep what was
-// learnt about them. It looks at all pools at most once a second.
+// search finds the pools in the kernel whose scheduler uses connection counts. Known pools keep
+// what was learnt about them. It looks at all pools at most once a second.
 func (f *Follower) search(now time.Time) {
 	status, all := f.engine.Status(), now.Sub(f.scanned) >= idle
 	held := status.Held
@@ -147,7 +148,7 @@ func (f *Follower) search(now time.Time) {
 	if all {
 		f.scanned = now
 		for p := range held.Pools() {
-			// The pool of this node is a subset of the cluster's pool, which covers both.
+			// The pool of this node is a subset of the cluster's pool, so the latter covers both.
 			wide := p.ID
 			wide.Local = false
 			if p.Scheduler.Fed() && (!p.ID.Local || held.Pool(wide) == nil) {
@@ -227,7 +228,7 @@ func (f *Follower) count(ctx context.Context) error {
 	return nil
 }
 
-// feed gives the engine new shares, if some differ from those that the endpoints have.
+// feed passes new shares to the engine, if some differ from the current ones.
 func (f *Follower) feed(period time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -268,9 +269,9 @@ func (f *Follower) shared() servicemodel.State {
 	return s
 }
 
-// sharedEndpoints returns endpoints with their shares. An endpoint has the ports whose share is the
-// first port's. Its other ports follow after all endpoints, each in an endpoint of its own, so the
-// places of the program's endpoints stay the same.
+// sharedEndpoints returns endpoints with their shares. An endpoint keeps the ports whose share is
+// the same as that of its first port. Its other ports follow after all endpoints, each in a
+// separate endpoint, so the indices of the program's endpoints do not change.
 func (f *Follower) sharedEndpoints(svc *servicemodel.Service,
 	eps iter.Seq[servicemodel.Endpoint]) []servicemodel.Endpoint {
 	var further []servicemodel.Endpoint

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// sample is the number of connections of a pool that are recognized in the next count.
+	// sample is the number of connections of a pool that the next count can recognise.
 	sample = 1024
-	// remembered is the weight that earlier observations of lifetimes keep at each count.
+	// remembered is the weight that earlier observations of lifetimes retain at each count.
 	remembered = .9
 )
 
@@ -33,8 +33,8 @@ type pool struct {
 	passed      time.Duration // between the last two counts
 }
 
-// is takes the pool that the kernel holds. During a slow start, the weights are the present
-// weights.
+// is sets the pool to its definition in the kernel. During a slow start, the weights are the
+// current ones.
 func (p *pool) is(in *servicemodel.Pool) {
 	if !slices.EqualFunc(p.endpoints, in.Slots, func(e netip.AddrPort, s servicemodel.Slot) bool {
 		return e == s.Endpoint
@@ -87,7 +87,8 @@ func (p *pool) life() time.Duration {
 }
 
 // pause returns the time until the next count. If connections end before a second count can find
-// them, there are two counts a second, close together, which show whether lifetimes have changed.
+// them, there are two counts in each second, close together, to detect whether lifetimes have
+// changed.
 func (p *pool) pause() time.Duration {
 	life := p.life()
 	if life < shortest && p.passed < idle {

@@ -1,12 +1,12 @@
-// Package livetrace follows a real packet through the kernel. It shows the rules that the packet
-// matched, of kernlb and of any other program, where the packet was dropped, refused, delivered or
-// sent on, and the answer. [Open] begins to watch for packets, and [Tracer.Next] waits for one;
-// [Send] sends a packet from this node, and follows it.
+// Package livetrace traces a real packet through the kernel. It shows the rules of kernlb and other
+// programs that the packet matched, where the packet was dropped, refused, delivered or sent on,
+// and the answer. [Open] starts to watch for packets, and [Tracer.Next] waits for one; [Send] sends
+// a packet from this node, and traces it.
 //
-// It uses the trace of nf_tables, as "nft monitor trace" does. So it sees the rules of every table
-// of nf_tables from prerouting and output on, including iptables-nft's, with any backend. It does
-// not see the tables of iptables-legacy, whose TRACE target it does not use, programs of BPF, and
-// IPVS. If one of these handles a packet, the trace names the hook in which it happened.
+// It uses the tracing of nf_tables, like "nft monitor trace". So it sees the rules of every
+// nf_tables table from prerouting and output on, including those of iptables-nft, with any backend.
+// It does not see BPF programs, IPVS, and the tables of iptables-legacy, whose TRACE target it does
+// not use. If one of these handles a packet, the trace names the hook in which it happened.
 //
 //	prerouting   ip kernlb nat-prerouting, handle 61: jump dispatch
 //	             …
@@ -16,15 +16,15 @@
 //
 // # How
 //
-// A [Tracer] creates a table of its own, of the packet's family. In each hook the table has a first
-// and a last chain, which show that a packet came in and that it came through. So a packet that is
-// lost between them was lost in that hook, even if no rule of nf_tables shows it. The first chains
-// of prerouting and output turn on the trace of packets that match [Filter], five a second at most;
-// other packets cost a few comparisons. The tracer recognises answers by conntrack, and traces
-// them, too.
+// A [Tracer] creates its own table in the family of the packet. In each hook, the table has a first
+// and a last chain, which show that a packet entered the hook and passed it. So a packet that is
+// lost between them was lost in that hook, even if no nf_tables rule shows it. The first chains of
+// prerouting and output enable tracing for packets that match [Filter], at most five per second;
+// other packets cost a few comparisons. The tracer recognises answers by their conntrack entry, and
+// traces them, too.
 //
 // The table belongs to the tracer's socket (NFT_TABLE_F_OWNER). The kernel removes it when the
-// process ends, even if it is killed, and no other program can change it. Linux 5.10 and 5.11 have
-// no such tables. There its name is always the same, one tracer works at a time, and the next
-// tracer replaces a table that a killed process has left.
+// process ends, even if the process is killed, and no other program can change it. Linux 5.10 and
+// 5.11 do not support this. There, the table always has the same name, only one tracer works at a
+// time, and the next tracer replaces a table that a killed process left.
 package livetrace

@@ -18,13 +18,13 @@ const (
 	chainLast    = "last"
 )
 
-// follower makes traces from the events of the first packet that matches, and of its answer.
+// follower builds traces from the events of the first packet that matches, and of its answer.
 type follower struct {
 	table           string // the tracer's own
 	request, answer *walk
 }
 
-// walk is a packet on its way.
+// walk is the path of a packet.
 type walk struct {
 	Trace
 	id     uint32
@@ -35,7 +35,7 @@ type walk struct {
 }
 
 // event adds an event of a table of a family to a trace. It reports whether the event belongs to
-// the followed packet or its answer.
+// the traced packet or its answer.
 func (f *follower) event(family uint8, e *nft.TraceInfo) bool {
 	hook, place := "", ""
 	if e.Table == f.table {
@@ -61,9 +61,9 @@ func (f *follower) event(family uint8, e *nft.TraceInfo) bool {
 	return true
 }
 
-// walkOf returns the walk to which an event belongs, and begins a walk if the packet is new. Only
-// the rule that turns the trace on begins a walk of the request: packets of earlier connections,
-// and their answers, still generate events elsewhere.
+// walkOf returns the walk to which an event belongs, and starts a walk if the packet is new. Only
+// the rule that enables tracing starts a walk of the request: packets of earlier connections, and
+// their answers, still generate events elsewhere.
 func (f *follower) walkOf(e *nft.TraceInfo, hook, place string) *walk {
 	for _, w := range []*walk{f.request, f.answer} {
 		if w != nil && !w.over && w.has(e, hook, place) {
@@ -89,8 +89,8 @@ func (f *follower) walkOf(e *nft.TraceInfo, hook, place string) *walk {
 	return w
 }
 
-// has reports whether an event is of the packet. Its number depends on the interface, and so
-// changes on loopback, and on a bridge whose packets pass prerouting at the port.
+// has reports whether an event belongs to the packet. The number of a trace depends on the
+// interface, so it changes on loopback, and on a bridge whose packets pass prerouting at the port.
 func (w *walk) has(e *nft.TraceInfo, hook, place string) bool {
 	if w.id == e.ID {
 		return true
@@ -103,8 +103,8 @@ func (w *walk) has(e *nft.TraceInfo, hook, place string) bool {
 	return true
 }
 
-// isAnswer reports whether p is the first answer to the packet that was followed. Any machine on
-// its way may send an ICMP error.
+// isAnswer reports whether p is the first answer to the traced packet. Any machine on the path may
+// send an ICMP error.
 func (f *follower) isAnswer(p Packet) bool {
 	if f.answer != nil || f.request == nil || !f.request.over || !f.request.answered() {
 		return false
@@ -116,7 +116,7 @@ func (f *follower) isAnswer(p Packet) bool {
 	return p.Src == to.Dst && p.Dst == to.Src
 }
 
-// see notes the packet as it is now.
+// see records the packet as it is now.
 func (w *walk) see(p Packet) {
 	if p == w.Last {
 		return
@@ -125,7 +125,7 @@ func (w *walk) see(p Packet) {
 	w.Steps = append(w.Steps, Step{Hook: w.Hook, Packet: &p})
 }
 
-// enter notes that the packet came to a hook.
+// enter records that the packet entered a hook.
 func (w *walk) enter(hook string) {
 	if w.Within && w.Hook != hook { // the end of the last hook was not reached
 		w.Steps = append(w.Steps, Step{Hook: w.Hook, Taken: true})
@@ -133,7 +133,7 @@ func (w *walk) enter(hook string) {
 	w.Hook, w.Within = hook, true
 }
 
-// leave notes that the packet came through a hook.
+// leave records that the packet passed a hook.
 func (w *walk) leave(hook string, e *nft.TraceInfo) {
 	w.Hook, w.Within = hook, false
 	switch {
@@ -149,7 +149,7 @@ func (w *walk) leave(hook string, e *nft.TraceInfo) {
 // loopback is the index of the loopback interface in every network namespace.
 const loopback = 1
 
-// rule notes the verdict of a rule, or of the policy of a chain.
+// rule records the verdict of a rule, or of the policy of a chain.
 func (w *walk) rule(family uint8, e *nft.TraceInfo) {
 	name := cmp.Or(families[family], fmt.Sprint("family ", family))
 	r := &Rule{Family: name, Table: e.Table, Chain: e.Chain, family: family}

@@ -56,7 +56,7 @@ func (t *Tracer) askRouting(w *walk) error {
 	return nil
 }
 
-// askConntrack asks whether the table of connections is full, if a packet was lost in a hook where
+// askConntrack checks whether the conntrack table is full, if a packet was lost in a hook where
 // conntrack adds connections.
 func (t *Tracer) askConntrack(ctx context.Context, w *walk) error {
 	if w.Fate != Lost || !w.Within || w.Hook != "prerouting" && w.Hook != "output" {
@@ -74,7 +74,7 @@ func (t *Tracer) askConntrack(ctx context.Context, w *walk) error {
 	return errors.Join(err, table.Close())
 }
 
-// filtered reports whether rp_filter refuses a packet of IPv4.
+// filtered reports whether rp_filter drops an IPv4 packet.
 func (t *Tracer) filtered(conn *rtnetlink.Conn, w *walk) bool {
 	mode := reversePath("all", w.In)
 	if t.family != nft.IPv4 || mode == 0 {
@@ -94,8 +94,8 @@ func setting(family, of, name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// allowSource says how rp_filter lets packets from a source in by an interface. A route back by any
-// other interface will do if rp_filter is loose.
+// allowSource says how to make rp_filter accept packets from a source on an interface. If rp_filter
+// is loose, a route back through any other interface is enough.
 func allowSource(in string, src netip.Addr) string {
 	addressed := addressed(in)
 	if addressed && reversePath("all", in) == 2 {

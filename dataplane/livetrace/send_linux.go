@@ -15,10 +15,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Send sends a packet that begins a connection of TCP, or a datagram of one byte, and follows it.
-// Filter.Src must be an address of the network namespace; if it is not set, the kernel chooses.
-// Filter.SrcPort is chosen if it is 0. SCTP cannot be sent: open a [Tracer], and send it by other
-// means.
+// Send sends the first packet of a TCP connection, or a datagram of one byte, and traces it.
+// Filter.Src must be an address of the network namespace; if it is not set, the kernel chooses it.
+// If Filter.SrcPort is 0, the kernel chooses the port. Send cannot send SCTP: open a [Tracer], and
+// send the packet by other means.
 func Send(ctx context.Context, cfg *Config) (*Trace, error) {
 	t, err := send(ctx, cfg)
 	if err != nil {
@@ -71,11 +71,11 @@ func send(ctx context.Context, cfg *Config) (*Trace, error) {
 	return t.next(ctx)
 }
 
-// sendLimit limits the time of following a sent packet.
+// sendLimit limits the time for tracing a sent packet.
 const sendLimit = 30 * time.Second
 
-// bound opens a socket with the source of the packet. It fills in a source that the filter leaves
-// open.
+// bound opens a socket with the source of the packet. It fills in the source if the filter does not
+// set it.
 func bound(kind int, f *Filter) (int, error) {
 	if !f.Src.IsValid() { // the source of a connected socket
 		probe, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(f.Dst))

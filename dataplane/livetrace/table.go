@@ -20,7 +20,7 @@ const (
 	answersPerSecond = 50
 )
 
-// followed holds the sources of the traced packets, so that their answers are traced, too.
+// followed has the sources of the traced packets, so that their answers are traced, too.
 func followed(f *nft.Family) *nft.Set {
 	return &nft.Set{Name: "followed", Key: []nft.Field{f.Addr, nft.FieldPort},
 		Flags: nft.SetTimeout | nft.SetEval, Size: 1024}
@@ -53,7 +53,7 @@ func program(f *nft.Family, want *Filter) nft.Program {
 	return p
 }
 
-// wanted matches the packets to be followed.
+// wanted matches the packets to trace.
 func wanted(f *nft.Family, want *Filter) nft.Rule {
 	var r nft.Rule
 	if want.InInterface != "" {

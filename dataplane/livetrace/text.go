@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// String says the trace in words, a line for each step.
+// String describes the trace, one line per step.
 func (t *Trace) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v\n", t.Packet)
@@ -52,7 +52,7 @@ func (t *Trace) write(b *strings.Builder) {
 	}
 }
 
-// text describes a step. It is empty if a chain merely had no rule for the packet.
+// text describes a step. It is empty if the chain had no rule for the packet.
 func (s *Step) text() string {
 	switch {
 	case s.Taken:
@@ -71,7 +71,7 @@ func (s *Step) text() string {
 	return fmt.Sprintf("%v: %s", *s.Rule, text)
 }
 
-// outcome says how the packet ended, and names the rule or the cause.
+// outcome says what happened to the packet, and names the rule or the cause.
 func (t *Trace) outcome() string {
 	switch t.Fate {
 	case Dropped, Refused:
@@ -100,8 +100,8 @@ func (t *Trace) outcome() string {
 		"so its size, its TTL or a program of BPF may be the cause", t.Hook, t.Last.Dst.Addr())
 }
 
-// Summary says in one sentence how the packet ended, for people who ask why a connection fails.
-// ours returns true for rules of kernlb.
+// Summary says in one sentence what happened to the packet, for people who ask why a connection
+// fails. ours returns true for rules of kernlb.
 func (t *Trace) Summary(ours func(Rule) bool) string {
 	if t.By != nil {
 		return by(t, ours) + " it"

@@ -10,29 +10,30 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Config says what is followed, and where.
+// Config says which packets to trace, and where.
 type Config struct {
-	// NetNS names the network namespace to work in.
+	// NetNS names the network namespace to trace in.
 	NetNS netns.Namespace
-	// Filter says which packets are followed.
+	// Filter selects the packets to trace.
 	Filter Filter
-	// Patience is the time that the tracer waits for the next event before a packet counts as lost,
-	// and also the time that it waits for an answer. Zero means a second.
+	// Patience is the time without an event after which a packet counts as lost, and the time that
+	// the tracer waits for an answer. Zero means a second.
 	Patience time.Duration
 }
 
-// Filter selects the packets to follow. Only packets that begin a connection are followed, as far
-// as a packet shows that; TCP shows it by its flags.
+// Filter selects the packets to trace. Only packets that start a connection are traced, as far as
+// the packet shows it; in TCP, the flags show it.
 type Filter struct {
-	// Src is the source of the packets. The zero value means any source. SrcPort may be 0 for any.
+	// Src is the source address of the packets. The zero value means any source. SrcPort 0 means
+	// any port.
 	Src     netip.Addr
 	SrcPort uint16
-	// Dst is their destination before any translation.
+	// Dst is the destination of the packets before translation.
 	Dst netip.AddrPort
 	// Protocol is TCP, UDP or SCTP.
 	Protocol servicemodel.Protocol
-	// InInterface is the name of the interface where the packets come in. Empty means any
-	// interface, and also packets of the node itself, which have no such interface.
+	// InInterface is the name of the interface on which the packets arrive. Empty means any
+	// interface, and includes packets of the node itself, which have none.
 	InInterface string
 }
 
@@ -55,11 +56,11 @@ func (f *Filter) check() error {
 	return nil
 }
 
-// Packet describes a packet at some place on its way.
+// Packet describes a packet at one point of its path.
 type Packet struct {
 	Src netip.AddrPort `json:"src"` // without ports in ICMP
 	Dst netip.AddrPort `json:"dst"`
-	// Protocol is the number of its protocol.
+	// Protocol is the protocol number.
 	Protocol servicemodel.Protocol `json:"protocol"`
 	// Kind is the kind of packet: "syn", "syn-ack", "rst" and other flags of TCP, "init",
 	// "init-ack" and "abort" of SCTP, "unreachable" of ICMP; empty if it is unknown.
@@ -99,8 +100,8 @@ type Rule struct {
 	Table  string `json:"table"`
 	Chain  string `json:"chain"`
 	Handle uint64 `json:"handle,omitzero"` // 0: the policy of the chain
-	// Comment is the rule's comment. Text is its matches and statements, for people. Both are empty
-	// if the rule had vanished when the tracer asked for it.
+	// Comment is the rule's comment. Text is its matches and statements in readable form. Both are
+	// empty if the rule no longer existed when the tracer read it.
 	Comment string `json:"comment,omitzero"`
 	Text    string `json:"text,omitzero"`
 
@@ -121,29 +122,30 @@ func (r Rule) String() string {
 	return s
 }
 
-// Step is one step of a packet's way.
+// Step is one step of a packet's path.
 type Step struct {
 	// Hook is the hook of the step: "prerouting", "input", "forward", "output" or "postrouting".
 	Hook string `json:"hook"`
-	// Rule is the rule that the packet matched, or the chain whose end it reached; nil if the
-	// packet itself changed.
+	// Rule is the rule that the packet matched, or the chain whose end it reached; nil if the step
+	// changed the packet itself.
 	Rule *Rule `json:"rule,omitempty"`
 	// Verdict is the verdict of the rule or the policy: "accept", "drop", "jump services",
 	// "continue".
 	Verdict string `json:"verdict,omitempty"`
-	// Packet is the packet from here on, if Rule is nil.
+	// Packet is the packet after this step, if Rule is nil.
 	Packet *Packet `json:"packet,omitempty"`
-	// Taken means that something other than nf_tables, such as IPVS, removed the packet from the
+	// Taken means that something other than nf_tables, such as IPVS, took the packet out of the
 	// hook and sent it on.
 	Taken bool `json:"taken,omitzero"`
 }
 
-// Fate is the fate of a packet, in one word.
+// Fate says in one word what happened to a packet.
 type Fate string
 
 // The fates.
 const (
-	// Lost: no rule shows where. Routing lost it, or something other than nf_tables.
+	// Lost: no rule dropped it. The routing decision, or something other than nf_tables, dropped
+	// the packet.
 	Lost      Fate = "lost"
 	Dropped   Fate = "dropped"   // by a rule, or by the policy of a chain
 	Refused   Fate = "refused"   // by a rule that answers with a refusal
@@ -151,26 +153,26 @@ const (
 	Sent      Fate = "sent"      // out by an interface
 )
 
-// Trace is the way of one packet.
+// Trace is the path of one packet.
 type Trace struct {
-	// Packet is the packet as it came in. In is the interface, empty if the node sent the packet.
+	// Packet is the packet as it arrived. In is the interface, empty if the node sent the packet.
 	Packet Packet `json:"packet"`
 	In     string `json:"in,omitempty"`
 	Steps  []Step `json:"steps"`
-	// Last is the packet as the last event showed it, translated or not.
+	// Last is the packet as it was at the last event, translated or not.
 	Last Packet `json:"last"`
 	Fate Fate   `json:"fate"`
-	// By is the rule that dropped or refused it, or the base chain whose policy dropped it.
+	// By is the rule that dropped or refused the packet, or the base chain whose policy dropped it.
 	By *Rule `json:"by,omitempty"`
-	// Hook is the last hook where the packet was seen. If Within is true, it was lost there;
-	// otherwise it was lost after that hook, where the kernel routes.
+	// Hook is the last hook where the packet was seen. If Within is true, the packet was lost
+	// there; otherwise it was lost at the routing decision after that hook.
 	Hook   string `json:"hook"`
 	Within bool   `json:"within,omitzero"`
-	// Routing is the reason why the kernel does not send the packet on, if it was lost where the
-	// kernel routes. The tracer asks for it afterwards. Empty means unknown.
+	// Routing is the reason why the kernel did not forward the packet, if it was lost at the
+	// routing decision. The tracer asks the kernel for it afterwards. Empty means unknown.
 	Routing string `json:"routing,omitzero"`
-	// Full is the fill level of the conntrack table, if the packet was lost where conntrack adds
-	// its connection and the table has no room: "262144 of 262144".
+	// Full is the fill level of the conntrack table, such as "262144 of 262144", if the packet was
+	// lost where conntrack adds its connection because the table was full.
 	Full string `json:"full,omitzero"`
 	// Do says what to do about Routing or Full, if that is known.
 	Do string `json:"do,omitzero"`

@@ -28,7 +28,7 @@ const (
 	eventSize = 8 << 10
 )
 
-// Tracer follows packets, one after the other. Its methods must not be called concurrently.
+// Tracer traces packets, one after another. Its methods must not be called concurrently.
 type Tracer struct {
 	ns       *threadns.NS
 	conn     *rawnl.Conn
@@ -40,7 +40,7 @@ type Tracer struct {
 	buf      [eventSize]byte
 }
 
-// Open begins to watch for packets. A packet that comes from now on can be followed, even before
+// Open starts to watch for packets. Packets that arrive from now on can be traced, even before
 // [Tracer.Next] is called. Open needs CAP_NET_ADMIN, and CAP_SYS_ADMIN for another network
 // namespace. Errors match the sentinels of package dataplane.
 func Open(ctx context.Context, cfg *Config) (*Tracer, error) {
@@ -68,7 +68,7 @@ func open(ctx context.Context, cfg *Config) (*Tracer, error) {
 	return t, nil
 }
 
-// begin listens, and creates the table.
+// begin starts to listen, and creates the table.
 func (t *Tracer) begin(ctx context.Context, want *Filter) error {
 	err := t.ns.Do(func() (err error) {
 		if t.conn, err = rawnl.Dial(nil); err != nil {
@@ -113,7 +113,7 @@ func (t *Tracer) commit(ctx context.Context, b *rawnl.Batch, want *Filter) error
 	return t.conn.Commit(ctx, b, 0)
 }
 
-// Close stops the following, and removes the table.
+// Close stops the tracing, and removes the table.
 func (t *Tracer) Close() error {
 	var errs []error
 	if t.listener != nil {
@@ -133,8 +133,8 @@ func (t *Tracer) Close() error {
 	return errors.Join(append(errs, t.ns.Close())...)
 }
 
-// Next waits for the next packet that matches, until ctx ends, and returns the path of the packet
-// and of the first answer. Meanwhile, it does not follow other packets.
+// Next waits until ctx ends for the next packet that matches, and returns the path of the packet
+// and of the first answer. Meanwhile, it does not trace other packets.
 func (t *Tracer) Next(ctx context.Context) (*Trace, error) {
 	tr, err := t.next(ctx)
 	if err != nil {
@@ -181,8 +181,8 @@ func (t *Tracer) next(ctx context.Context) (*Trace, error) {
 	return t.finish(ctx, &f)
 }
 
-// receive handles the events of one datagram. It reports whether one belongs to the followed packet
-// or its answer.
+// receive handles the events of one datagram. It reports whether one of them belongs to the traced
+// packet or its answer.
 func (t *Tracer) receive(f *follower) (ours bool, err error) {
 	n, err := t.listener.Receive(t.buf[:])
 	if err != nil {
@@ -202,7 +202,7 @@ func (t *Tracer) receive(f *follower) (ours bool, err error) {
 	return ours, err
 }
 
-// finish asks for the rules and the interfaces in the trace.
+// finish reads the rules and the interfaces in the trace.
 func (t *Tracer) finish(ctx context.Context, f *follower) (*Trace, error) {
 	l := []*walk{f.request}
 	if f.answer != nil {
@@ -251,7 +251,7 @@ func interfaceName(index uint32) string {
 	return i.Name
 }
 
-// readRule asks for a rule. A rule that has vanished stays without text.
+// readRule reads a rule. If the rule no longer exists, its text remains empty.
 func (t *Tracer) readRule(ctx context.Context, r *Rule) error {
 	var b rawnl.Batch
 	nft.AppendGetRule(&b, r.family, r.Table, r.Chain, r.Handle)

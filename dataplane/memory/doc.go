@@ -1,6 +1,6 @@
 // Package memory is a dataplane backend without a kernel, for the tests of programs that embed
-// kernlb. It runs on every system, needs no privileges, and imports only the model and package
-// dataplane.
+// kernlb. It runs on every operating system, needs no privileges, and imports only the model and
+// package dataplane.
 //
 //	kernel := &memory.Kernel{}
 //	engine := dataplane.New(memory.New(kernel), nil)
@@ -8,7 +8,7 @@
 //	decision := kernel.Table().Decide(packet, nil) // nil: no node ports are asked about
 //
 // The contents of the [Kernel] outlive a [Backend], as with a real kernel, so a test can restart
-// its program. [Backend.Fail], [Backend.Before] and [Backend.Refuse] make calls fail or wait, and
+// its program. [Backend.Fail], [Backend.Before] and [Backend.Refuse] let calls fail or wait, or
 // refuse services. [Kernel.Touch], [Kernel.Lose], [Kernel.Flush] and [Kernel.AddDrift] change the
-// kernel as other programs do.
+// kernel like other programs.
 package memory

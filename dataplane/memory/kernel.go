@@ -8,8 +8,8 @@ import (
 )
 
 // Kernel is a simulated kernel to which a [Backend] writes. It outlives its backends, as a kernel
-// outlives a program, and several backends can share it. Its methods change it like other programs
-// change a kernel. Many goroutines may call them. The zero Kernel is empty and ready to use.
+// outlives a program, and several backends can share it. Its methods change it as other programs
+// change a kernel. They are safe for concurrent use. The zero Kernel is empty and ready to use.
 type Kernel struct {
 	mu         sync.Mutex
 	table      *servicemodel.Table
@@ -26,17 +26,17 @@ func (k *Kernel) Table() *servicemodel.Table {
 	return k.table
 }
 
-// Drift returns the lines of drift in the kernel.
+// Drift returns the lines that describe the drift in the kernel.
 func (k *Kernel) Drift() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.drift)
 }
 
-// Touch is a foreign commit that changes nothing of ours: backends report it as Touched.
+// Touch simulates a foreign commit that changes none of our objects: backends report it as Touched.
 func (k *Kernel) Touch() { k.change(func() {}) }
 
-// Flush is a foreign commit that deletes everything: backends report it as Broken.
+// Flush simulates a foreign commit that deletes everything: backends report it as Broken.
 func (k *Kernel) Flush() {
 	k.change(func() {
 		k.table, k.drift, k.broken = nil, nil, k.generation
@@ -44,8 +44,8 @@ func (k *Kernel) Flush() {
 	})
 }
 
-// Lose is a foreign commit that deletes one frontend but not its pools. It reports whether the
-// frontend existed. Backends report it as Touched.
+// Lose simulates a foreign commit that deletes one frontend but not its pools. It reports whether
+// the frontend existed. Backends report it as Touched.
 func (k *Kernel) Lose(key servicemodel.FrontendKey) bool {
 	var found bool
 	k.change(func() {
@@ -59,8 +59,8 @@ func (k *Kernel) Lose(key servicemodel.FrontendKey) bool {
 	return found
 }
 
-// AddDrift is a foreign commit that adds drift, described by one line each. Backends report it as
-// Touched, Observe reports the lines, and the next commit removes them.
+// AddDrift simulates a foreign commit that adds drift, described by one line each. Backends report
+// it as Touched, Observe reports the lines, and the next commit removes them.
 func (k *Kernel) AddDrift(lines ...string) {
 	k.change(func() { k.drift = slices.Concat(k.drift, lines) })
 }

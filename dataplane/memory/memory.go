@@ -18,15 +18,15 @@ import (
 )
 
 // Backend is a [backends.Backend] that writes to a [Kernel] instead of a real kernel. Programs that
-// embed kernlb use it to test, on any OS and without privileges, the states that they apply and
-// their reaction to failures. It enforces the contract of a backend strictly. A commit that does
-// not begin from the last observation or commit is an error. A commit is a [kernelerr.ErrConflict]
-// if another backend on the same kernel committed first, or if it changes objects that a foreign
+// embed kernlb use it to test which states they apply and how they react to failures, on any OS and
+// without privileges. It enforces the contract of a backend strictly. A commit that does not start
+// from the last observation or commit is an error. A commit fails with [kernelerr.ErrConflict] if
+// another backend on the same kernel committed first, or if it changes objects that a foreign
 // commit has changed.
 //
-// A test can count the calls of a method ([Call]), and make them fail or wait.
+// A test can count the calls of a method ([Call]), and let them fail or wait.
 //
-// Many goroutines may call its methods. It must be created by [New].
+// Its methods are safe for concurrent use. Create it with [New].
 type Backend struct {
 	kernel *Kernel
 
@@ -45,7 +45,7 @@ type Backend struct {
 
 var _ backends.Backend = (*Backend)(nil)
 
-// Call is a method of a [Backend] that a test counts, or makes fail or wait.
+// Call is a method of a [Backend] that a test can count, or let fail or wait.
 type Call int
 
 // The methods of [backends.Backend] that can fail.
@@ -106,10 +106,10 @@ func (m *Backend) Fail(of Call, n int, err error) {
 	c.fails, c.err = n, err
 }
 
-// Before makes f run at the beginning of each call of a method: to delay the call, to change the
-// kernel at that moment, or to refuse the call. If f returns an error, the call returns that error
-// and has no effect. A nil f ends this. Check, Plan and Close have no context, so f gets
-// [context.Background] there.
+// Before makes f run at the start of each call of a method: to delay the call, to change the kernel
+// at that moment, or to refuse the call. If f returns an error, the call returns that error and has
+// no effect. A nil f ends this. Check, Plan and Close have no context, so they pass
+// [context.Background] to f.
 func (m *Backend) Before(of Call, f func(context.Context) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,7 +127,7 @@ func (m *Backend) named(of Call) *call {
 	return &m.calls[of]
 }
 
-// Refuse makes Check return the result of f for a change set: nil, or [backends.UnsupportedError]
+// Refuse makes Check return f's result for a change set: nil, or [backends.UnsupportedError]
 // values. A nil f refuses nothing.
 func (m *Backend) Refuse(f func(*servicemodel.ChangeSet) error) {
 	m.mu.Lock()
@@ -135,8 +135,8 @@ func (m *Backend) Refuse(f func(*servicemodel.ChangeSet) error) {
 	m.refuse = f
 }
 
-// HeedHints makes Observe read only the objects of a hint. If the kernel holds anything else, the
-// observation is then [backends.Observation.Partial].
+// HeedHints makes Observe read only the objects of a hint. If the kernel has anything else, the
+// observation is [backends.Observation.Partial].
 func (m *Backend) HeedHints(on bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -190,7 +190,7 @@ func (m *Backend) Check(c *servicemodel.ChangeSet) error {
 }
 
 // Observe reads the kernel. It builds a new table from the kernel's contents, like a backend that
-// decodes objects: the table has no state, no conflicts and no health checks.
+// decodes objects: this table has no state, no conflicts and no health checks.
 func (m *Backend) Observe(
 	ctx context.Context, want *servicemodel.Table,
 ) (*backends.Observation, error) {
@@ -219,9 +219,9 @@ func (m *Backend) Observe(
 	return o, nil
 }
 
-// Integrity compares the kernel's version and generation with their values at the last Observe or
-// Commit. It does not report a failed commit: after a failed commit the caller must observe, and
-// another commit before that is an error.
+// Integrity compares the kernel's version and generation with those of the last Observe or Commit.
+// It does not report a failed commit: after a failed commit, call Observe; another commit before
+// that is an error.
 func (m *Backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	if err := m.enter(ctx, CallIntegrity); err != nil {
 		return backends.Broken, err
@@ -282,7 +282,7 @@ func (m *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backen
 	return stats, nil
 }
 
-// write does the work of Commit, or nothing. Both locks are held.
+// write does the work of Commit as a whole, or not at all. Both locks are held.
 func (m *Backend) write(c *servicemodel.ChangeSet) error {
 	if !m.known {
 		return fmt.Errorf("memory: commit: nothing was observed since the start or the last error")

@@ -26,39 +26,40 @@ type Config struct {
 	Families []servicemodel.Family
 	// Flows is the engine's keeper of flows, or nil without a keeper.
 	Flows Flows
-	// Conntrack reports the size and limit of the conntrack table at each scrape. Nil means no such
-	// metrics.
+	// Conntrack reports the size and limit of the conntrack table at each scrape. If it is nil,
+	// there are no such metrics.
 	Conntrack Conntrack
 	// Connections counts the connections of each service at each scrape, by a dump of the conntrack
 	// table. Conntrack must be set. A million connections cost about a second of CPU. Each service
 	// with connections has a time series.
 	Connections bool
 	// Counters are the counters of services, read at each scrape: counters.Counters or
-	// ipvs.Counters. Conntrack must be set, too, because it knows the addresses of the node. A
-	// scrape costs a dump of the counters, and each service has five time series. They begin at
-	// zero at the first scrape after an apply, and never fall. Nil means no such metrics.
+	// ipvs.Counters. Conntrack must also be set, because the counters need the addresses of the
+	// node. A scrape costs a dump of the counters, and each service has five time series. They
+	// start at zero at the first scrape after an apply, and never decrease. If it is nil, there are
+	// no such metrics.
 	Counters counters.Source
 	// Problems returns problems of the program's input that the engine does not see, such as a
 	// broken manifest, one line each. Nil means no problems.
 	Problems func() []string
-	// Silent returns the endpoints that were ejected because they do not answer clients, like
+	// Silent returns the endpoints that were ejected because they do not answer clients, such as
 	// [silence.Follower.Ejected]. Nil means no endpoints.
 	Silent func() []silence.Change
-	// Node checks the node for the services that the kernel holds, at each scrape, like
-	// [node.Checker.Report]. Nil means no such metrics.
+	// Node checks the node for the services in the kernel, at each scrape, such as
+	// [node.Checker.Report]. If it is nil, there are no such metrics.
 	Node func(context.Context, *servicemodel.Table) *node.Report
 	// Timeout is the maximum time of a scrape's requests to the kernel. Zero means 5 s. Values that
-	// could not be read are left out, and counted as kernlb_scrape_errors_total.
+	// could not be read are left out, and counted in kernlb_scrape_errors_total.
 	Timeout time.Duration
 }
 
-// Flows contains the methods of a [flows.Keeper] that a [Collector] needs.
+// Flows has the methods of a [flows.Keeper] that a [Collector] needs.
 type Flows interface {
 	Totals() conntrack.CleanResult
 	Draining() int
 }
 
-// Conntrack contains the methods of a [conntrack.Table] that a [Collector] needs.
+// Conntrack has the methods of a [conntrack.Table] that a [Collector] needs.
 type Conntrack interface {
 	Usage(ctx context.Context) (conntrack.Usage, error)
 	NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error)
@@ -71,8 +72,8 @@ var (
 	_ prometheus.Collector = (*Collector)(nil)
 )
 
-// Collector collects metrics about an engine. Create it with [New]. Several goroutines may call its
-// methods. A program with several engines registers one collector for each, with
+// Collector collects metrics about an engine. Create it with [New]. Its methods are safe for
+// concurrent use. A program with several engines registers one collector for each, with
 // [prometheus.WrapRegistererWith] and a label that distinguishes them.
 type Collector struct {
 	engine      *dataplane.Engine
@@ -87,7 +88,7 @@ type Collector struct {
 	proxy *proxyMetrics
 	own   *ownMetrics
 	tally tally
-	// wanted is the last state whose endpoints a scrape counted.
+	// wanted is the last desired state whose endpoints a scrape counted.
 	wanted    servicemodel.State
 	endpoints int
 	// asked is the state of the last apply, revision its number, and at the time at which that
@@ -103,8 +104,7 @@ type Collector struct {
 }
 
 // New returns a collector that observes an engine until [Collector.Close]. Call it before the
-// engine's first apply, because the collector does not count earlier events. A nil engine counts as
-// an idle engine.
+// engine's first apply, because earlier events are not counted. A nil engine counts as idle.
 func New(e *dataplane.Engine, cfg *Config) *Collector {
 	e = cmp.Or(e, new(dataplane.Engine))
 	c := &Collector{engine: e, cfg: *cmp.Or(cfg, &Config{})}

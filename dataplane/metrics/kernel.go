@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// askKernel asks the kernel for the configured values that the engine does not know. The engine
+// askKernel reads the configured values that the engine does not know from the kernel. The engine
 // does not wait for this.
 func (c *Collector) askKernel(s *dataplane.Status) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout)
@@ -51,7 +51,7 @@ func (m *ownMetrics) checks(r *node.Report) {
 	}
 }
 
-// askUsage asks for the size and limit of the conntrack table.
+// askUsage reads the size and limit of the conntrack table.
 func (m *ownMetrics) askUsage(ctx context.Context, t Conntrack) error {
 	u, err := t.Usage(ctx)
 	if err != nil {
@@ -70,7 +70,7 @@ func (m *ownMetrics) askUsage(ctx context.Context, t Conntrack) error {
 	return nil
 }
 
-// askConnections counts the flows that were sent to each service that the kernel holds.
+// askConnections counts the flows to each service in the kernel.
 func (m *ownMetrics) askConnections(ctx context.Context, t Conntrack,
 	held *servicemodel.Table) error {
 	var node []netip.Addr
@@ -118,9 +118,9 @@ func (m *ownMetrics) askCounters(ctx context.Context, t Conntrack, from counters
 	return nil
 }
 
-// history adds up the growth between readings, because the sum of a reading may fall: a service
-// loses addresses, and the kernel forgets flows without packets. Prometheus counts a
-// falling counter as restarted from zero, so the rate would jump by the whole remaining value.
+// history adds up the growth between readings, because the sum of a reading may decrease: a service
+// loses addresses, and the kernel forgets flows without packets. Prometheus treats a counter that
+// decreases as restarted from zero, so the rate would jump by the whole remaining value.
 type history struct {
 	last     map[counters.Pair]counters.Values // nil before the first reading
 	services map[servicemodel.Name]counters.Values
@@ -179,9 +179,10 @@ func growth(before, now map[counters.Pair]counters.Values) map[counters.Pair]cou
 	return grown
 }
 
-// between returns the growth between two values, and the earlier values of the numbers that fell. A
-// number that fell has restarted from zero, independently of the other numbers: after a day without
-// a new connection, the kernel forgets the connections of a pair, but still counts its packets.
+// between returns the growth between two values, and the earlier values of the numbers that
+// decreased. A number that decreased has restarted from zero, independently of the other numbers:
+// after a day without a new connection, the kernel forgets the connections of a pair, but still
+// counts its packets.
 func between(had, now counters.Values) (grown, lost counters.Values) {
 	for _, n := range [...]struct {
 		had, now    uint64

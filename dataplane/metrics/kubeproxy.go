@@ -10,7 +10,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Buckets of kube-proxy 1.36 (pkg/proxy/metrics/metrics.go). Its MergeBuckets begins with 0.
+// Buckets of kube-proxy 1.36 (pkg/proxy/metrics/metrics.go). The result of its MergeBuckets begins
+// with 0.
 var (
 	syncBuckets        = prometheus.ExponentialBuckets(0.001, 2, 15)
 	programmingBuckets = slices.Concat([]float64{0}, prometheus.LinearBuckets(0.25, 0.25, 2),

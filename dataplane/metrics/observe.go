@@ -44,7 +44,7 @@ func (c *Collector) observe(_ context.Context, ev dataplane.Event) {
 	}
 }
 
-// applied counts a successful apply. adopts says that the apply began from the contents that an
+// applied counts a successful apply. adopts says that the apply started from contents that an
 // earlier program left in the kernel.
 func (c *Collector) applied(r *dataplane.Result, adopts bool) {
 	services, endpoints, _ := r.State.Since(c.asked)
@@ -100,10 +100,10 @@ type trigger struct {
 	at       time.Time
 }
 
-// Triggered reports the times at which the changes in a revision's state were triggered. From these
-// times the collector measures the time until the changes are in the kernel
+// Triggered reports when the changes in a revision's state were triggered. The collector measures
+// the time from then until the changes are in the kernel
 // (kubeproxy_network_programming_duration_seconds). In Kubernetes, an annotation of EndpointSlices
-// contains the time:
+// contains this time:
 //
 //	source.Run(ctx, func(s servicemodel.State) {
 //		collector.Triggered(engine.Set(s), source.Triggers()...)

@@ -206,7 +206,7 @@ func (m *ownMetrics) applied(r *dataplane.Result, first bool) {
 }
 
 // found returns the number of frontends that an apply found in the kernel. A second step may find
-// unwanted frontends.
+// obsolete frontends.
 func found(r *dataplane.Result) int {
 	n := r.Changes.Old.Len()
 	if r.Rest != nil {

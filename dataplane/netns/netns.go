@@ -1,4 +1,4 @@
-// Package netns names network namespaces for the configurations of this module.
+// Package netns names network namespaces in the configurations of this module.
 package netns
 
 import (
@@ -9,8 +9,7 @@ import (
 // Namespace names a network namespace: the path of its file, such as "/run/netns/blue" or
 // "/proc/1234/ns/net". Empty means the namespace of the calling thread; any other namespace needs
 // CAP_SYS_ADMIN. [FD] and [Process] name namespaces without a path of their own. Unless a
-// configuration says otherwise, the namespace is opened once, by the function that takes the
-// configuration.
+// configuration says otherwise, the function that takes the configuration opens the namespace once.
 type Namespace string
 
 // FD names the namespace of a file descriptor of this process. The descriptor must be open when the

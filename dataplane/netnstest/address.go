@@ -25,16 +25,16 @@ type network struct {
 	OtherNodeIPv4 string
 	OtherNodeIPv6 string
 
-	// ClusterCIDRv4 and ClusterCIDRv6 hold the pods of all nodes.
+	// ClusterCIDRv4 and ClusterCIDRv6 contain the pods of all nodes.
 	ClusterCIDRv4 string
 	ClusterCIDRv6 string
-	// NodeCIDRv4 and NodeCIDRv6 hold the pods of the node under test.
+	// NodeCIDRv4 and NodeCIDRv6 contain the pods of the node under test.
 	NodeCIDRv4 string
 	NodeCIDRv6 string
-	// RemoteCIDRv4 and RemoteCIDRv6 hold the pods of the other node.
+	// RemoteCIDRv4 and RemoteCIDRv6 contain the pods of the other node.
 	RemoteCIDRv4 string
 	RemoteCIDRv6 string
-	// OutsideCIDRv4 and OutsideCIDRv6 hold the outside clients, and the node's address towards
+	// OutsideCIDRv4 and OutsideCIDRv6 contain the outside clients, and the node's address towards
 	// them.
 	OutsideCIDRv4 string
 	OutsideCIDRv6 string
@@ -50,7 +50,7 @@ type network struct {
 	Internet string
 }
 
-// Net contains the well-known addresses of a [Cluster], and is never changed. All addresses are in
+// Net has the well-known addresses of a [Cluster], and is never changed. All addresses are in
 // documentation ranges (RFC 5737, RFC 3849) and private ranges.
 var Net = network{
 	NodeIPv4:           "192.0.2.10",

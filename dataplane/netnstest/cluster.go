@@ -10,15 +10,16 @@ import (
 )
 
 // Cluster is a network of namespaces around one node; the package documentation draws it. [New]
-// sets its fields, which do not change afterwards. Its methods and the methods of its hosts may be
-// used concurrently.
+// sets its fields, which do not change afterwards. Its methods and the methods of its hosts are
+// safe for concurrent use.
 type Cluster struct {
 	// Node is the node under test. Its IPv4 and IPv6 are the primary addresses; NodeAddrs returns
 	// all addresses.
 	Node *Host
 	// Pods are the pods on the node: pod1, pod2, …
 	Pods []*Host
-	// OtherNode is another node of the cluster, RemotePods are the pods on it: remote1, remote2, …
+	// OtherNode is another node of the cluster, and RemotePods are the pods on it: remote1,
+	// remote2, …
 	OtherNode  *Host
 	RemotePods []*Host
 	// Outside are clients outside the cluster: outside1, outside2, …
@@ -28,7 +29,7 @@ type Cluster struct {
 	namespaces []*NS
 }
 
-// Host is a pod, a node or a client: it can serve, and send probes. Several hosts may share a
+// Host is a pod, a node or a client: it can run servers and send probes. Several hosts may share a
 // namespace; their addresses differ.
 type Host struct {
 	// Name is the name that servers of this host send in answers.
@@ -37,14 +38,15 @@ type Host struct {
 	NS *NS
 	// IPv4 and IPv6 are its addresses.
 	IPv4, IPv6 netip.Addr
-	// NodeInterface is the interface on the node towards this host.
+	// NodeInterface is the node's interface towards this host.
 	NodeInterface string
 
 	// anySource leaves the source address of probes to the kernel, as programs on a node do.
 	anySource bool
 }
 
-// New builds a cluster, in some tens of milliseconds. Any number of clusters may exist at a time.
+// New builds a cluster, which takes some tens of milliseconds. Any number of clusters may exist at
+// the same time.
 //
 // New fails with an error that wraps [os.ErrPermission] if the process may not create namespaces;
 // see [ReExecInUserNS].
@@ -60,9 +62,9 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 	return c, nil
 }
 
-// Close stops all servers and connections of the cluster's namespaces, and releases the
-// namespaces. The kernel removes them, and every link and rule in them, soon after. Close may be
-// called twice.
+// Close stops all servers and connections of the cluster's namespaces, and releases the namespaces.
+// The kernel removes them, and every link and rule in them, soon after. Calling Close twice is
+// allowed.
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, ns := range slices.Backward(c.namespaces) {
@@ -76,8 +78,8 @@ func (c *Cluster) Close() error {
 // of each family first; with [Options.Bridge], the bridge's addresses come last.
 func (c *Cluster) NodeAddrs() []netip.Addr { return slices.Clone(c.nodeAddrs) }
 
-// IsNodeAddr reports whether the address is one of NodeAddrs, like the source of a masqueraded
-// packet.
+// IsNodeAddr reports whether the address is one of NodeAddrs, for example the source of a
+// masqueraded packet.
 func (c *Cluster) IsNodeAddr(addr netip.Addr) bool { return slices.Contains(c.nodeAddrs, addr) }
 
 // Hosts returns every host: the node, its pods, the other node, its pods, the outside clients.

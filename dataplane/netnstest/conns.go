@@ -18,7 +18,7 @@ import (
 // maxReportedErrors bounds ConnsReport.Errors.
 const maxReportedErrors = 10
 
-// Conns holds TCP connections open, to show which connections survive a change. Its methods must
+// Conns keeps TCP connections open, to show which connections survive a change. Its methods must
 // not be called concurrently.
 type Conns struct {
 	ns      *NS
@@ -39,13 +39,13 @@ type conn struct {
 
 // ConnsReport sums up rounds of [Conns.Ping].
 type ConnsReport struct {
-	// Rounds is the number of times that the connections were tried.
+	// Rounds is the number of rounds.
 	Rounds int
 	// Answered counts the pings that were echoed.
 	Answered int
 	// Reset counts connections that were reset, Closed connections that the server closed, and
-	// Silent connections without the right answer in time. Each is counted once, because a dead
-	// connection is not tried again.
+	// Silent connections that did not get the right answer in time. Each is counted once, because a
+	// dead connection is not tried again.
 	Reset, Closed, Silent int
 	// Errors are the first few errors, one for each connection that died.
 	Errors []error
@@ -56,7 +56,7 @@ func (r ConnsReport) Lost() int { return r.Reset + r.Closed + r.Silent }
 
 // OpenConns opens count connections from a host to servers of this package behind an address, and
 // waits for each greeting. If a connection cannot be opened, it closes all connections and returns
-// an error. Both ends of a connection use a file descriptor of this process.
+// an error. Each connection uses two file descriptors of this process, one for each end.
 func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*Conns, error) {
 	// The timeout allows the kernel to send a lost SYN again, after a second.
 	p := Probe{From: from, Proto: servicemodel.TCP, To: to, Timeout: 5 * time.Second}

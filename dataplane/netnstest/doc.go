@@ -1,6 +1,6 @@
-// Package netnstest builds small Kubernetes-like networks out of Linux network namespaces, sends
-// real packets through them, and reports the fate of each packet. All backends of kernlb are tested
-// on these networks.
+// Package netnstest builds small Kubernetes-like networks from Linux network namespaces, sends real
+// packets through them, and reports the fate of each packet. All backends of kernlb are tested on
+// these networks.
 //
 // [New] (or [Start] in a test) builds a [Cluster]:
 //
@@ -22,17 +22,17 @@
 //	                                              10.244.2.1       10.244.2.2
 //	                                              fd00:10:244:2::1 fd00:10:244:2::2
 //
-// A backend works on the node if its configuration says so, such as nftables.Config with NetNS set
-// to cluster.Node.NS.NetNS().
+// To run a backend on the node, set the namespace in its configuration, such as NetNS of
+// nftables.Config to cluster.Node.NS.NetNS().
 //
 // Each pod of the node, the node, the other node with its pods, the outside clients, and the
-// internet is one anonymous network namespace. Only a file descriptor refers to it, so the
-// namespace vanishes with [Cluster.Close] or with the process. Everything is dual stack. The
-// default route of every namespace except the internet is the node, and the node's default route is
+// internet is one anonymous network namespace. Only a file descriptor refers to it, so it
+// disappears with [Cluster.Close] or with the process. Everything is dual stack. The default route
+// of every namespace except the internet leads to the node, and the node's default route leads to
 // the internet. So service addresses (see [Net]) need no route: packets to them reach the node.
 // Packets that the node does not translate arrive at the internet, which answers for every address
-// under the name [Net].Internet. So a packet that no rule matches is answered, and does not look
-// dropped.
+// under the name [Net].Internet. So a packet that no rule matches gets an answer, and cannot be
+// mistaken for a dropped packet.
 //
 // Routes are host routes and neighbours are permanent, as with a CNI plugin. IPv6 duplicate address
 // detection and link-local addresses are off, so a cluster can be used at once.
@@ -41,15 +41,15 @@
 //
 // [Host.Serve] starts an echo server that answers "name address:port\n": its own name, and the
 // source that it saw. A [Probe] sends one connection attempt (TCP), datagram (UDP) or INIT chunk
-// (SCTP) and returns an [Outcome]: answered (by which server, which saw which source), refused,
-// dropped, unreachable. [Probe.Send] and [SendAll] never retry: one packet decides. [Conns] holds
-// thousands of TCP connections open and reports the connections that died.
+// (SCTP). Its [Outcome] is answered (by which server, and which source that server saw), refused,
+// dropped or unreachable. [Probe.Send] and [SendAll] never retry: one packet decides. [Conns] keeps
+// thousands of TCP connections open and reports those that died.
 //
 // SCTP needs no kernel support, because both ends are raw sockets. Do not load the kernel's sctp
-// module: it would also answer, with an ABORT.
+// module: the kernel would then also answer, with an ABORT.
 //
 // # Privileges
 //
 // The package needs CAP_SYS_ADMIN and CAP_NET_ADMIN, or an unprivileged user namespace: call [Main]
-// from TestMain ([ReExecInUserNS] from a program), and [Require] in each test.
+// from TestMain (in a program, [ReExecInUserNS]), and [Require] in each test.
 package netnstest

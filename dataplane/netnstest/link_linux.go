@@ -15,8 +15,8 @@ import (
 	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// wiring configures links, addresses, routes and neighbours of many namespaces. After its first
-// error, which err holds, every method does nothing, so that the topology reads as a list.
+// wiring configures links, addresses, routes and neighbours of many namespaces. After the first
+// error, which is in err, all methods do nothing, so that the topology reads like a list.
 type wiring struct {
 	handles  map[*NS]*netlink.Handle
 	ends     map[iface]end

@@ -16,7 +16,7 @@ import (
 var errClosed = errors.New("namespace is closed")
 
 // NS is an anonymous network namespace. It has no name in the file system. It lives as long as its
-// file descriptor, or a socket in it. Its methods may be used concurrently.
+// file descriptor, or a socket in it. Its methods are safe for concurrent use.
 type NS struct {
 	name string
 	file *os.File
@@ -50,9 +50,9 @@ func (ns *NS) NetNS() netns.Namespace { return netns.FD(ns.Fd()) }
 func (ns *NS) Fd() int { return int(ns.file.Fd()) }
 
 // Do runs f inside the namespace, on a separate operating system thread. The thread is reused only
-// if it could return to its former namespace. Sockets that f opens stay in the namespace, wherever
-// they are used. Goroutines that f starts do not run in the namespace. Do may be nested. f must not
-// call [testing.T.FailNow] and its like, which end the calling goroutine.
+// if it can return to its previous namespace. Sockets that f opens belong to the namespace,
+// wherever they are used. Goroutines that f starts do not run in the namespace. Do may be nested. f
+// must not call functions such as [testing.T.FailNow], which end the calling goroutine.
 func (ns *NS) Do(f func() error) error {
 	return inNetNS(ns, f)
 }

@@ -5,8 +5,8 @@ import "fmt"
 // maxHosts limits each kind of host, because their addresses differ only in the last byte.
 const maxHosts = 200
 
-// Options shape a [Cluster]. The zero value is a cluster with three pods, two remote pods and two
-// outside clients, routed.
+// Options describe a [Cluster]. The zero value is a routed cluster with three pods, two remote pods
+// and two outside clients.
 type Options struct {
 	// Pods is the number of pods on the node, each in its own namespace. 0 means 3, negative no
 	// pods.
@@ -19,7 +19,7 @@ type Options struct {
 	OutsideClients int
 	// Bridge, if not empty, names a bridge on the node for the pods' interfaces (as in the CNI
 	// plugin "bridge"). Otherwise each pod is routed through its own interface (as in "ptp" and
-	// Calico). In both cases packets between pods pass the node's IP layer.
+	// Calico). In both cases, packets between pods pass through the node's IP layer.
 	Bridge string
 	// PodInterfacePrefix is the prefix of the names of the pods' interfaces on the node. "" means
 	// "veth".

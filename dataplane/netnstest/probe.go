@@ -32,8 +32,7 @@ type Probe struct {
 	// for a node, the kernel chooses the address.
 	SourceAddr netip.Addr
 	// SourcePort is the source port. 0 means a port that the last 50,000 probes of its protocol
-	// from this namespace have not used, so that no probe uses the conntrack entry of another
-	// probe.
+	// from this namespace have not used, so that no probe reuses a conntrack entry.
 	SourcePort uint16
 	// Timeout is the time after which a probe without an answer is Dropped. 0 means 300 ms. An
 	// established TCP connection is never Dropped: if the server does not greet it within seconds,
@@ -94,8 +93,8 @@ type ICMPError struct {
 	From netip.Addr
 }
 
-// PortUnreachable reports whether the error is that of a rejecting rule or of a closed UDP port:
-// type 3 code 3, or in IPv6 type 1 code 4.
+// PortUnreachable reports whether the error is the one that a rejecting rule or a closed UDP port
+// sends: type 3 code 3, or in IPv6 type 1 code 4.
 func (e *ICMPError) PortUnreachable() bool {
 	if e.From.Is4() {
 		return e.Type == 3 && e.Code == 3
@@ -143,7 +142,7 @@ func (o Outcome) String() string {
 // Send sends the probe and waits for its outcome. If ctx ends, the wait ends, and the outcome is
 // Failed. Send does not retry, but the kernel repeats a TCP SYN after a second.
 //
-// Time in which this process was too busy, or did not run, does not count towards the timeout, so
+// Time during which this process was too busy or did not run does not count towards the timeout, so
 // on a slow machine probes are slow but correct. The wait never exceeds 100 times the timeout.
 func (p Probe) Send(ctx context.Context) Outcome {
 	start := time.Now()

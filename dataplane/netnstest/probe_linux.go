@@ -171,7 +171,7 @@ func (p Probe) greeting(ctx context.Context, s *sock) Outcome {
 	return o
 }
 
-// exchange connects the socket, sends one packet and reads until an answer decides.
+// exchange connects the socket, sends one packet, and reads until an answer determines the outcome.
 func (p Probe) exchange(ctx context.Context, s *sock, packet []byte, answer step) Outcome {
 	to := p.To
 	if p.Proto == servicemodel.SCTP {

@@ -14,7 +14,7 @@ const pulseInterval = 20 * time.Millisecond
 
 // pulse measures the time in which this process could work. At each interval it sends a byte to a
 // goroutine and back, through the runtime's poller like servers and probes, and counts a beat if
-// the round trip was quick. If the round trip was slow, servers were slow too, because they run in
+// the round trip was quick. If the round trip was slow, servers were also slow, because they run in
 // this process.
 type pulse struct {
 	near, far *os.File

@@ -34,9 +34,8 @@ type Server struct {
 	conns map[*net.TCPConn]struct{} // of a TCP server; nil once closed
 }
 
-// Serve starts a server in the namespace. The address must be an address of the namespace. Port 0
-// means any free port, for TCP and UDP. The server runs until the server or the namespace is
-// closed.
+// Serve starts a server in the namespace. The address must belong to the namespace. Port 0 means
+// any free port, for TCP and UDP. The server runs until the server or the namespace is closed.
 func (ns *NS) Serve(name string, proto servicemodel.Protocol, addr netip.AddrPort) (*Server,
 	error) {
 	s := &Server{Name: name, Proto: proto, Addr: addr, ns: ns, conns: map[*net.TCPConn]struct{}{}}
@@ -172,8 +171,8 @@ func (s *Server) converse(conn *net.TCPConn) {
 	}
 }
 
-// reset ends a connection at once. Otherwise the kernel would close it in the background, and the
-// connection would hold its namespace.
+// reset ends a connection at once. Otherwise, the kernel would close it in the background, and the
+// connection would keep its namespace alive.
 func reset(conn *net.TCPConn) {
 	conn.SetLinger(0) //nolint:errcheck // the next call has the same error
 	conn.Close()      //nolint:errcheck // nothing is owed to the client

@@ -9,8 +9,8 @@ import (
 // envReExecError tells [Require] why the process could not be re-executed.
 const envReExecError = "KERNLB_NETNSTEST_REEXEC_ERROR"
 
-// TB contains the methods of [testing.TB] that this package needs, so that programs can use this
-// package without package testing.
+// TB has the methods of [testing.TB] that this package needs, so that programs can use this package
+// without package testing.
 type TB interface {
 	Helper()
 	Cleanup(f func())
@@ -20,8 +20,8 @@ type TB interface {
 }
 
 // Main runs the tests of a package (m is a [testing.M]) in a process that may create network
-// namespaces: in this process if possible, otherwise in a copy in a new user namespace. Call it
-// from TestMain; it does not return.
+// namespaces: in this process if possible, otherwise in a copy of it in a new user namespace. Call
+// it from TestMain; it does not return.
 func Main(m interface{ Run() int }) {
 	done, code, err := ReExecInUserNS()
 	if done {

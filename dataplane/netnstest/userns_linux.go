@@ -19,12 +19,12 @@ const envReExecuted = "KERNLB_NETNSTEST_REEXECUTED"
 
 // ReExecInUserNS runs a copy of this program, if this process may not create network namespaces
 // itself. The copy has the same arguments, environment and standard streams. It runs in new user,
-// network and mount namespaces, in which the caller is root. If done is true, the copy has run, and
-// exitCode is its exit code (128 plus the signal's number if a signal killed it): exit with that.
-// If done is false, carry on: namespaces can be created, or err says why not.
+// network and mount namespaces, and is root there. If done is true, the copy has finished, and
+// exitCode is its exit code (128 plus the signal's number if a signal killed it): exit with that
+// code. If done is false, continue: namespaces can be created, or err says why not.
 //
-// Call it first in main. It passes on only the standard streams and no other open files, so fuzzing
-// in several processes does not work.
+// Call it at the start of main. The copy inherits only the standard streams and no other open
+// files, so fuzzing in several processes does not work.
 func ReExecInUserNS() (done bool, exitCode int, err error) {
 	// The copy also checks this, because a system may allow user namespaces without rights in them.
 	if os.Getenv(envReExecuted) != "" {

@@ -12,7 +12,7 @@ import (
 )
 
 // chain judges a chain of another program. A finding is an error only if the text of the rules
-// proves that packets are dropped. Other rules need kernlb diagnose, which sends packets.
+// proves that they drop packets. For other rules, use kernlb diagnose, which sends packets.
 func (f *facts) chain(c hooks.Chain, u *use, add adder) {
 	for _, family := range families {
 		concerned := u.remote[family]
@@ -116,7 +116,7 @@ func (m matches) match(t target) bool {
 		(!m.to.IsValid() || m.to.Contains(t.endpoint.Addr()))
 }
 
-// parseRule reads a rule as package hooks writes it. It knows only rules that drop by the
+// parseRule reads a rule as package hooks writes it. It understands only rules that drop by the
 // destination alone; known is false for all other rules.
 func parseRule(text string) (m matches, known bool) {
 	words := strings.Fields(text)

@@ -14,30 +14,30 @@ import (
 const (
 	// fresh is the time for which a report is returned to further callers.
 	fresh = 2 * time.Second
-	// window is the maximum age of the numbers that are compared with the present numbers.
+	// window is the maximum age of the values with which the current values are compared.
 	window = 10 * time.Minute
 )
 
 // Config tunes a [Checker]. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS names the network namespace of the node. Each report opens it again.
+	// NetNS names the network namespace of the node. Each report opens the namespace again.
 	NetNS netns.Namespace
 	// Ours reports whether a chain of an nf_tables table belongs to kernlb or, if chain is empty,
-	// whether the whole table belongs to kernlb. Nil means the tables and chains of the default
-	// instances. The tables of the nftables and ipvs backends are also recognised by their
-	// contents, whatever their names are. So only a program with a different prefix of iptables
-	// chains needs Ours ([iptables.Config.Prefix]).
+	// whether the whole table belongs to kernlb. Nil means the tables and chains of default
+	// instances. Tables of the nftables and ipvs backends are also recognised by their contents,
+	// whatever their names. So only a program that changes the prefix of its iptables chains needs
+	// Ours ([iptables.Config.Prefix]).
 	//
 	// [iptables.Config.Prefix]: https://pkg.go.dev/github.com/kernlb/kernlb/iptables#Config
 	Ours func(table, chain string) bool
 	// Undone returns a sentence about repairs that another program keeps undoing
-	// ([dataplane.Undone.String]), or nothing. Nil means that this is not checked.
+	// ([dataplane.Undone.String]), or nothing. Nil skips this check.
 	//
 	// [dataplane.Undone.String]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane#Undone
 	Undone func() string
 }
 
-// Checker checks a node. Create it with [NewChecker]. Several goroutines may call its method.
+// Checker checks a node. Create it with [NewChecker]. Its method is safe for concurrent use.
 type Checker struct {
 	cfg  Config
 	turn chan struct{} // holds a token while a goroutine uses the fields below
@@ -45,7 +45,7 @@ type Checker struct {
 	last *Report
 	of   *servicemodel.Table // of the last report
 	// readings are the readings of the last ten minutes, the oldest first, at least five minutes
-	// apart. The present numbers are compared with the oldest reading, so that a loss is reported
+	// apart. The current values are compared with the oldest reading, so that a loss is reported
 	// for at least five minutes.
 	readings []reading
 	newest   counted             // of the last report
@@ -58,7 +58,7 @@ type reading struct {
 	at time.Time
 }
 
-// NewChecker returns a checker. It reads the kernel only in [Checker.Report].
+// NewChecker returns a checker. Only [Checker.Report] reads the kernel.
 func NewChecker(cfg *Config) *Checker {
 	c := &Checker{cfg: *cmp.Or(cfg, &Config{}), turn: make(chan struct{}, 1)}
 	if c.cfg.Ours == nil {
@@ -67,14 +67,14 @@ func NewChecker(cfg *Config) *Checker {
 	return c
 }
 
-// Report checks the node for the services in the kernel; a nil table has no services. It needs
+// Report checks the node for the services in the kernel; a nil table means no services. It needs
 // CAP_NET_ADMIN, and CAP_SYS_ADMIN for another network namespace. [Report.Unknown] lists the facts
-// that it could not read, for example because ctx ended. A report younger than two seconds is
-// returned again. The caller must not change the report.
+// that could not be read, for example because ctx ended. If the last report is younger than two
+// seconds, it is returned again. The caller must not change the report.
 //
-// Some faults show only in the growth of counters. So these faults are missing in the first report,
-// and in a report ten minutes or more after the previous report: their [Report.Since] is zero. Such
-// a report is not returned again.
+// Some faults are visible only as growing counters. So these faults are missing from the first
+// report, and from a report ten minutes or more after the previous one: the [Report.Since] of such
+// a report is zero. It is not returned again.
 func (c *Checker) Report(ctx context.Context, held *servicemodel.Table) *Report {
 	select {
 	case c.turn <- struct{}{}:
@@ -102,8 +102,8 @@ func (c *Checker) Report(ctx context.Context, held *servicemodel.Table) *Report 
 	return r
 }
 
-// compare sets the growth of the numbers since the oldest reading, and returns the time of that
-// reading, or zero without a reading.
+// compare sets the growth of the values since the oldest reading, and returns the time of that
+// reading, or zero if there is none.
 func (c *Checker) compare(f *facts, now time.Time) time.Time {
 	total := f.grown
 	c.readings = slices.DeleteFunc(c.readings, func(r reading) bool {
@@ -129,7 +129,7 @@ func (c *Checker) compare(f *facts, now time.Time) time.Time {
 	return since
 }
 
-// oursByDefault knows the tables of instances with the default names, and the chains of the
+// oursByDefault recognises the tables of instances with the default names, and the chains of the
 // iptables backend with the default prefixes.
 func oursByDefault(table, chain string) bool {
 	return strings.HasPrefix(table, "kernlb") || strings.HasPrefix(chain, "KUBE-") ||

@@ -1,13 +1,13 @@
-// Package node checks whether a node can carry the connections of its services: whether it
-// forwards, whether other programs drop packets, whether the conntrack table is full, and more. The
-// kernel can hold every service as wanted although clients reach no service; these checks find the
-// causes. They change nothing.
+// Package node checks whether a node can carry the connections of its services: whether it forwards
+// packets, whether other programs drop packets, whether the conntrack table is full, and more.
+// Clients may be unable to reach any service although the kernel has every service as desired;
+// these checks find the causes. They change nothing.
 //
 //	checker := node.NewChecker(nil)
 //	report := checker.Report(ctx, engine.Status().Held)
 //
 // Packages dataplane/health, dataplane/page and dataplane/metrics show reports if their
-// configuration contains a checker's method:
+// configuration has the checker's method:
 //
 //	proxy := health.NewProxy(engine, &health.ProxyConfig{Node: checker.Report})
 //

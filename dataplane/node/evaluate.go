@@ -16,7 +16,7 @@ import (
 // families are the families in the order of messages.
 var families = []servicemodel.Family{servicemodel.IPv4, servicemodel.IPv6}
 
-// use contains the facts that concern the services.
+// use contains the facts that matter to the services.
 type use struct {
 	remote, local map[servicemodel.Family]bool // endpoints elsewhere, and on the node itself
 	bridges       map[int]bool                 // bridges of endpoints, by index in facts
@@ -71,7 +71,7 @@ func (f *facts) dropRules() bool {
 	return slices.ContainsFunc(f.chains, func(c hooks.Chain) bool { return len(c.Drops) > 0 })
 }
 
-// findings evaluates all checks for the services that the kernel holds.
+// findings evaluates all checks for the services in the kernel.
 func (f *facts) findings(t *servicemodel.Table) []Finding {
 	u, l := f.useOf(t), []Finding{}
 	add := func(c Check, s Severity, do, means string, args ...any) {
@@ -122,8 +122,9 @@ func (f *facts) forwarding(family servicemodel.Family, u *use, add adder) {
 		"no endpoint through it", family)
 }
 
-// links judges links from which IPv4 packets are not forwarded. Others may be left alone, such as a
-// link for management, so it is an error only if the kernel dropped packets for that reason.
+// links judges links from which IPv4 packets are not forwarded. Some links are not meant to
+// forward, such as a management link, so it is an error only if the kernel dropped packets for that
+// reason.
 func (f *facts) links(u *use, add adder) {
 	if len(f.still) == 0 || !f.forwards[servicemodel.IPv4] || !u.remote[servicemodel.IPv4] {
 		return

@@ -10,14 +10,14 @@ import (
 )
 
 // facts are the kernel's facts about a node. The zero value of each fact causes no finding, so a
-// fact that could not be read only lacks its findings.
+// fact that could not be read only hides its findings.
 type facts struct {
 	addrs   servicemodel.Locality
 	undone  string // repairs that another program keeps undoing
 	unknown []string
 
-	// forwards says by family whether any packets are forwarded. still contains the links from
-	// which IPv4 packets are not forwarded.
+	// forwards says, for each family, whether packets are forwarded at all. still contains the
+	// links from which IPv4 packets are not forwarded.
 	forwards map[servicemodel.Family]bool
 	still    []string
 	strict   []string // links where rp_filter demands that the route back is the same

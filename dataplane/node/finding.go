@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Severity is the effect of a finding on clients.
+// Severity is the severity of a finding for clients.
 type Severity string
 
 // The severities.
@@ -26,7 +26,7 @@ const (
 	Repairs Check = "repairs"
 	// Forwarding: the kernel forwards packets to endpoints.
 	Forwarding Check = "forwarding"
-	// ReversePath: rp_filter drops no packets. The kernel counts them.
+	// ReversePath: rp_filter drops no packets, according to the kernel's counters.
 	ReversePath Check = "rp-filter"
 	// Bridge: answers between pods on one bridge come back through the node
 	// (bridge-nf-call-iptables).
@@ -40,7 +40,7 @@ const (
 	// KubeProxy: no kube-proxy runs on this node, and no objects of kube-proxy are left.
 	KubeProxy Check = "kube-proxy"
 	// RouteLocalnet: the sysctl route_localnet is on if node ports answer at loopback addresses,
-	// and otherwise off or guarded.
+	// and otherwise off or protected by a guard.
 	RouteLocalnet Check = "route-localnet"
 	// Neighbours: the link-layer addresses of endpoints and gateways are known.
 	Neighbours Check = "neighbours"
@@ -68,8 +68,9 @@ func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Severity, 
 // Report is the result of all checks.
 type Report struct {
 	At time.Time `json:"at"`
-	// Since is the time of the earlier values with which the kernel's counters were compared. Zero
-	// means that there are no earlier values, so faults that only counters show are not reported.
+	// Since is the time of the earlier values of the kernel's counters, with which the report
+	// compares. Zero means that there are no earlier values, so the report lacks faults that only
+	// counters show.
 	Since time.Time `json:"since,omitzero"`
 	// Findings are ordered by severity, and then in the order of [Checks].
 	Findings []Finding `json:"findings"`
@@ -77,8 +78,8 @@ type Report struct {
 	Unknown []string `json:"unknown,omitempty"`
 }
 
-// Count returns the number of findings of a check and a severity. An empty check or severity means
-// any.
+// Count returns the number of findings with the given check and severity. An empty check or
+// severity means any.
 func (r *Report) Count(c Check, s Severity) (n int) {
 	for _, f := range r.Findings {
 		if (c == "" || f.Check == c) && (s == "" || f.Severity == s) {

@@ -35,7 +35,7 @@ type reader struct {
 	ns  *threadns.NS
 }
 
-// read reads all facts. The numbers are totals since the creation of the namespace.
+// read reads all facts. Counters are totals since the creation of the namespace.
 func (c *Config) read(ctx context.Context) *facts {
 	r := reader{cfg: c}
 	r.facts.sysctls = map[string]string{}
@@ -190,8 +190,8 @@ func (r *reader) findBridges(links []netlink.Link, addrs []netlink.Addr) {
 	}
 }
 
-// settings reads the settings of links. IPv4 forwards by link, IPv6 by a setting for all links.
-// addressed says which links have an address of IPv4.
+// settings reads the settings of links. IPv4 forwarding is a setting of each link, IPv6 forwarding
+// a setting for all links. addressed says which links have an IPv4 address.
 func (r *reader) settings(conn *rtnetlink.Conn, names map[int]string,
 	addressed map[int]bool) error {
 	forwards := map[servicemodel.Family]bool{}
@@ -270,7 +270,7 @@ func (r *reader) findFailed(conn *rtnetlink.Conn, names map[int]string) error {
 	return nil
 }
 
-// nftables reads the chains of other programs, and the objects that a kube-proxy has left.
+// nftables reads the chains of other programs, and the objects that kube-proxy left.
 func (r *reader) nftables(ctx context.Context) error {
 	conn, err := rawnl.Dial(&rawnl.Config{NetNS: r.ns.NetNS()})
 	if err != nil {
@@ -301,7 +301,7 @@ func (r *reader) nftables(ctx context.Context) error {
 }
 
 // owner returns a function that reports whether a table belongs to an instance of kernlb. Tables of
-// the nftables and ipvs backends have settings, whatever the name of the table is.
+// the nftables and ipvs backends have settings, whatever their names.
 func (r *reader) owner(ctx context.Context, conn *rawnl.Conn) func(table string) bool {
 	known := map[string]bool{}
 	return func(table string) bool {
@@ -321,14 +321,14 @@ func (r *reader) owner(ctx context.Context, conn *rawnl.Conn) func(table string)
 	}
 }
 
-// Objects that only kube-proxy creates: the table of its nftables mode, and the chain with which
-// the other modes notice that their rules were flushed.
+// Objects that only kube-proxy creates: the table of its nftables mode, and the chain by which the
+// other modes notice that their rules were flushed.
 const (
 	kubeProxyTable = "kube-proxy"
 	kubeProxyChain = "KUBE-PROXY-CANARY"
 )
 
-// ask asks for single objects.
+// ask checks whether single objects exist.
 func (r *reader) ask(ctx context.Context, conn *rawnl.Conn) error {
 	for _, f := range nft.Families {
 		q := nft.Query{Conn: conn, Family: f, Table: "mangle"}

@@ -86,7 +86,7 @@ func (k *kernel) list(except []string) ([]netip.Addr, error) {
 	return append(good, deprecated...), nil
 }
 
-// Watch calls changed when the addresses differ from the last Complete's, until ctx is done.
+// Watch calls changed when the addresses differ from those of the last Complete, until ctx is done.
 func (s *Source) Watch(ctx context.Context, changed func()) error {
 	k := &s.kernel
 	socket, err := rtnetlink.Subscribe(k.ns, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)

@@ -1,16 +1,15 @@
-// Package nodeaddrs gives an engine the addresses of its node. It is for programs without another
-// source of addresses, such as a Node object of Kubernetes.
+// Package nodeaddrs provides an engine with the addresses of its node. It is for programs without
+// any other source of addresses, such as a Kubernetes Node object.
 //
 //	addrs, err := nodeaddrs.New(nil)
 //	…
 //	defer addrs.Close()
 //	engine := dataplane.New(backend, &dataplane.Config{Node: addrs})
 //
-// The kernel knows only one field of a [servicemodel.Node]: the addresses. Interfaces of pods
-// ([servicemodel.PodDetector]) are matched by name for each packet, so they may be added and
-// removed at any time. The kernel does not know the node's name, zone and pod ranges. A program
-// that learns of such a change sets a state with an updated [servicemodel.Node], and the engine
-// writes the difference.
+// The addresses are the only field of a [servicemodel.Node] that the kernel knows. Interfaces of
+// pods ([servicemodel.PodDetector]) are matched by name for each packet, so they may come and go at
+// any time. The kernel does not know the node's name, zone and pod ranges. If these change, the
+// program sets a state with an updated [servicemodel.Node], and the engine writes the difference.
 package nodeaddrs
 
 import (
@@ -26,26 +25,26 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Config selects the addresses. A nil *Config is the zero Config.
+// Config says which addresses to use. A nil *Config is the zero Config.
 type Config struct {
 	// NetNS names the node's network namespace.
 	NetNS netns.Namespace
-	// Except are names of devices whose addresses are ignored, such as a device with the addresses
-	// of services. The devices need not exist. The devices of kube-proxy (kube-ipvs0) and of
-	// kube-router (kube-dummy-if) are always ignored.
+	// Except are the names of devices whose addresses are ignored, such as a device with the
+	// addresses of services. The devices need not exist. The devices of kube-proxy (kube-ipvs0) and
+	// of kube-router (kube-dummy-if) are always ignored.
 	Except []string
 }
 
-// Source is a [dataplane.NodeSource]. It knows the addresses of a network namespace that other
+// Source is a [dataplane.NodeSource]. It provides the addresses of a network namespace that other
 // machines can reach. Loopback addresses, link-local addresses and IPv4 addresses with host scope
-// are excluded. Addresses that are not deprecated come first; within both groups, the order is the
-// kernel's, by the index of the device. A new IPv6 address is included once duplicate address
-// detection has ended. Addresses of a device that is down are included, so that a short link
-// failure changes nothing. But the kernel reports a new IPv6 address on such a device only when the
-// device comes up.
+// are excluded. Addresses that are not deprecated come first; within both groups, the order is that
+// of the kernel, by device index. A new IPv6 address is included once duplicate address detection
+// has finished. Addresses of a device that is down are included, so that a short link failure
+// changes nothing. But the kernel reports a new IPv6 address on such a device only when the device
+// comes up.
 //
-// The source lists the addresses only after the kernel has reported a change. Many goroutines may
-// use a Source.
+// The source lists the addresses again only after the kernel has reported a change. Its methods are
+// safe for concurrent use.
 type Source struct {
 	mu     sync.Mutex
 	except []string
@@ -66,14 +65,14 @@ func New(cfg *Config) (*Source, error) {
 	return s, nil
 }
 
-// Close closes the source. Watch must have ended. Later calls fail with [kernelerr.ErrClosed].
+// Close closes the source. Watch must have returned. Later calls fail with [kernelerr.ErrClosed].
 func (s *Source) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.kernel.close()
 }
 
-// Complete returns n with the present addresses of the node, unless n has addresses.
+// Complete returns n with the current addresses of the node, unless n already has addresses.
 func (s *Source) Complete(_ context.Context, n servicemodel.Node) (servicemodel.Node, error) {
 	if len(n.Addresses) > 0 {
 		return n, nil

@@ -16,8 +16,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Limits for a request to ask endpoints: the number of endpoints, the number at a time, and the
-// time.
+// Limits of a request that connects to endpoints: the number of endpoints, the number at a time,
+// and the time.
 const (
 	maxAsked    = 64
 	askedAtOnce = 16
@@ -28,8 +28,8 @@ const (
 type askData struct {
 	Name    servicemodel.Name `json:"name"`
 	Answers []answer          `json:"answers"`
-	// Left is the number of endpoints that were not asked: all endpoints of UDP and SCTP, and all
-	// after the first 64.
+	// Left is the number of endpoints that were not tried: all UDP and SCTP endpoints, and all
+	// endpoints after the first 64.
 	Left int `json:"left,omitzero"`
 }
 
@@ -84,7 +84,7 @@ func (p *Page) ask(r *http.Request, s *dataplane.Status) (any, error) {
 	return d, nil
 }
 
-// askAll asks a few endpoints at a time, and waits for all.
+// askAll connects to a few endpoints at a time, and waits for all of them.
 func (p *Page) askAll(ctx context.Context, l []answer) {
 	var all sync.WaitGroup
 	turns := make(chan struct{}, askedAtOnce)

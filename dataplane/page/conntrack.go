@@ -118,7 +118,7 @@ func (c *connections) add(f *conntrack.Flow) {
 	}
 }
 
-// oneAtATime lets one request do expensive work, until release is called.
+// oneAtATime lets only one request at a time do expensive work, until release is called.
 func (p *Page) oneAtATime() (release func(), err error) {
 	select {
 	case p.turn <- struct{}{}:

@@ -38,8 +38,8 @@ type entry struct {
 	condition condition
 }
 
-// listing holds all services that are wanted or held at one moment, in the order of their names. It
-// is not modified.
+// listing has all services that are desired or in the kernel at one moment, in the order of their
+// names. It is never modified.
 type listing struct {
 	dataplane.Status
 	all []entry
@@ -109,8 +109,8 @@ func (l *listing) add(e entry) {
 	}
 }
 
-// conditionOf returns the condition of a wanted service with its frontends. marked is the condition
-// according to the last apply.
+// conditionOf returns the condition of a desired service with its frontends. marked is the
+// condition according to the last apply.
 func (l *listing) conditionOf(own []*servicemodel.Frontend, marked condition) condition {
 	switch {
 	case marked == refused:

@@ -23,8 +23,8 @@ import (
 // Config tunes a [Page]. A nil *Config is the zero Config.
 type Config struct {
 	// Conntrack is the conntrack table, such as a *conntrack.Table. The page shows its size and
-	// limit and, on request, the connections of a service. If nil, the page says that these are
-	// unknown. Several goroutines call its methods.
+	// limit and, on request, the connections of a service. If it is nil, the page says that these
+	// are unknown. Its methods must be safe for concurrent use.
 	Conntrack interface {
 		// Usage returns the size and limit of the table.
 		Usage(ctx context.Context) (conntrack.Usage, error)
@@ -34,35 +34,35 @@ type Config struct {
 		NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error)
 	}
 	// Counters are the counters of services, read on request: counters.Counters, ipvs.Counters or
-	// flows.Counters. If nil, the page says that the counts are unknown.
+	// flows.Counters. If it is nil, the page says that the counts are unknown.
 	Counters counters.Source
 	// Addresses returns the node's own addresses, for traces and counters. Nil means
 	// net.InterfaceAddrs.
 	Addresses func() ([]netip.Addr, error)
-	// Hooks reads the nf_tables chains that packets pass, like hooks.Read, to show which chains of
-	// other programs drop packets. If nil, the page says that this is unknown.
+	// Hooks reads the nf_tables chains that packets pass, such as hooks.Read, to show which chains
+	// of other programs drop packets. If it is nil, the page says that this is unknown.
 	Hooks func(context.Context) ([]hooks.Chain, error)
-	// Node checks the node for the services that the kernel holds, like [node.Checker.Report]. If
+	// Node checks the node for the services in the kernel, such as [node.Checker.Report]. If it is
 	// nil, the page says that the findings are unknown.
 	Node func(context.Context, *servicemodel.Table) *node.Report
 	// Dial opens a TCP connection from this node to see whether an endpoint answers. The page calls
-	// it only for a POST from the page itself, and closes the connection at once. Apart from this,
-	// the page only reads. If nil, endpoints cannot be asked.
+	// it only for a POST that comes from the page itself, and closes the connection at once. In all
+	// other respects, the page only reads. If it is nil, the page cannot check endpoints.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Problems returns problems of the program's input that the engine does not see, such as a
-	// broken manifest, one line each. Each page shows their number, and /refused lists them. Nil
-	// means no problems.
+	// broken manifest, one line each. Each page shows the number of problems, and /refused lists
+	// them. Nil means no problems.
 	Problems func() []string
-	// Silent returns the endpoints that were ejected because they do not answer clients, like
+	// Silent returns the endpoints that were ejected because they do not answer clients, such as
 	// [silence.Follower.Ejected]. Nil means no endpoints.
 	Silent func() []silence.Change
-	// Recent is the number of events of the engine that are kept. Zero means 100, negative no
+	// Recent is the number of the engine's events that the page keeps. Zero means 100, negative no
 	// events.
 	Recent int
 }
 
-// Page is an http.Handler that shows an engine's contents and work. Create it with [New], and close
-// it. Several goroutines may call its methods.
+// Page is an http.Handler that shows the contents and the work of an engine. Create it with [New],
+// and close it. Its methods are safe for concurrent use.
 type Page struct {
 	engine *dataplane.Engine
 	cfg    Config
@@ -75,8 +75,8 @@ type Page struct {
 	listed *listing // the services of the last status that was shown
 }
 
-// New returns the page of an engine. The page does not have the engine's earlier events. A nil
-// engine counts as an idle engine.
+// New returns the page of an engine. The page does not show earlier events of the engine. A nil
+// engine counts as idle.
 func New(e *dataplane.Engine, cfg *Config) *Page {
 	e = cmp.Or(e, new(dataplane.Engine))
 	p := &Page{engine: e, cfg: *cmp.Or(cfg, &Config{}), mux: http.NewServeMux(),
@@ -143,8 +143,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // Loopback returns a handler that refuses requests whose Host is neither a loopback address nor
-// localhost. Use it for a listener on a loopback address. Otherwise a web site could give its own
-// name the address 127.0.0.1, and make a browser on this machine read the answers (DNS rebinding).
+// localhost. Use it for a listener on a loopback address. Otherwise, a web site could point its own
+// name at 127.0.0.1, and make a browser on this machine read the answers (DNS rebinding).
 func Loopback(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)
@@ -162,7 +162,7 @@ func Loopback(h http.Handler) http.Handler {
 	})
 }
 
-// table returns the kernel's table. If that is unknown, it returns the table of the wanted state,
+// table returns the kernel's table. If that is unknown, it returns the table of the desired state,
 // and known is false.
 func table(s *dataplane.Status) (t *servicemodel.Table, known bool, err error) {
 	if s.Held != nil {

@@ -82,7 +82,7 @@ type frame struct {
 	Err    error
 	// Problems is the number of [Config.Problems].
 	Problems int
-	// Refreshes says whether the browser reloads the page after a while. The page itself asks for
+	// Refreshes says whether the browser reloads the page after a while. The page itself requests
 	// this, without a script. A link switches this on and off, because not everybody can read pages
 	// that change (WCAG 2.2, 2.2.2).
 	Refreshes bool

@@ -108,7 +108,8 @@ func (p *Page) service(r *http.Request, s *dataplane.Status) (any, error) {
 	return d, nil
 }
 
-// addPorts adds the wanted and held ports, in the families that have endpoints or frontends.
+// addPorts adds the ports that are desired or in the kernel, in the families that have endpoints or
+// frontends.
 func (d *serviceData) addPorts(l *listing, e *entry) {
 	type part struct {
 		port   servicemodel.PortName

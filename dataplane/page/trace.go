@@ -20,7 +20,7 @@ type traceData struct {
 	Outcome string              `json:"outcome,omitempty"`
 	Cause   string              `json:"cause,omitempty"`
 	Steps   []servicemodel.Step `json:"steps,omitempty"`
-	// Wanted says that the kernel's contents are unknown, so the trace is about the wanted state.
+	// Wanted says that the kernel's contents are unknown, so the trace is about the desired state.
 	Wanted bool `json:"wanted,omitempty"`
 }
 

@@ -19,48 +19,50 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Config says where to look, and what to do.
+// Config tunes a [Follower].
 type Config struct {
-	// Table must be set. It returns the table that the kernel holds, or nil if it is unknown: the
-	// field Held of an engine's Status. It must not block.
+	// Table must be set. It returns the table in the kernel, or nil if it is unknown: the field
+	// Held of an engine's Status. It must not block.
 	Table func() *servicemodel.Table
-	// Changed is called when an endpoint was ejected or let in, after the new state was set: one
-	// call at a time. It must call no method of the follower except Ejected. Nil ignores changes.
+	// Changed is called when an endpoint was ejected or let back in, after the new state was set:
+	// one call at a time. It must call no method of the follower except Ejected. If it is nil,
+	// changes are not reported.
 	Changed func(Change)
-	// Earlier are the endpoints that were out when an earlier process ended, as its
-	// [Follower.Ejected] returned them. They are out from the first state on, if it has them, and
-	// are asked at once. Without it, they are in, and are ejected again by their connections.
+	// Earlier are the endpoints that were ejected when an earlier process ended, as
+	// [Follower.Ejected] returned them. If the first state has them, they are ejected from the
+	// start, and tried at once. Without it, they start in use, and their connections get them
+	// ejected again.
 	Earlier []Change
-	// MaxShare is the largest share of the endpoints of a pool that may be out at a time, from 0 to
-	// 1. Zero means a half. At least one endpoint of each pool always stays.
+	// MaxShare is the largest share of a pool's endpoints that may be ejected at a time, from 0 to
+	// 1. Zero means a half. At least one endpoint of each pool is never ejected.
 	MaxShare float64
-	// Asked leaves all services alone except those whose SilentEndpoints is
-	// [servicemodel.SilentEject]. Without it, the follower watches all services except those whose
-	// SilentEndpoints is [servicemodel.SilentStay].
+	// Asked limits the follower to services whose SilentEndpoints is [servicemodel.SilentEject].
+	// Without it, the follower watches all services except those whose SilentEndpoints is
+	// [servicemodel.SilentStay].
 	Asked bool
 	// IPVS says that the services are in IPVS, which does not mark flows as translated. The kernel
 	// then sends a message for each new TCP connection of the network namespace.
 	IPVS bool
-	// NetNS names the network namespace of the services. Empty means the process's.
+	// NetNS names the network namespace of the services. Empty means the namespace of the process.
 	NetNS netns.Namespace
 }
 
-// Change says that an endpoint was ejected or let in.
+// Change says that an endpoint was ejected or let back in.
 type Change struct {
 	Service  servicemodel.PortName `json:"service"`
 	Endpoint netip.AddrPort        `json:"endpoint"`
-	// Out says that it was ejected, at Time. Otherwise it was let in.
+	// Out says that the endpoint was ejected, at Time. Otherwise it was let back in.
 	Out  bool      `json:"out"`
 	Time time.Time `json:"time"`
 	// Since is the time at which the first connection without an answer began, or, if the endpoint
-	// was let in, the time at which it was ejected.
+	// was let back in, the time at which it was ejected.
 	Since time.Time `json:"since"`
-	// Connections and Clients count the connections without an answer that made it suspect. They
-	// are a sample if there are more than 500 new connections a second.
+	// Connections and Clients count the unanswered connections that made the endpoint suspect. They
+	// are a sample if there are more than 500 new connections per second.
 	Connections int `json:"connections"`
 	Clients     int `json:"clients"`
-	// Trial says that it was let in without an answer: to see whether it answers clients, or
-	// because too few other endpoints are left.
+	// Trial says that the endpoint was let back in without an answer: to see whether it answers
+	// clients, or because too few other endpoints were left.
 	Trial bool `json:"trial,omitzero"`
 }
 
@@ -79,21 +81,21 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s answers again after %s", what, took)
 }
 
-// Evidence returns the reason of an ejection, such as "12 connections of 5 clients unanswered in
+// Evidence returns the reason for an ejection, such as "12 connections of 5 clients unanswered in
 // 400ms".
 func (c Change) Evidence() string {
 	return fmt.Sprintf("%d connections of %d clients unanswered in %s", c.Connections, c.Clients,
 		c.Time.Sub(c.Since).Round(time.Millisecond))
 }
 
-// Status describes the state of an endpoint that is out, such as "ejected 4s ago: 12 connections of
-// 5 clients unanswered in 400ms".
+// Status describes the state of an ejected endpoint, such as "ejected 4s ago: 12 connections of 5
+// clients unanswered in 400ms".
 func (c Change) Status(now time.Time) string {
 	return fmt.Sprintf("ejected %s ago: %s", now.Sub(c.Time).Truncate(time.Second), c.Evidence())
 }
 
-// Follower gives an engine states without the endpoints that do not answer. Its methods may be
-// called by several goroutines, except Run, of which only one may be running.
+// Follower passes states to an engine, without the endpoints that do not answer. Its methods are
+// safe for concurrent use, but only one Run may be running.
 type Follower struct {
 	cfg   Config
 	set   func(servicemodel.State)
@@ -112,15 +114,15 @@ type Follower struct {
 	made  time.Time           // when index was made
 }
 
-// answer says whether an endpoint answered a question.
+// answer says whether an endpoint answered the follower's connections.
 type answer struct {
 	place
 	answered bool
 }
 
-// NewFollower returns a follower without a state. It gives each new state to set, which usually
-// calls Set of an engine: one state at a time, the newest last. set must not block, and must not
-// call the follower. The caller closes the follower. The errors are those of [conntrack.Open].
+// NewFollower returns a follower without a state. It passes each new state to set, usually the Set
+// method of an engine: one state at a time, the newest last. set must not block, and must not call
+// the follower. The caller closes the follower. The errors are those of [conntrack.Open].
 func NewFollower(set func(servicemodel.State), cfg *Config) (*Follower, error) {
 	if cfg == nil || cfg.Table == nil {
 		return nil, errors.New("silence: Config.Table: is not set")
@@ -143,9 +145,9 @@ func NewFollower(set func(servicemodel.State), cfg *Config) (*Follower, error) {
 // Close releases the follower's sockets. Run must have returned.
 func (f *Follower) Close() error { return f.table.Close() }
 
-// Set takes the state that the program wants, and gives it to the engine without the endpoints that
-// are out. The cost depends on the number of endpoints of the services that have an endpoint that
-// is out.
+// Set takes the state that the program desires, and passes it to the engine without the ejected
+// endpoints. The cost depends on the number of endpoints of the services that have an ejected
+// endpoint.
 func (f *Follower) Set(s servicemodel.State) {
 	f.take(s, time.Now())
 	select {
@@ -154,7 +156,7 @@ func (f *Follower) Set(s servicemodel.State) {
 	}
 }
 
-// take does what Set does, at a time.
+// take does the work of Set, as of a given time.
 func (f *Follower) take(s servicemodel.State, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -163,7 +165,7 @@ func (f *Follower) take(s servicemodel.State, now time.Time) {
 	f.set(Without(f.state, f.judge.ejected()))
 }
 
-// Ejected returns the endpoints that are out, each with the change that ejected it, in the order of
+// Ejected returns the ejected endpoints, each with the change that ejected it, in the order of
 // their ejection.
 func (f *Follower) Ejected() []Change {
 	f.mu.Lock()
@@ -172,8 +174,8 @@ func (f *Follower) Ejected() []Change {
 }
 
 // Run watches new connections until the context ends, and returns the context's error, or the error
-// that ended the watch. While there is no service to watch, it follows no events. Endpoints that
-// are out when it returns stay out until the next call of Run.
+// that ended the watch. While there is no service to watch, it does not listen for events.
+// Endpoints that are ejected when it returns stay ejected until the next call of Run.
 func (f *Follower) Run(ctx context.Context) error {
 	for {
 		if f.needed() {
@@ -234,7 +236,8 @@ func (f *Follower) follow(ctx context.Context) error {
 // pace is the shortest time between two look-ups, so that one look-up covers several connections.
 const pace = 20 * time.Millisecond
 
-// work looks up what is due, judges, and asks. It returns the time until something may be due.
+// work looks up the connections that are due, judges endpoints, and connects to suspects. It
+// returns the time until something may be due.
 func (f *Follower) work(ctx context.Context, work *sync.WaitGroup) (time.Duration, error) {
 	now := time.Now()
 	index, err := f.indexNow(now)
@@ -255,8 +258,8 @@ func (f *Follower) work(ctx context.Context, work *sync.WaitGroup) (time.Duratio
 	return wait, nil
 }
 
-// decide judges by new samples, and sets a state if that changes something. It returns the
-// endpoints to ask, and the time until it is to be called again.
+// decide judges by new samples, and sets a state if that changes anything. It returns the endpoints
+// to connect to, and the time until the next call.
 func (f *Follower) decide(samples []sample, now time.Time) (ask []place, wait time.Duration) {
 	f.mu.Lock()
 	for _, s := range samples {
@@ -305,7 +308,7 @@ func (f *Follower) indexNow(now time.Time) (*flows.Index, error) {
 	return f.index, nil
 }
 
-// pools returns the wanted pools that have an endpoint, with the endpoints that are out.
+// pools returns the desired pools that have an endpoint, with the ejected endpoints.
 func (f *Follower) pools(p place) (out [][]netip.AddrPort) {
 	svc, _ := f.state.Peek(p.service.Name)
 	if svc == nil {
@@ -333,9 +336,9 @@ func (f *Follower) pools(p place) (out [][]netip.AddrPort) {
 	return out
 }
 
-// ask connects to an endpoint, and tells Run whether the endpoint answered. At the same time it
-// connects to another endpoint, which answers clients. If neither endpoint answers, this node is
-// too busy or cut off, and the result is discarded.
+// ask connects to an endpoint, and tells Run whether the endpoint answered. At the same time, it
+// connects to another endpoint that answers clients. If neither endpoint answers, this node is too
+// busy or cut off, and the result is discarded.
 func (f *Follower) ask(ctx context.Context, p place) {
 	f.mu.Lock()
 	r := f.judge.at(p)
@@ -379,8 +382,8 @@ func (f *Follower) connect(ctx context.Context, at netip.AddrPort, timeout time.
 	})
 }
 
-// silent reports whether an error of a connection says that the endpoint does not answer, and not
-// that this node could not ask.
+// silent reports whether a connection error means that the endpoint does not answer, and not that
+// this node could not connect.
 func silent(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout() || slices.ContainsFunc([]error{
@@ -388,8 +391,8 @@ func silent(err error) bool {
 		syscall.EHOSTDOWN}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// Without returns a state without endpoints that are out, as [Follower.Ejected] returns them: they
-// are not ready, or terminate. Their open connections continue or end as the service's policy says.
+// Without returns a state in which the given ejected endpoints, from [Follower.Ejected], are not
+// ready, or terminate. Their open connections continue or end according to the service's policy.
 // Changes of endpoints that are not in the state are ignored.
 func Without(s servicemodel.State, out []Change) servicemodel.State {
 	of := map[servicemodel.Name]map[place]bool{}
@@ -409,8 +412,8 @@ func Without(s servicemodel.State, out []Change) servicemodel.State {
 	return s
 }
 
-// Explain adds a step to a trace for each endpoint that is out of the service port that the packet
-// meets, before the outcome.
+// Explain adds a step to a trace, before the outcome, for each ejected endpoint of the service port
+// that the packet matches.
 func Explain(t *servicemodel.Trace, out []Change, now time.Time) {
 	for _, c := range Of(t.Decision.Frontend, out) {
 		t.Steps = slices.Insert(t.Steps, len(t.Steps)-1, servicemodel.Step{Kind: "silent",
@@ -430,8 +433,8 @@ func Of(f *servicemodel.Frontend, all []Change) (of []Change) {
 	return of
 }
 
-// without returns the endpoints of a service. Ports that are out are in endpoints of their own,
-// which take no connections.
+// without returns the endpoints of a service. Ejected ports are in separate endpoints, which take
+// no connections.
 func without(svc *servicemodel.Service, eps iter.Seq[servicemodel.Endpoint],
 	places map[place]bool) (out []servicemodel.Endpoint) {
 	for ep := range eps {

@@ -20,16 +20,15 @@ const (
 	// patience is the age at which a connection without an answer is looked up again. Until then a
 	// client has sent its SYN three times.
 	patience = 3 * time.Second
-	// between is the shortest time between two questions to an endpoint, and the first pause.
+	// between is the shortest time between two tries of an endpoint, and the first pause.
 	between = time.Second
-	// questions is the number of connections that ask an endpoint at the same time. One answer is
-	// enough: if 3 % of connections get no answer in time, all four get none once in a million
-	// times.
+	// questions is the number of connections in a try of an endpoint. One answer is enough: if 3 %
+	// of connections get no answer in time, all four fail only once in a million tries.
 	questions = 4
-	// longest is the longest pause before the first question. A relapse is an ejection within that
-	// time of the last return.
+	// longest is the longest pause before the first try. A relapse is an ejection within that time
+	// of the last return.
 	longest = time.Minute
-	// trialAfter is the number of pauses after which an endpoint that answers no question is let
+	// trialAfter is the number of pauses after which an endpoint that answers no try is let back
 	// in.
 	trialAfter = 30
 	// forget is the time for which the judge remembers an endpoint without connections.
@@ -38,10 +37,11 @@ const (
 
 // The statistics of the judge.
 const (
-	// chance is the largest probability that lost packets alone explain a run of connections.
+	// chance is the largest probability at which lost packets alone may still explain a run of
+	// unanswered connections.
 	chance = 1e-6
-	// A first guess of the share of connections that chance leaves without an answer, and its
-	// weight: the number of connections that count as much as the guess.
+	// A first estimate of the share of connections that stay unanswered by chance, and its weight:
+	// the number of connections that count as much as the estimate.
 	firstShare, firstWeight = 0.01, 10
 	// remembered is the number of connections after which an endpoint's history is halved.
 	remembered = 1000
@@ -79,8 +79,8 @@ func (h *history) add(answered, missed int, length float64) {
 	}
 }
 
-// share is the share of connections without an answer. As long as the history is short, it is near
-// the guess.
+// share is the share of connections without an answer. As long as the history is short, it is close
+// to the estimate.
 func (h *history) share(guess float64) float64 {
 	return (h.missed + guess*firstWeight) / (h.answered + h.missed + firstWeight)
 }
@@ -92,7 +92,7 @@ type run struct {
 	clients map[netip.Addr]int
 }
 
-// record is the judge's knowledge about an endpoint.
+// record is what the judge knows about an endpoint.
 type record struct {
 	history
 	seen   time.Time // the last sample
@@ -109,7 +109,7 @@ type record struct {
 	returned time.Time
 }
 
-// judge decides which endpoints are silent. It has no clock and waits for nothing.
+// judge decides which endpoints are silent. It has no clock and does not wait.
 type judge struct {
 	most    float64 // the largest share of a service's endpoints that may be out
 	all     history
@@ -177,8 +177,8 @@ func (j *judge) answered(r *record, s sample, now time.Time) {
 		r.last = s.began
 	}
 	if s.late {
-		// The first SYN of a connection may have been lost. But if no other connection was answered
-		// since, the endpoint is slow.
+		// The first SYN of a connection may have been lost. But if no other connection has been
+		// answered since, the endpoint is slow.
 		if s.began.Before(r.run.first) || r.run.total == 0 {
 			return
 		}
@@ -192,7 +192,7 @@ func (j *judge) answered(r *record, s sample, now time.Time) {
 	j.alive(r, s.place, now)
 }
 
-// alive ends the run of an endpoint that answers, and lets the endpoint in.
+// alive ends the run of an endpoint that answers, and lets the endpoint back in.
 func (j *judge) alive(r *record, p place, now time.Time) {
 	if r.out {
 		j.enter(r, p, false, now)
@@ -220,7 +220,7 @@ func (j *judge) missed(s sample) {
 	of[s.client] = s.endpoint
 }
 
-// heard records whether an endpoint answered a question.
+// heard records whether an endpoint answered a try.
 func (j *judge) heard(p place, answered bool, now time.Time) {
 	r := j.records[p.service][p.endpoint]
 	switch {
@@ -232,8 +232,8 @@ func (j *judge) heard(p place, answered bool, now time.Time) {
 	}
 }
 
-// next decides what is due. It returns the endpoints to ask now. pools returns the wanted pools
-// that have an endpoint, with the endpoints that are out.
+// next decides what is due. It returns the endpoints to try now. pools returns the desired pools
+// that have an endpoint, with the ejected endpoints.
 func (j *judge) next(now time.Time, pools func(place) [][]netip.AddrPort) (ask []place) {
 	j.sweep(now)
 	open := slices.SortedFunc(maps.Keys(j.open), func(a, b place) int {
@@ -278,7 +278,7 @@ func (j *judge) sweep(now time.Time) {
 	}
 }
 
-// suspect judges an endpoint with a run. It reports whether to ask the endpoint: at the beginning
+// suspect judges an endpoint with a run. It reports whether to try the endpoint: at the beginning
 // of the run, and before it is ejected.
 func (j *judge) suspect(r *record, p place, now time.Time,
 	pools func(place) [][]netip.AddrPort) (ask bool) {
@@ -316,9 +316,9 @@ func (j *judge) need(r *record) int {
 	return max(2, int(math.Ceil(math.Log(chance)/math.Log(share))))
 }
 
-// control returns the endpoint to ask in addition to p, if p is not out: of the endpoints of the
-// same service port and family that are neither out nor suspect, the endpoint that last answered a
-// client.
+// control returns the endpoint to try in addition to p, if p is not ejected: among the endpoints of
+// the same service port and family that are neither ejected nor suspect, it is the one that last
+// answered a client.
 func (j *judge) control(r *record, p place) (endpoint netip.AddrPort, ok bool) {
 	var best time.Time
 	for other, of := range j.records[p.service] {
@@ -343,7 +343,8 @@ func (j *judge) siblings(p place) iter.Seq[*record] {
 	}
 }
 
-// othersAnswer reports whether another endpoint answered a connection that began since the run did.
+// othersAnswer reports whether another endpoint has answered a connection that started after the
+// run.
 func (j *judge) othersAnswer(r *record, p place) bool {
 	for other := range j.siblings(p) {
 		if !other.out && other.last.After(r.run.first) {
@@ -354,8 +355,8 @@ func (j *judge) othersAnswer(r *record, p place) bool {
 	return false
 }
 
-// room reports whether an endpoint may be out: not too many of its pools are, and it is the last
-// one of no pool.
+// room reports whether an endpoint may be ejected: it is not the last endpoint of any of its pools,
+// and not too many endpoints of these pools are ejected.
 func (j *judge) room(p place, pools [][]netip.AddrPort) bool {
 	for _, pool := range pools {
 		out := 0
@@ -385,7 +386,7 @@ func (j *judge) eject(r *record, p place, now time.Time) {
 	j.news = append(j.news, r.ejection)
 }
 
-// remember ejects the endpoints that an earlier process had ejected. They are asked at once.
+// remember ejects the endpoints that an earlier process had ejected. They are tried at once.
 func (j *judge) remember(earlier []Change, now time.Time) {
 	for _, c := range earlier {
 		p := place{c.Service, c.Endpoint}
@@ -395,7 +396,7 @@ func (j *judge) remember(earlier []Change, now time.Time) {
 	}
 }
 
-// ejected returns the endpoints that are out, in the order of their ejection.
+// ejected returns the ejected endpoints, in the order of their ejection.
 func (j *judge) ejected() (out []Change) {
 	for _, r := range j.open {
 		if r.out {
@@ -410,7 +411,7 @@ func (j *judge) ejected() (out []Change) {
 	return out
 }
 
-// enter lets an endpoint in.
+// enter lets an endpoint back in.
 func (j *judge) enter(r *record, p place, trial bool, now time.Time) {
 	j.news = append(j.news, Change{Service: p.service, Endpoint: p.endpoint, Time: now,
 		Since: r.ejection.Time, Connections: r.ejection.Connections,
@@ -419,14 +420,14 @@ func (j *judge) enter(r *record, p place, trial bool, now time.Time) {
 	delete(j.open, p)
 }
 
-// isOut reports whether an endpoint is out.
+// isOut reports whether an endpoint is ejected.
 func (j *judge) isOut(p place) bool {
 	r := j.records[p.service][p.endpoint]
 	return r != nil && r.out
 }
 
-// keep forgets endpoints that are out or suspect, and no longer wanted. If too many of the wanted
-// endpoints are out, it lets endpoints in, beginning with the endpoint that has been out longest.
+// keep forgets ejected or suspect endpoints that are no longer desired. If too many of the desired
+// endpoints are ejected, it lets endpoints back in, starting with the one that was ejected first.
 func (j *judge) keep(wanted func(place) bool, pools func(place) [][]netip.AddrPort,
 	now time.Time) {
 	out := map[place]*record{}

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// rate is the maximum number of new connections that are looked up in a second.
+	// rate is the maximum number of new connections that are looked up per second.
 	rate = 500
 	// mostPending is the maximum length of each of the two queues for look-ups. Further connections
 	// are ignored.
@@ -87,7 +87,8 @@ func (w *watch) due() (at time.Time, ok bool) {
 
 // look looks up the connections that are due, and returns their outcomes. The kernel deletes the
 // flow of a refused connection, so a missing flow counts as unanswered. The flow of a connection
-// that its client reset is missing, too: therefore the follower asks before it ejects.
+// that its client reset is missing, too; this is why the follower tries the endpoint before it
+// ejects it.
 func (w *watch) look(ctx context.Context, now time.Time, index *flows.Index) ([]sample, error) {
 	w.mu.Lock()
 	young := ripe(&w.young, now.Add(-quick))

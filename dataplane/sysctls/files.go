@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// Files accesses the sysctls of one network namespace. It keeps files open after reading them. Its
-// methods must not be called concurrently.
+// Files accesses the sysctls of one network namespace. After reading a file, it keeps the file
+// open. Its methods must not be called concurrently.
 type Files struct {
-	// In runs a function on a thread in the namespace. It is required.
+	// In runs a function on a thread that is in the namespace. It is required.
 	In func(func() error) error
-	// Root is the folder of the files. Empty means "/proc/sys".
+	// Root is the directory of the files. Empty means "/proc/sys".
 	Root string
 
 	open map[string]*os.File
@@ -27,7 +27,7 @@ func (f *Files) do(name string, fn func(path string) error) error {
 }
 
 // Read reads a sysctl through a file that stays open, so that no thread has to enter the namespace
-// again. The file is opened again if its module was loaded again.
+// again. If the module of the sysctl was reloaded, Read opens the file again.
 func (f *Files) Read(_ context.Context, name string) (string, error) {
 	var buf [64]byte
 	for {

@@ -14,25 +14,25 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// Guards finds the guards of [RouteLocalnet] in nf_tables: chains of the name [GuardChain] that
-// contain rules, and the rule of kube-proxy, the kubelet and the iptables backend in a chain
-// …-FIREWALL of the table filter. It implements [Others] for a backend that needs only this sysctl.
+// Guards finds guards of [RouteLocalnet] in nf_tables: chains named [GuardChain] that contain
+// rules, and the rule of kube-proxy, the kubelet and the iptables backend in a chain …-FIREWALL of
+// the table filter. It implements [Others] for a backend that needs only this sysctl.
 type Guards struct {
-	// NetNS names the network namespace.
+	// NetNS names the network namespace to search.
 	NetNS netns.Namespace
-	// Table and Chain name the chain with the guard of the instance.
+	// Table and Chain name the chain with this instance's own guard.
 	Table, Chain string
 }
 
 // NewLoopback returns an Owner of the values that [Loopback] names. in runs a function on a thread
-// in the network namespace.
+// that is in the network namespace.
 func NewLoopback(in func(func() error) error, g Guards, log *slog.Logger) Owner {
 	return Owner{Values: &Files{In: in}, Others: &g, Ours: map[string]string{RouteLocalnet: "1"},
 		Logger: log}
 }
 
 // Earlier returns the earlier values that other instances have recorded. If a guard has no record,
-// its program turned the sysctl on, and not the administrator.
+// the sysctl was turned on by the guard's program and not by the administrator.
 func (g *Guards) Earlier(ctx context.Context) (map[string]string, error) {
 	earlier := map[string]string{}
 	err := g.find(ctx, func(q nft.Query, chain string) error {
@@ -45,8 +45,8 @@ func (g *Guards) Earlier(ctx context.Context) (map[string]string, error) {
 	return earlier, err
 }
 
-// recorded returns the earlier value that the instance of a guard has recorded, if any: in a set of
-// its table, or in a chain next to the guard of iptables.
+// recorded returns the earlier value that a guard's instance has recorded, if any: in a set of its
+// table, or in a chain next to the iptables guard.
 func recorded(ctx context.Context, q nft.Query, guard string) (was string, err error) {
 	name, isIptables := strings.CutSuffix(guard, "-FIREWALL")
 	if !isIptables {
@@ -70,7 +70,7 @@ func recorded(ctx context.Context, q nft.Query, guard string) (was string, err e
 	return was, err
 }
 
-// Relied returns the sysctl if another program has a guard.
+// Relied returns the sysctl if another program has a guard for it.
 func (g *Guards) Relied(ctx context.Context, _ []string) (map[string]string, error) {
 	relied := map[string]string{}
 	err := g.find(ctx, func(q nft.Query, chain string) error {
@@ -82,9 +82,9 @@ func (g *Guards) Relied(ctx context.Context, _ []string) (map[string]string, err
 	return relied, err
 }
 
-// guardReadings limits the number of readings of the chains of all tables. A neighbour's commit
-// interrupts a reading, which may then skip a chain. If every reading is interrupted, a guard that
-// any reading saw counts.
+// guardReadings limits the number of readings of the chains of all tables. A commit by another
+// program interrupts a reading, which may then skip a chain. If all readings are interrupted, a
+// guard counts if any of them saw it.
 const guardReadings = 3
 
 // guardText is the comment of the rule in iptables.

@@ -9,8 +9,9 @@ import (
 // The kernel routes packets to and from loopback addresses beyond the loopback interface only if
 // the sysctl route_localnet is on. Then other machines can send to programs that listen at such
 // addresses (CVE-2020-8558). So a backend first adds a guard, a rule that drops such packets from
-// other machines, and then turns the sysctl on. It turns the sysctl off before it removes the
-// guard, unless another program has a guard: that program may rely on the sysctl.
+// other machines, and only then turns the sysctl on. It turns the sysctl off before it removes its
+// guard. If another program has a guard, it leaves the sysctl on, because that program may rely on
+// it.
 
 // RouteLocalnet is the sysctl for all interfaces (ip-sysctl.rst).
 const RouteLocalnet = "net/ipv4/conf/all/route_localnet"
@@ -19,8 +20,8 @@ const RouteLocalnet = "net/ipv4/conf/all/route_localnet"
 // contains a set "settings", the comment of one of its elements is the [Record].
 const GuardChain = "guard-loopback"
 
-// Loopback returns the values that node ports at loopback addresses need, or nil without such node
-// ports.
+// Loopback returns the values that node ports at loopback addresses need, or nil if there are no
+// such node ports.
 func Loopback(r *servicemodel.Rules) map[string]string {
 	if len(LoopbackNodePorts(r)) == 0 {
 		return nil

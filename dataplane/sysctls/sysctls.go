@@ -1,15 +1,15 @@
-// Package sysctls sets values of a network namespace that a backend needs, and restores them. It
-// decides the order of the steps, keeps records of earlier values, and finds out whether other
-// programs rely on a value. A backend calls it in each commit:
+// Package sysctls sets the values of a network namespace that a backend needs, and restores them.
+// It decides the order of the steps, keeps records of the earlier values, and finds out whether
+// other programs rely on a value. A backend calls it in each commit:
 //
 //	err := owner.Look(ctx, &state, want) // reads the present and earlier values
 //	change := state.Plan(want)           // the transaction brings the guards and change.Records
 //	err = owner.Around(ctx, &state, change, transaction)
 //	state.Committed(change)
 //
-// After each reading of the records, the backend calls [State.Read]. So a process that is killed
-// between any two steps leaves no value without its guard, and another process finds the earlier
-// values in the kernel.
+// After the backend has read the records, it calls [State.Read]. So if a process is killed between
+// any two steps, no value is without its guard, and another process finds the earlier values in the
+// kernel.
 //
 // [Loopback] returns the value that node ports at loopback addresses need, and [Guards] finds the
 // guards of other programs.
@@ -31,7 +31,7 @@ import (
 // Values reads and writes values of one network namespace. Their names are paths below /proc/sys,
 // such as "net/ipv4/ip_forward". A backend may add other names.
 type Values interface {
-	// Read returns the present value. If the value does not exist, the error matches
+	// Read returns the current value. If the value does not exist, the error matches
 	// fs.ErrNotExist.
 	Read(ctx context.Context, name string) (string, error)
 	Write(ctx context.Context, name, value string) error
@@ -40,7 +40,8 @@ type Values interface {
 
 // Others reports how other programs use the values, including other instances of the backend.
 type Others interface {
-	// Earlier returns the values from before other programs set them, as far as they are known.
+	// Earlier returns the values that were set before other programs changed them, as far as they
+	// are known.
 	Earlier(ctx context.Context) (map[string]string, error)
 	// Relied returns the reasons why other programs may rely on values, by name of the value.
 	Relied(ctx context.Context, names []string) (map[string]string, error)
@@ -50,33 +51,35 @@ type Others interface {
 type Owner struct {
 	// Values are required.
 	Values Values
-	// Others may be nil: no other program then sets the values or relies on them.
+	// Others may be nil, which means that no other program sets the values or relies on them.
 	Others Others
-	// Ours are the values that this instance sets, as far as they are known, by name. A present
-	// value that differs from Ours was set by another program or a person, and is not restored.
+	// Ours are the values that this instance sets, by name, as far as they are known. If the
+	// current value differs from Ours, another program or a person set it, and it is not restored.
 	Ours map[string]string
-	// Logger gets a record at info level for each value that is not restored. Nil means no log.
+	// Logger gets a record at info level for each value that is not restored. If it is nil, nothing
+	// is logged.
 	Logger *slog.Logger
 }
 
-// State is a process's knowledge of the values of one instance. The zero State knows nothing.
+// State is what a process knows about the values of one instance. The zero State knows nothing.
 type State struct {
-	// Now contains the present values, as far as they were read.
+	// Now has the current values, as far as they were read.
 	Now map[string]string
 	// Records are the earlier values that the instance has recorded in the kernel.
 	Records map[string]string
-	// lost are the last records, if they have vanished, for example after a flush of the ruleset.
+	// lost are the last records, if they have disappeared, for example after a flush of the
+	// ruleset.
 	lost map[string]string
 	// others are the earlier values that other programs report.
 	others map[string]string
-	// restored are the values that were restored for a transaction which then failed. The next
+	// restored are the values that were restored for a transaction that then failed. The next
 	// reading does not call them drift.
 	restored map[string]string
 }
 
-// Read returns the state after a reading that found these records. complete says that the reading
-// also found the instance's settings. Without the settings the records may be lost, so the state
-// remembers the last records.
+// Read returns the state after these records were read. complete says that the instance's settings
+// were also found. Without the settings, records may have been lost, so the state remembers the
+// previous records.
 func (s State) Read(records map[string]string, complete bool) State {
 	next := State{Records: records, restored: s.restored}
 	if !complete && len(s.Records) > 0 {
@@ -88,12 +91,12 @@ func (s State) Read(records map[string]string, complete bool) State {
 	return next
 }
 
-// Change is the change of values and records by a commit.
+// Change is what a commit changes in values and records.
 type Change struct {
-	// Records are the earlier values of all wanted values. They belong in the transaction that adds
-	// the guards.
+	// Records are the earlier values of all desired values. They belong in the transaction that
+	// adds the guards.
 	Records map[string]string
-	// Set are the values to set when the records exist.
+	// Set are the values to set after the records have been written.
 	Set map[string]string
 	// Restore are the earlier values to restore before the records are removed.
 	Restore map[string]string
@@ -101,9 +104,9 @@ type Change struct {
 	want map[string]string
 }
 
-// Plan returns the change to the wanted values. An unknown earlier value is taken to be the present
-// value. If the present value is already the wanted value, another instance may have set it, and
-// then knows the earlier value.
+// Plan returns the change to the desired values. If an earlier value is unknown, Plan assumes that
+// it is the current value. If the current value already is the desired value, another instance may
+// have set it, and then has a record of the earlier value.
 func (s *State) Plan(want map[string]string) Change {
 	if len(want)+len(s.Records)+len(s.lost) == 0 {
 		return Change{}
@@ -138,11 +141,11 @@ func (s *State) Plan(want map[string]string) Change {
 	return c
 }
 
-// Committed records a change that was committed.
+// Committed updates the state after a change was committed.
 func (s *State) Committed(c Change) { *s = State{Now: c.want, Records: c.Records} }
 
-// Look reads the present values of the wanted names into a state. If an earlier value is not
-// recorded, it also asks Others.
+// Look reads the current values of the desired names into a state. If an earlier value is not
+// recorded, Look also consults Others.
 func (o *Owner) Look(ctx context.Context, s *State, want map[string]string) (err error) {
 	now, asked := make(map[string]string, len(want)), false
 	for _, name := range sorted(want) {
@@ -160,9 +163,9 @@ func (o *Owner) Look(ctx context.Context, s *State, want map[string]string) (err
 	return err
 }
 
-// Drift calls Look, and lists the values that differ from the wanted values. It leaves out what
-// [Owner.Around] has restored for a transaction that failed since the last call: the caller's next
-// commit, or the next call, deals with that.
+// Drift calls Look, and lists the values that differ from the desired values. It leaves out values
+// that [Owner.Around] has restored for a failed transaction since the last call: the caller's next
+// commit, or the next call, handles them.
 func (o *Owner) Drift(ctx context.Context, s *State, want map[string]string) (l []string,
 	err error) {
 	err = o.Look(ctx, s, want)
@@ -178,7 +181,7 @@ func (o *Owner) Drift(ctx context.Context, s *State, want map[string]string) (l 
 	return l, err
 }
 
-// Hold reports whether the present values equal the wanted values.
+// Hold reports whether the current values equal the desired values.
 func (o *Owner) Hold(ctx context.Context, want map[string]string) (bool, error) {
 	for _, name := range sorted(want) {
 		if now, err := o.Values.Read(ctx, name); err != nil || now != want[name] {
@@ -192,7 +195,7 @@ func (o *Owner) Hold(ctx context.Context, want map[string]string) (bool, error) 
 // Around sets and restores the values of a change around the transaction that adds or removes the
 // guards and the records. A commit of several steps calls [Owner.Set] and [Owner.Restore] itself.
 // If the transaction fails, for example because another program has committed, restored values stay
-// as they are: whether the guards still exist is unknown.
+// restored, because it is unknown whether the guards still exist.
 func (o *Owner) Around(ctx context.Context, s *State, c Change, transaction func() error) error {
 	if err := o.Restore(ctx, c); err != nil {
 		return err
@@ -308,7 +311,7 @@ func ParseRecord(text string) (name, value string, ok bool) {
 	return name, text[i+1:], sysctl || strings.HasPrefix(name, "timeout ")
 }
 
-// ParseRecords returns the earlier values that some of the lines record.
+// ParseRecords returns the earlier values recorded in the lines.
 func ParseRecords(lines []string) map[string]string {
 	records := map[string]string{}
 	for _, line := range lines {

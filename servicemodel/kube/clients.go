@@ -8,8 +8,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// setClients adds a rule for all addresses of the service, from ranges of which those behind "!"
-// are denied. If the ranges cannot be parsed, all clients are denied.
+// setClients adds a rule for all addresses of the service, from ranges. The ranges that begin with
+// "!" are denied. If the ranges cannot be parsed, all clients are denied.
 func setClients(s *servicemodel.Service, value string) error {
 	var rule servicemodel.ClientRule
 	for word := range strings.SplitSeq(value, ",") {

@@ -46,9 +46,9 @@ func (r *report) warnNoEffect(s *corev1.Service) {
 }
 
 // Unmatched returns warnings about EndpointSlices and Endpoints that no known Service can use:
-// their service is not known, or it has neither their ports nor their address family. The warnings
-// are in the order of the objects' kinds and names. They are normal while objects are still being
-// added. Each call examines all objects.
+// their service is unknown, or has neither their ports nor their address family. The warnings are
+// in the order of the objects' kinds and names. Such warnings are normal while objects are still
+// being added. Each call examines all objects.
 func (t *Tracker) Unmatched() []Problem {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,8 +75,8 @@ func (t *Tracker) Unmatched() []Problem {
 	return all
 }
 
-// maxGuesses limits the number of unknown services for which [Tracker.Unmatched] searches similar
-// names, because each search compares the name with the names of all services.
+// maxGuesses limits the number of unknown services for which [Tracker.Unmatched] searches for
+// similar names, because each search compares the name with the names of all services.
 const maxGuesses = 16
 
 // guesser returns a function that guesses the service that was meant.

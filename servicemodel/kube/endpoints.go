@@ -14,7 +14,7 @@ import (
 )
 
 // translateEndpoints translates e; it returns nil if e is ignored or invalid. Each subset is the
-// product of its addresses and its ports. Addresses that are not ready become endpoints that do not
+// product of its addresses and ports. Addresses that are not ready become endpoints that do not
 // serve.
 func translateEndpoints(e *corev1.Endpoints, r *report) *slice {
 	if _, ok := e.Labels[corev1.IsHeadlessService]; ok {

@@ -52,7 +52,7 @@ func forget[T any](t *Tracker, k objectKey, put func(servicemodel.Name, T)) {
 	put(k.name, *new(T))
 }
 
-// SetService sets a Service.
+// SetService adds or updates a Service.
 func (t *Tracker) SetService(s *corev1.Service) []Problem {
 	n := servicemodel.Name{Namespace: s.Namespace, Name: s.Name}
 	return set(t, objectKey{kindService, n}, func(r *report) *servicemodel.Service {
@@ -80,7 +80,7 @@ func (t *Tracker) DeleteService(n servicemodel.Name) {
 	})
 }
 
-// SetEndpointSlice sets an EndpointSlice.
+// SetEndpointSlice adds or updates an EndpointSlice.
 func (t *Tracker) SetEndpointSlice(s *discoveryv1.EndpointSlice) []Problem {
 	n := servicemodel.Name{Namespace: s.Namespace, Name: s.Name}
 	translate := func(r *report) *slice {
@@ -121,7 +121,8 @@ func (t *Tracker) putSlice(n servicemodel.Name, s *slice) {
 	}
 }
 
-// SetEndpoints sets an Endpoints object. It is used while its service has no valid EndpointSlice.
+// SetEndpoints adds or updates an Endpoints object. It is used while its service has no valid
+// EndpointSlice.
 func (t *Tracker) SetEndpoints(e *corev1.Endpoints) []Problem {
 	n := servicemodel.Name{Namespace: e.Namespace, Name: e.Name}
 	translate := func(r *report) *slice {
@@ -166,7 +167,7 @@ func (t *Tracker) tidy(service servicemodel.Name, b *backends) {
 	}
 }
 
-// SetNode sets a Node. Objects of other nodes are ignored.
+// SetNode adds or updates a Node. Objects of other nodes are ignored.
 func (t *Tracker) SetNode(n *corev1.Node) []Problem {
 	if n.Name == "" || n.Name != t.config.Node.Name {
 		return nil
@@ -180,10 +181,11 @@ func (t *Tracker) SetNode(n *corev1.Node) []Problem {
 }
 
 // DeleteNode tells the tracker that a Node was deleted. This changes nothing, as in kube-proxy: the
-// node still runs, and both the loss and the return of the object would disturb its services.
+// node still runs, and its services would suffer both when the object disappears and when it
+// returns.
 func (t *Tracker) DeleteNode(string) {}
 
-// SetServiceCIDR sets a ServiceCIDR.
+// SetServiceCIDR adds or updates a ServiceCIDR.
 func (t *Tracker) SetServiceCIDR(c *networkingv1.ServiceCIDR) []Problem {
 	translate := func(r *report) []netip.Prefix { return translateServiceCIDR(c, r) }
 	return set(t, objectKey{kindServiceCIDR, servicemodel.Name{Name: c.Name}}, translate,

@@ -18,11 +18,11 @@ import (
 // Values are shortened, and quoted if they contain unprintable characters, so that every Problem is
 // safe to print on a terminal.
 type Problem struct {
-	// Warning says that the field, or a useless object, was skipped, and the rest is used.
-	// Otherwise the object is invalid and stays out of the state.
+	// Warning says that the tracker skipped the field, or a useless object, and used the rest.
+	// Otherwise the object is invalid and left out of the state.
 	Warning bool
-	// File, Line and Document are the place where package manifest found the problem. The first
-	// line and document are 1. Document is 0 if the problem concerns the whole file.
+	// File, Line and Document say where package manifest found the problem. Lines and documents are
+	// counted from 1. Document is 0 if the problem concerns the whole file.
 	File           string
 	Line, Document int
 	*servicemodel.FieldError
@@ -36,8 +36,8 @@ func (p Problem) Severity() string {
 	return "error"
 }
 
-// Error returns "web.yaml:14: document 2: Service default/web: spec.ports[1].port: 0: reason". For
-// an object that is in no file, the text begins with the object.
+// Error returns "web.yaml:14: document 2: Service default/web: spec.ports[1].port: 0: reason". If
+// the object is in no file, the text begins with the object.
 func (p Problem) Error() string {
 	var parts []string
 	if p.File != "" {
@@ -134,8 +134,8 @@ func (r *report) mentions(field string) bool {
 }
 
 // all returns the problems. If there are too many, the last problem states the number of omitted
-// problems. It is an error if the object is invalid, because the omitted problems may include an
-// error.
+// problems. This last problem is an error if the object is invalid, because the omitted problems
+// may include an error.
 func (r *report) all() []Problem {
 	if r.more == 0 {
 		return r.problems
@@ -147,7 +147,7 @@ func (r *report) all() []Problem {
 // maxShown limits the bytes of a value that a problem shows.
 const maxShown = 64
 
-// shorten cuts s at a length and quotes it if it is not plain text.
+// shorten truncates s and quotes it if it is not plain text.
 func shorten(s string, most int) string {
 	tail := ""
 	if len(s) > most {

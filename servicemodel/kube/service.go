@@ -348,7 +348,7 @@ func externalIPs(spec *corev1.ServiceSpec, cluster []netip.Addr, r *report) []ne
 
 // loadBalancerIPs reads the addresses that the cloud wrote into the status. A bad address makes the
 // service invalid only if the tracker is strict, because the author of the service did not write
-// the address.
+// that address.
 func loadBalancerIPs(ingress []corev1.LoadBalancerIngress, cluster []netip.Addr,
 	r *report) []servicemodel.LoadBalancerIP {
 	var out []servicemodel.LoadBalancerIP

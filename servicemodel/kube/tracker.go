@@ -15,41 +15,42 @@ import (
 type Config struct {
 	// Node is the program's description of the node. Its name selects the Node object; without a
 	// name, all Node objects are ignored. Empty fields are filled in from that object: Zone from
-	// the label topology.kubernetes.io/zone, Addresses from status.addresses (the internal
-	// addresses, then the external addresses, each in their order). The CIDRs of the ServiceCIDR
-	// objects are added to ServiceCIDRs.
+	// the label topology.kubernetes.io/zone, and Addresses from status.addresses, internal
+	// addresses before external addresses. The CIDRs of the ServiceCIDR objects are added to
+	// ServiceCIDRs.
 	Node servicemodel.Node
 
-	// NodeCIDRs detects local pods by the pod CIDRs of the Node object instead of Node.LocalPods
+	// NodeCIDRs detects local pods by the pod CIDRs of the Node object instead of by Node.LocalPods
 	// (detectLocalMode NodeCIDR of kube-proxy). While the object is unknown or has no pod CIDRs, no
 	// pod is detected by its address.
 	NodeCIDRs bool
 
-	// Annotations is the prefix of annotations of Services for settings that Kubernetes has no
-	// field for; see the package documentation. Empty, the default, means that annotations have no
-	// effect. If a service requests a setting that the backend does not have, an engine leaves the
-	// service out, or refuses the whole state if the engine is strict.
+	// Annotations is the prefix of annotations of Services that set fields without a counterpart in
+	// Kubernetes; see the package documentation. Empty, the default, means that annotations have no
+	// effect. If a service requests a setting that the backend lacks, an engine leaves the service
+	// out, or, if it is strict, refuses the whole state.
 	Annotations string
 
 	// Strict is for objects that no API server has validated, such as objects in files. A strict
 	// tracker reports an error for a Service, EndpointSlice or Endpoints object that an API server
-	// of Kubernetes 1.36 would refuse, whether kube-proxy would skip the fault (an external IP that
-	// is not an address) or accept it (a node port of a service of type ClusterIP). Fields of a
-	// Service that have no effect without a cluster, such as spec.loadBalancerIP, are warnings.
+	// of Kubernetes 1.36 would refuse. It does so whether kube-proxy would skip the fault (an
+	// external IP that is not an address) or accept it (a node port of a service of type
+	// ClusterIP). Fields of a Service that have no effect without a cluster, such as
+	// spec.loadBalancerIP, are warnings.
 	Strict bool
 
-	// Triggers collects the times at which changes were triggered, for [Tracker.Triggers]. A
-	// program that sets it must call that method, because otherwise their number grows without
-	// limit.
+	// Triggers makes the tracker collect the times at which changes were triggered, for
+	// [Tracker.Triggers]. A program that sets it must call that method, or else the list of times
+	// grows without limit.
 	Triggers bool
 }
 
-// Tracker follows Kubernetes objects and returns the state that they describe. Several goroutines
-// may call its methods. Calls about one object must come from one goroutine at a time, in the order
-// of the object's versions. A tracker does not keep the objects, but it shares their strings.
+// Tracker follows Kubernetes objects and returns the state that they describe. Its methods are safe
+// for concurrent use. However, calls about one object must come one after another, in the order of
+// the object's versions. A tracker does not keep the objects, but it shares their strings.
 //
-// Each Set method gets the newest version of an object and returns its problems; [Tracker.Problems]
-// returns them, too, as long as the object exists. Each Delete method says that an object was
+// Each Set method gets the newest version of an object and returns its problems. [Tracker.Problems]
+// also returns them as long as the object exists. Each Delete method says that an object was
 // deleted. Deleting an unknown object has no effect.
 type Tracker struct {
 	config Config
@@ -70,7 +71,7 @@ type Tracker struct {
 	dirtyNode bool
 }
 
-// NewTracker returns a tracker that knows no object. A nil *Config is the zero Config.
+// NewTracker returns a tracker without objects. A nil *Config is the zero Config.
 func NewTracker(c *Config) *Tracker {
 	return &Tracker{
 		config:       *cmp.Or(c, &Config{}),
@@ -88,8 +89,8 @@ func NewTracker(c *Config) *Tracker {
 
 // State returns the state that the known objects describe. If the configured node is valid, the
 // state is valid, too: [servicemodel.State.Validate] finds nothing. If nothing relevant changed
-// since the last call, it is the same state. The cost depends on the services whose objects were
-// set or deleted since then.
+// since the last call, State returns the same state. The cost depends on the services whose objects
+// were set or deleted since then.
 func (t *Tracker) State() servicemodel.State {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -124,8 +125,7 @@ func (t *Tracker) refresh(s servicemodel.State, n servicemodel.Name) servicemode
 	return s.WithService(service).WithEndpoints(n, keepPorts(service, t.backends[n].merged()))
 }
 
-// Problems returns all problems of the known objects, in the order of their kinds and names, and
-// for each object in the order of its fields' checks.
+// Problems returns all problems of the known objects, in the order of the objects' kinds and names.
 func (t *Tracker) Problems() []Problem {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -20,12 +20,13 @@ type triggers struct {
 	given   []time.Time // the times that a state contains
 }
 
-// Triggers returns the times of the changes in the states that [Tracker.State] returned since the
-// last call, one time for each EndpointSlice that changed. The time comes from the annotation
-// endpoints.kubernetes.io/last-change-trigger-time. It is the time of the change of a pod or
-// Service that made the control plane write the slice. Triggers returns no times unless
-// [Config.Triggers] is set. The latency of network programming, an objective of Kubernetes, lasts
-// from that time until the kernel holds the state. Package dataplane/metrics measures this latency.
+// Triggers returns the times of the changes that are new in the states that [Tracker.State]
+// returned since the last call of Triggers: one time for each changed EndpointSlice. The time comes
+// from the annotation endpoints.kubernetes.io/last-change-trigger-time: a pod or Service changed at
+// that time, and the control plane then wrote the slice. Triggers returns no times unless
+// [Config.Triggers] is set. The network programming latency, a service level indicator of
+// Kubernetes, is the duration from that time until the state is in the kernel. Package
+// dataplane/metrics measures it.
 func (t *Tracker) Triggers() []time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()

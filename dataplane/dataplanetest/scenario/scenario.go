@@ -27,8 +27,9 @@ type Backend struct {
 	// Require skips the test if the kernel lacks what the backend needs. Nil requires only network
 	// namespaces.
 	Require func(*testing.T)
-	// OwnConnections says that the mechanism has a connection table in addition to conntrack's,
-	// like IPVS. This changes the fate of flows: see "Where the mechanisms differ" in behaviour.md.
+	// OwnConnections says that the mechanism has its own connection table in addition to conntrack,
+	// like IPVS. This affects what happens to flows: see "Where the mechanisms differ" in
+	// behaviour.md.
 	OwnConnections bool
 	// Loopback says that node ports can answer at loopback addresses
 	// ([servicemodel.Node.LocalhostNodePorts]). Other backends skip scenarios that need this.
@@ -43,7 +44,8 @@ type Backend struct {
 	// packets keep their ports. Scenarios do not combine ranges with affinity of prefixes or of
 	// whole services. Other backends skip scenarios that need this.
 	Ranges bool
-	// NodeRanges says that these ranges can have node ports, without affinity and given sources.
+	// NodeRanges says that such ranges can have node ports, as long as they have neither affinity
+	// nor source ranges.
 	NodeRanges bool
 	// Shifted says that ranges can be mapped to other ranges
 	// ([servicemodel.ServicePort.TargetPort]).
@@ -52,8 +54,8 @@ type Backend struct {
 	// ([servicemodel.Service.MasqueradeIPs]).
 	MasqueradeIPs bool
 	// Proxy says that the mechanism is a process that accepts connections at addresses of the node
-	// and opens its own connections to endpoints. Open must give the node the service addresses of
-	// package netnstest. The suite skips scenarios that such a backend cannot pass: see "What a
+	// and opens its own connections to endpoints. Open must assign the service addresses of package
+	// netnstest to the node. The suite skips scenarios that such a backend cannot pass: see "What a
 	// proxy is asked" in behaviour.md. A proxy that implements [flows.Table] does its own
 	// connection tracking.
 	//
@@ -61,11 +63,11 @@ type Backend struct {
 	Proxy bool
 }
 
-// Scenario is a sequence of states to apply, with packets to send after each.
+// Scenario is a sequence of states to apply, with packets to send after each state.
 type Scenario struct {
 	// Name describes the tested behaviour. Line is its row in behaviour.md.
 	Name, Line string
-	// Options shape the network.
+	// Options describe the network.
 	Options Options
 	Steps   []Step
 }
@@ -76,7 +78,7 @@ type Step struct {
 	Checks []Check
 }
 
-// Check sends packets from a host to a destination, and states their fate.
+// Check sends packets from a host to a destination, and gives their expected fate.
 type Check struct {
 	// From is the name of a host: "pod1" to "pod3", "remote1", "remote2", "node", "outside1",
 	// "outside2".
@@ -88,8 +90,8 @@ type Check struct {
 	Times int
 }
 
-// Options shape the network of a scenario. The zero value is the usual network: three pods, two on
-// another node, two clients outside.
+// Options describe the network of a scenario. The zero value is the standard network: three pods,
+// two pods on another node, and two clients outside.
 type Options struct {
 	Bridge             string // the pods are ports of this bridge
 	PodInterfacePrefix string // prefix of the names of their interfaces

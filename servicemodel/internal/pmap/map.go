@@ -42,7 +42,7 @@ type Map[K Key[K], V any, O Hasher[K]] struct {
 	size int
 }
 
-// node is one entry. A node is immutable once a Map can reach it.
+// node is one entry of a tree. A node is immutable once a Map can reach it.
 type node[K Key[K], V any] struct {
 	left, right *node[K, V]
 	priority    uint64
@@ -133,7 +133,7 @@ func (n *node[K, V]) above(o *node[K, V]) bool {
 	return n.priority > o.priority || n.priority == o.priority && n.key.Compare(o.key) < 0
 }
 
-// insert returns n with fresh, and whether the key is new. No other map holds fresh yet.
+// insert returns n with fresh, and whether the key is new. No other map has fresh yet.
 func (n *node[K, V]) insert(fresh *node[K, V]) (root *node[K, V], added bool) {
 	if n == nil {
 		return fresh, true

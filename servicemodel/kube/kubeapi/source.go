@@ -18,31 +18,32 @@ import (
 
 // Config tunes a [Source]. A nil *Config is the zero Config.
 type Config struct {
-	// Tracker has the settings that Kubernetes does not have: the node's name, which selects the
+	// Tracker has the settings that do not come from Kubernetes: the node's name, which selects the
 	// Node object, and the detection of local pods. Without a name, no Node is watched.
 	Tracker kube.Config
 
-	// NodeTimeout is the time that the first state waits for the Node object to have addresses,
-	// unless Tracker has them; after that, the state lacks addresses. If Tracker.NodeCIDRs is set,
-	// the object must have pod CIDRs: if it has none after ten times as long, Run fails with
-	// [ErrNoNode]. Zero means 30 s, as in kube-proxy.
+	// NodeTimeout is the time that the source waits for the Node object to have addresses before it
+	// produces its first state, unless Tracker has addresses. After that, the state lacks
+	// addresses. If Tracker.NodeCIDRs is set, the object must also have pod CIDRs: if it has none
+	// after ten times NodeTimeout, Run fails with [ErrNoNode]. Zero means 30 s, as in kube-proxy.
 	NodeTimeout time.Duration
 
-	// Resync is the interval at which the source handles every known object again. This changes
-	// nothing unless an event was lost. Zero means never; kube-proxy's default (configSyncPeriod)
-	// is 15 minutes.
+	// Resync is the interval at which the source processes all known objects again. This has no
+	// effect unless an event was lost. Zero means never; kube-proxy's default (configSyncPeriod) is
+	// 15 minutes.
 	Resync time.Duration
 
 	// Logger gets a record when a kind cannot be listed or watched, when this works again, when the
-	// first state waits for the Node object, and for each object with a problem. Nil means silence.
+	// source waits for the Node object before its first state, and for each object with a problem.
+	// If it is nil, nothing is logged.
 	Logger *slog.Logger
 }
 
 // ErrNoNode says that the Node object, or its pod CIDRs, did not appear in time.
 var ErrNoNode = errors.New("node not known")
 
-// Source follows the objects of a Kubernetes API server. [New] creates a Source. Several goroutines
-// may call its methods, but Run only once.
+// Source watches the objects of a Kubernetes API server. [New] creates a Source. Its methods are
+// safe for concurrent use, but Run may be called only once.
 type Source struct {
 	cfg     Config
 	log     *slog.Logger
@@ -89,10 +90,11 @@ func New(client kubernetes.Interface, cfg *Config) (*Source, error) {
 	return s, nil
 }
 
-// Run watches the objects. It calls set, on the caller's goroutine, with a first state once
-// everything is known, and then with a new state after each change. Changes while set works are
-// combined, so set should return at once, as Engine.Set does. Run returns nil when ctx is done,
-// after its goroutines have ended, and [ErrNoNode] as described at [Config.NodeTimeout].
+// Run watches the objects. It calls set on the caller's goroutine: with a first state once all
+// objects are known, and with a new state after each change. Changes that arrive while set runs are
+// combined into one state, so set should return at once, as Engine.Set does. Run returns nil when
+// ctx is done, after its goroutines have ended, and [ErrNoNode] as described at
+// [Config.NodeTimeout].
 func (s *Source) Run(ctx context.Context, set func(servicemodel.State)) error {
 	s.mu.Lock()
 	started := s.started
@@ -165,7 +167,8 @@ func (s *Source) touch() {
 	}
 }
 
-// State returns the state that the known objects describe. Before [Status.Synced] it is incomplete.
+// State returns the state that the known objects describe. The state is incomplete until
+// [Status.Synced] is set.
 func (s *Source) State() servicemodel.State { return s.tracker.State() }
 
 // Problems returns the problems of the known objects, see [kube.Tracker.Problems].
@@ -182,8 +185,8 @@ func (s *Source) NodeEligible() bool { return s.node.eligible.Load() }
 
 // Status is the status of a source.
 type Status struct {
-	// Synced says that everything was listed, with or without ServiceCIDRs, and that the source
-	// produces states.
+	// Synced says that the source has listed everything, except perhaps ServiceCIDRs, and produces
+	// states.
 	Synced bool
 	// Kinds has one element for each watched kind, in a fixed order.
 	Kinds []KindStatus
@@ -199,7 +202,7 @@ type KindStatus struct {
 	// the known objects during a failure. If the server answered, Err wraps a *StatusError of
 	// k8s.io/apimachinery/pkg/api/errors.
 	Err error
-	// Since is the time of the first failure in a row.
+	// Since is the time of the first of the failures since the watch last worked.
 	Since time.Time
 }
 

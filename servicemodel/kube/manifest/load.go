@@ -133,7 +133,7 @@ func (l *Loader) Read(name string, r io.Reader) error {
 }
 
 // Unmatched returns the warnings of [kube.Tracker.Unmatched] about objects that the loader read.
-// Call it after all files were read.
+// Call it after you have read all files.
 func (l *Loader) Unmatched() []kube.Problem { return l.objects.located(l.tracker.Unmatched()) }
 
 // at returns a place in the document that is being read.

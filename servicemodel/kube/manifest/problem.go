@@ -19,7 +19,7 @@ type Result struct {
 }
 
 // Err returns all problems except warnings, joined, or nil if there are none. If there are errors,
-// the objects may differ from their author's intention, and should not be used.
+// the objects may not be what their author intended, and should not be used.
 func (r Result) Err() error {
 	var errs []error
 	for _, p := range r.Problems {

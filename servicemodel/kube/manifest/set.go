@@ -15,7 +15,7 @@ import (
 // Set holds the objects of several manifests and keeps a tracker equal to them while they change.
 // If several files have an object, the last file in the order of their names wins.
 type Set struct {
-	// AllowEmpty has the same meaning as in [Loader].
+	// AllowEmpty works as in [Loader].
 	AllowEmpty bool
 
 	tracker *kube.Tracker
@@ -24,14 +24,14 @@ type Set struct {
 	holders map[string][]string // the files that have the object, sorted: the last file wins
 }
 
-// NewSet returns an empty set, with a new tracker that has the configuration. The configuration
+// NewSet returns an empty set with a new tracker that uses the configuration. The configuration
 // should be strict. A nil *Config is the zero Config.
 func NewSet(c *kube.Config) *Set {
 	return &Set{tracker: kube.NewTracker(c), config: *cmp.Or(c, &kube.Config{}),
 		files: map[string]objects{}, holders: map[string][]string{}}
 }
 
-// Tracker returns the tracker, which only the set may change.
+// Tracker returns the tracker. Only the set may change it.
 func (s *Set) Tracker() *kube.Tracker { return s.tracker }
 
 // PutFile reads the named file, as Put does.
@@ -44,8 +44,9 @@ func (s *Set) PutFile(name string) (Result, error) {
 	return s.Put(name, f)
 }
 
-// Put replaces the objects of a file. If the file has an error ([Result.Err]), or if it cannot be
-// read, the file's earlier objects stay. An object that is also in another file causes a warning.
+// Put replaces the objects of a file. If the file has an error ([Result.Err]) or cannot be read,
+// the set keeps the file's earlier objects. An object that is also in another file causes a
+// warning.
 func (s *Set) Put(name string, r io.Reader) (Result, error) {
 	l := NewLoader(kube.NewTracker(&s.config))
 	l.forSet, l.AllowEmpty = true, s.AllowEmpty
@@ -118,7 +119,8 @@ func (s *Set) Unmatched() []kube.Problem {
 }
 
 // Locate returns the winning file of a service and the line where the service begins, and false if
-// no file has the service. It serves problems that appear later, when the service is applied.
+// no file has the service. It helps to explain problems that appear later, when the service is
+// applied.
 func (s *Set) Locate(n servicemodel.Name) (file string, line int, ok bool) {
 	object := "Service " + n.String()
 	files := s.holders[object]
@@ -132,7 +134,7 @@ func (s *Set) Locate(n servicemodel.Name) (file string, line int, ok bool) {
 // Files returns the names of the files, sorted.
 func (s *Set) Files() []string { return slices.Sorted(maps.Keys(s.files)) }
 
-// replace replaces the objects of a file, and passes the objects that win now to the tracker.
+// replace replaces the objects of a file, and passes the objects that now win to the tracker.
 func (s *Set) replace(name string, now objects) {
 	before := s.files[name]
 	s.files[name] = now
