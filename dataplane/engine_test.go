@@ -121,6 +121,11 @@ func TestTheLogTellsOfChangesAndOfDrift(t *testing.T) {
 	require.Contains(t, buf.String(), `first="a chain of nobody"`)
 	require.Equal(t, 1, bytes.Count(buf.Bytes(), []byte("msg=applied")),
 		"a repair is no change: %s", buf)
+
+	b.Kernel().Flush()
+	b.engine.Resync()
+	b.apply(t, services(1))
+	require.Contains(t, buf.String(), `first="+ frontend `)
 }
 
 // A refused service keeps its old definition, with its present endpoints. A service that was never

@@ -309,12 +309,20 @@ func of(owners []string, r Revision) slog.Attr {
 	return slog.Uint64(logkey.Revision, uint64(r))
 }
 
+// firstRepair is the first thing that a repair restored or removed, in words.
+func (r *Result) firstRepair() string {
+	if len(r.Drift) > 0 {
+		return r.Drift[0]
+	}
+	return r.damage
+}
+
 func logRepaired(ctx context.Context, log *slog.Logger, r *Result) {
 	attrs := []any{logkey.Backend, r.Backend, logkey.Added, r.Repaired.Added, logkey.Changed,
 		r.Repaired.Changed, logkey.Removed, r.Repaired.Removed, logkey.Objects, len(r.Drift),
 		logkey.Duration, r.Duration}
-	if len(r.Drift) > 0 {
-		attrs = append(attrs, logkey.First, r.Drift[0])
+	if first := r.firstRepair(); first != "" {
+		attrs = append(attrs, logkey.First, first)
 	}
 	log.WarnContext(ctx, "repaired", attrs...)
 }

@@ -95,6 +95,23 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 	}
 }
 
+// The drift begins with the chain that another program deleted or emptied, not with chains that are
+// as they were and only lost their meaning.
+func TestDriftBeginsWithWhatIsAbsent(t *testing.T) {
+	t.Parallel()
+	for script, first := range map[string]string{
+		"*nat\n-F\n-X\nCOMMIT\n":          "^chain KUBE-SETTINGS of table ip nat is missing$",
+		"*nat\n-F KUBE-SVC-WEB\nCOMMIT\n": "^chain KUBE-SVC-[A-Z0-9]+ of table ip nat is empty$",
+		"*filter\n-F FORWARD\n-F KUBE-FORWARD\n-X KUBE-FORWARD\nCOMMIT\n": "^chain " +
+			"KUBE-FORWARD of table ip filter is missing$",
+	} {
+		e, _, ns := engineOf(t)
+		applied(t, e, webService())
+		damage(t, ns, script)
+		require.Regexp(t, first, applied(t, e, webService()).Drift[0])
+	}
+}
+
 // Rules of other programs stay in place, whatever happens to ours.
 func TestRulesOfOthersStay(t *testing.T) {
 	t.Parallel()

@@ -42,8 +42,10 @@ func (r *raw) sorted() []chainID {
 type observed struct {
 	state  *state
 	kernel kernelState
-	// text describes the drift, one line for each chain.
-	text []string
+	// text describes the drift, one line for each chain. The first lines, absent in number, name
+	// chains that are missing or empty: the others often differ because of them.
+	text   []string
+	absent int
 	// otherLayout says that a different version of kernlb has made the instance.
 	otherLayout bool
 }
@@ -99,6 +101,9 @@ func (l *layout) interpret(r *raw, written *servicemodel.Table) (*observed, erro
 	}
 	var wanted changes // the changes from nothing: every chain that should exist
 	o.state, wanted = l.step(&state{}, servicemodel.Diff(nil, table), &o.kernel)
+	if settings := l.settingsIn(r); r.chains[settings] == nil && l.ownsAny(r) {
+		o.lack(settings, "is missing") // without the settings, the other chains have no meaning
+	}
 	l.compare(r, o, wanted)
 	l.compareVersions(r, o)
 	return o, nil
@@ -187,6 +192,17 @@ func (l *layout) owns(id chainID, c *rawChain) bool {
 	return l.names.owned(id.name) || l.isVersion(id) && c.Use > 0
 }
 
+// ownsAny reports whether the instance owns a chain.
+func (l *layout) ownsAny(r *raw) bool {
+	for id, c := range r.chains {
+		if l.owns(id, c) {
+			return true
+		}
+	}
+
+	return false
+}
+
 // ours returns our rules in a chain. In a shared chain these are the wanted rules and the rules
 // that jump to our chains.
 func (l *layout) ours(id chainID, rules, want []rule, shared bool) []rule {
@@ -214,7 +230,11 @@ func (o *observed) drifted(x *chainChange) {
 	what := ""
 	switch {
 	case !x.existed:
-		what = "is missing"
+		o.lack(x.id, "is missing")
+		return
+	case !x.exists && !x.shared && len(x.before) == 0:
+		o.lack(x.id, "is empty")
+		return
 	case !x.exists && !x.shared:
 		what = "does not belong"
 	default:
@@ -222,6 +242,12 @@ func (o *observed) drifted(x *chainChange) {
 	}
 
 	o.text = append(o.text, fmt.Sprintf("%s %s", x.id, what))
+}
+
+// lack describes a chain that is missing or empty.
+func (o *observed) lack(id chainID, what string) {
+	o.text = slices.Insert(o.text, o.absent, fmt.Sprintf("%s %s", id, what))
+	o.absent++
 }
 
 // maxDrift limits the number of chains that are described. If more chains drifted, for example

@@ -149,7 +149,7 @@ var damages = map[string]func(*rawTable){
 	"chain admit is not as it should be": func(r *rawTable) {
 		r.rules["admit"] = r.rules["admit"][1:]
 	},
-	"chain input is not as it should be": func(r *rawTable) { delete(r.chains, "input") },
+	"chain input is missing": func(r *rawTable) { delete(r.chains, "input") },
 	"chain output is not as it should be": func(r *rawTable) {
 		c := r.chains["output"]
 		c.Drops = true
@@ -167,7 +167,7 @@ var damages = map[string]func(*rawTable){
 	"set service-masquerade-all has": func(r *rawTable) {
 		clear(r.elems["service-masquerade-all"])
 	},
-	"set sources is not as it should be": func(r *rawTable) {
+	"set sources has no element ": func(r *rawTable) {
 		k := anyElem(r.elems[setSources])
 		e := r.elems[setSources][k]
 		delete(r.elems[setSources], k)

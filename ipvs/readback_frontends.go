@@ -87,7 +87,9 @@ func (o *observed) compare(r *record, recorded *servicemodel.Table,
 
 	for _, s := range servers {
 		key := s.svc.ServiceKey
-		if have := o.servers[key]; !have.holds(s) {
+		if have := o.servers[key]; have == nil {
+			damaged = fmt.Sprintf("virtual server %v is missing", key)
+		} else if !have.holds(s) {
 			damaged = fmt.Sprintf("virtual server %v is not as it should be", key)
 		} else if have.svc != s.svc {
 			outdated = fmt.Sprintf("virtual server %v is not as configured", key)

@@ -163,7 +163,11 @@ func (c *companion) requireElements(f *nft.Family, raw *rawTable,
 
 		for k, e := range want[s.Name] {
 			h, ok := have[k]
-			if !ok || !bytes.Equal(e.Data, h.Data) ||
+			if !ok {
+				return fmt.Errorf("set %s has no element %s", s.Name,
+					s.ElemText(nft.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
+			}
+			if !bytes.Equal(e.Data, h.Data) ||
 				nft.CommentOf(e.UserData) != nft.CommentOf(h.UserData) {
 				return fmt.Errorf("set %s is not as it should be", s.Name)
 			}
@@ -185,7 +189,10 @@ func requireProgram(raw *rawTable, sets []*nft.Set, prog nft.Program) error {
 	}
 
 	for _, ch := range prog {
-		have := raw.chains[ch.Name]
+		have, ok := raw.chains[ch.Name]
+		if !ok {
+			return fmt.Errorf("chain %s is missing", ch.Name)
+		}
 		if have.Chain != ch.Chain || !slices.Equal(ch.Hashes(), raw.rules[ch.Name]) {
 			return fmt.Errorf("chain %s is not as it should be", ch.Name)
 		}

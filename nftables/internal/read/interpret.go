@@ -15,7 +15,7 @@ import (
 )
 
 // Interpret adds the meaning of the elements in the model to c. Elements without a meaning are
-// drift.
+// drift. Before them, the text names the elements that their frontends lack.
 func (r *Reading) Interpret(c *servicemodel.Contents) {
 	r.frontends(c)
 	for i, l := range []*[]netip.Addr{&c.ClusterIPs, &c.Hairpins} {
@@ -28,6 +28,7 @@ func (r *Reading) Interpret(c *servicemodel.Contents) {
 		}
 	}
 
+	r.lackRegistered(c.Frontends)
 	for _, s := range form.SetsOf(r.Family, &r.Shape) {
 		if !IsRead(s.Name) {
 			continue
@@ -88,7 +89,11 @@ func (r *Reading) frontends(c *servicemodel.Contents) {
 	faulty := r.faultyRanges(t, own)
 	used := map[servicemodel.PoolID]bool{}
 	for _, fe := range own {
-		if !hasPools(t, fe) || fe.Key.EndPort != 0 && faulty[fe.Key.Addr] || !r.verify(t, fe) {
+		if !hasPools(t, fe) {
+			r.lackSlots(slots, fe)
+			continue
+		}
+		if fe.Key.EndPort != 0 && faulty[fe.Key.Addr] || !r.verify(t, fe) {
 			continue
 		}
 		c.Frontends = append(c.Frontends, fe)
@@ -200,14 +205,11 @@ func (r *Reading) view(views map[servicemodel.PoolID][]*poolView,
 	if !ok {
 		return
 	}
-	k, key := form.KindOf(fe.Key), nft.AppendFrontend(nil, fe.Key)
-	l := form.Leaf{Kind: k, Outside: outside}
-	if e := r.Elems[form.PrefixOf(k, outside)+form.SetScheduled][string(key)]; e != nil {
-		if l, ok = form.ParseLeaf(string(e.Data)); !ok {
-			return
-		}
+	l, ok := r.leaf(fe, outside)
+	if !ok {
+		return
 	}
-
+	key := nft.AppendFrontend(nil, fe.Key)
 	list := slots[l.SlotMap()][string(key)]
 	if e := r.Elems[form.SetRangePorts][string(key)]; e != nil {
 		r.addPort(list, *e)
@@ -266,6 +268,9 @@ func (r *Reading) right(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
 	good := true
 	r.w.Elements(t, fe, func(set string, e nft.Elem) {
 		f := r.Elems[set][string(e.Key)+string(e.KeyEnd)]
+		if f == nil && good {
+			r.lack(set, e)
+		}
 		good = good && f != nil && bytes.Equal(f.Data, e.Data) && f.Goto == e.Goto &&
 			nft.CommentOf(f.UserData) == nft.CommentOf(e.UserData)
 	})

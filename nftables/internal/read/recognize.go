@@ -95,9 +95,14 @@ func (r *Reading) Recognize(program nft.Program, fault error) {
 	if r.Broken = len(why) > 0; !r.Broken {
 		for _, c := range r.hooks.Own(program) {
 			if got, want := r.Hashes[c.Name], c.Hashes(); !slices.Equal(got, want) {
-				why = append(why, fmt.Sprintf("the rules of chain %s differ from what kernlb "+
-					"writes (%d missing, %d foreign)", c.Name, lacking(want, got),
-					lacking(got, want)))
+				missing, first := lacking(want, got)
+				foreign, _ := lacking(got, want)
+				text := fmt.Sprintf("the rules of chain %s differ from what kernlb writes "+
+					"(%d missing, %d foreign)", c.Name, missing, foreign)
+				if missing > 0 {
+					text += "; missing: " + c.Rules[first].Text()
+				}
+				why = append(why, text)
 			}
 		}
 
@@ -114,20 +119,21 @@ func (r *Reading) Recognize(program nft.Program, fault error) {
 	}
 }
 
-// lacking returns the number of rules that others does not have.
-func lacking(rules, others []uint64) int {
+// lacking returns the number of rules that others does not have, and the index of the first.
+func lacking(rules, others []uint64) (n, first int) {
 	counts := map[uint64]int{}
 	for _, h := range others {
 		counts[h]++
 	}
-	n := 0
-	for _, h := range rules {
+	for i, h := range rules {
 		if counts[h]--; counts[h] < 0 {
-			n++
+			if n++; n == 1 {
+				first = i
+			}
 		}
 	}
 
-	return n
+	return n, first
 }
 
 // wrongSets lists the sets that are missing, have another type, or do not belong, and stores the
