@@ -1,12 +1,10 @@
 package conntrack
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"iter"
 	"slices"
-	"time"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
@@ -19,9 +17,10 @@ type FollowOptions struct {
 	// Filter selects flows. The kernel drops events about other protocols and other status bits.
 	// The other fields are compared in this process.
 	Filter Filter
-	// Rate, if not 0, is the approximate limit of events per second. Above it, the kernel drops a
-	// random share of the events before they are queued. The share is adjusted every second, so the
-	// beginning of a burst may bring twice as many events as the limit.
+	// Rate, if not 0, is the limit of events per second. When a second's events have arrived early,
+	// the socket leaves the kernel's multicast groups until there is room for more, at random times
+	// some 50 ms apart. Meanwhile the kernel generates no events, so they cost nothing. A burst may
+	// bring twice as many events as the limit within a second.
 	Rate int
 	// Buffer is the size in bytes of the queue in the kernel, which doubles it. Only waiting events
 	// occupy memory, some 1,280 bytes each. 0 means 4 MiB: 6,000 events. Without CAP_NET_ADMIN in
@@ -45,29 +44,24 @@ const (
 // an event. At 0, it generates none. Following needs CAP_NET_ADMIN. It costs the kernel time: two
 // to four messages for each connection.
 func (t *Table) Follow(ctx context.Context, opts FollowOptions) (iter.Seq2[Event, error], error) {
-	listener, err := t.listen(opts)
+	listener, groups, err := t.listen(opts)
 	if err != nil {
 		return nil, fmt.Errorf("follow the conntrack table: %w", explain(err))
 	}
 	context.AfterFunc(ctx, func() { listener.Close() })
 	buf := make([]byte, eventSize)
-	sample := sampler{most: opts.Rate, keep: wholeEvent}
+	limited := limiter{listener: listener, groups: groups}
+	limited.tokens.rate = opts.Rate
 	return func(yield func(Event, error) bool) {
 		for ctx.Err() == nil {
-			n, err := listener.Receive(buf)
-			lost := err == rawnl.ErrOverflow
-			var unset error
-			if (err == nil || lost) && sample.event(time.Now(), lost) {
-				unset = listener.SetFilter(kernelFilter(opts.Filter, sample.keep))
-			}
-			if lost && unset == nil {
+			n, err := limited.receive(buf)
+			if err == rawnl.ErrOverflow {
 				if !yield(Event{Type: EventsLost}, nil) {
 					return
 				}
 				continue
 			}
-
-			if err = cmp.Or(unset, err); err == nil {
+			if err == nil {
 				err = eachEvent(buf[:n], opts.Filter, yield)
 			}
 			switch {
@@ -81,18 +75,18 @@ func (t *Table) Follow(ctx context.Context, opts FollowOptions) (iter.Seq2[Event
 	}, nil
 }
 
-// listen opens the queue of events.
-func (t *Table) listen(opts FollowOptions) (listener *rawnl.Listener, err error) {
+// listen opens the queue of events, and returns it with its multicast groups.
+func (t *Table) listen(opts FollowOptions) (listener *rawnl.Listener, groups []uint32, err error) {
 	if _, err := opts.Filter.family(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if opts.Buffer < 0 || opts.Rate < 0 {
-		return nil, fmt.Errorf("buffer of %d bytes, %d events a second", opts.Buffer, opts.Rate)
+		return nil, nil, fmt.Errorf("buffer of %d bytes, %d events a second", opts.Buffer,
+			opts.Rate)
 	} else if opts.Buffer == 0 {
 		opts.Buffer = followBuffer
 	}
 
-	var groups []uint32
 	for typ, group := range eventGroups {
 		if len(opts.Types) == 0 || slices.Contains(opts.Types, typ) {
 			groups = append(groups, group)
@@ -101,7 +95,7 @@ func (t *Table) listen(opts FollowOptions) (listener *rawnl.Listener, err error)
 
 	for _, typ := range opts.Types {
 		if eventGroups[typ] == 0 && typ != EventsLost {
-			return nil, fmt.Errorf("there is no type %q", typ)
+			return nil, nil, fmt.Errorf("there is no type %q", typ)
 		}
 	}
 
@@ -110,9 +104,9 @@ func (t *Table) listen(opts FollowOptions) (listener *rawnl.Listener, err error)
 		return err
 	})
 	if _, mask := opts.Filter.status(); err == nil && (mask != 0 || opts.Filter.Protocol != 0) {
-		err = listener.SetFilter(kernelFilter(opts.Filter, wholeEvent))
+		err = listener.SetFilter(kernelFilter(opts.Filter))
 	}
-	return listener, err
+	return listener, groups, err
 }
 
 // eachEvent yields the events of a datagram that the filter selects.

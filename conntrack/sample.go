@@ -1,10 +1,15 @@
 package conntrack
 
 import (
+	"errors"
 	"math"
+	"math/rand/v2"
+	"os"
 	"time"
 
 	"golang.org/x/net/bpf"
+
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Offsets in an event (nlmsghdr, nfgenmsg, then the attributes; ctnetlink_conntrack_event in
@@ -20,9 +25,8 @@ const (
 const wholeEvent = math.MaxUint32
 
 // kernelFilter returns the program that the kernel runs for each event. It drops events of other
-// protocols and of flows with other status bits. It keeps the fraction keep / (2³² - 1) of the
-// remaining events.
-func kernelFilter(f Filter, keep uint32) []bpf.Instruction {
+// protocols and of flows with other status bits.
+func kernelFilter(f Filter) []bpf.Instruction {
 	var out []bpf.Instruction
 	drop := bpf.RetConstant{Val: 0}
 	if f.Protocol != 0 {
@@ -50,50 +54,76 @@ func kernelFilter(f Filter, keep uint32) []bpf.Instruction {
 			drop)
 	}
 
-	if keep < wholeEvent {
-		out = append(out,
-			bpf.LoadExtension{Num: bpf.ExtRand},
-			bpf.JumpIf{Cond: bpf.JumpLessOrEqual, Val: keep, SkipTrue: 1},
-			drop)
-	}
-
 	return append(out, bpf.RetConstant{Val: wholeEvent})
 }
 
-// sampler finds the share of events that the kernel should keep.
-type sampler struct {
-	most  int // events a second; 0 means all
-	keep  uint32
-	since time.Time
-	count int
+// limiter receives events at a limited rate. While it has no tokens, its socket is in no multicast
+// group, and the kernel, which looks at the groups first, generates no events for it.
+type limiter struct {
+	listener *rawnl.Listener
+	groups   []uint32
+	tokens   bucket
+	away     bool // from the groups, until the deadline of the listener
 }
 
-// event counts an event, or a loss of events. It reports whether keep changed. It checks the rate
-// once a second, and immediately after a loss or after twice the target number of events.
-func (s *sampler) event(now time.Time, lost bool) (changed bool) {
-	if s.most == 0 {
-		return false
-	}
-	if s.since.IsZero() {
-		s.since = now
-	}
-	if !lost {
-		s.count++
-	}
-	took := now.Sub(s.since)
-	if !lost && took < time.Second && s.count < 2*s.most {
-		return false
-	}
-	share := float64(s.keep) / wholeEvent
-	rate := float64(s.count) / max(took.Seconds(), 1e-3)
-	if next := share * float64(s.most) / rate; lost {
-		share /= 4
-	} else {
-		share = min(next, 1)
-	}
+// receive waits for an event within the limit.
+func (l *limiter) receive(p []byte) (int, error) {
+	for {
+		n, err := l.listener.Receive(p)
+		switch {
+		case l.tokens.rate == 0:
+			return n, err
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			err = errors.Join(l.listener.SetDeadline(time.Time{}), l.listener.Join(l.groups))
+			if l.away = false; err != nil {
+				return 0, err
+			}
+		case err != nil && err != rawnl.ErrOverflow:
+			return n, err
+		case err == nil && l.away:
+			// The event was queued before the socket left the groups.
+		default:
+			if pause := l.tokens.take(time.Now(), err != nil); pause > 0 && !l.away {
+				end := time.Now().Add(pause)
+				left := errors.Join(l.listener.Leave(l.groups), l.listener.SetDeadline(end))
+				if l.away = true; left != nil {
+					return 0, left
+				}
+			}
 
-	old := s.keep
-	s.keep = uint32(max(share*wholeEvent, wholeEvent/1e6))
-	s.since, s.count = now, 0
-	return s.keep != old
+			return n, err
+		}
+	}
+}
+
+// bucket has a token for each event that may be received now.
+type bucket struct {
+	rate   int // new tokens a second, and the most that are kept; 0 means no limit
+	tokens float64
+	filled time.Time // zero before the first event
+}
+
+// pauses is the average number of pauses in a second while events are much more frequent than the
+// rate.
+const pauses = 20
+
+// take removes a token for an event, or all of them if events were lost. It returns how long to
+// pause, which is random, so that no client is in step with the pauses.
+func (b *bucket) take(now time.Time, lost bool) (pause time.Duration) {
+	rate := float64(b.rate)
+	if b.filled.IsZero() {
+		b.tokens = rate
+	} else {
+		b.tokens = min(rate, b.tokens+rate*now.Sub(b.filled).Seconds())
+	}
+	if b.filled = now; lost {
+		b.tokens = 0
+	} else {
+		b.tokens--
+	}
+	if b.tokens >= 1 {
+		return 0
+	}
+	seconds := (0.5 + rand.Float64()) * max(1, rate/pauses) / rate
+	return time.Duration(seconds * float64(time.Second))
 }

@@ -7,41 +7,41 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The share follows the rate: it falls at once, and rises within a second.
-func TestTheShareFollowsTheRate(t *testing.T) {
+// Events up to the rate are all received. Of more, as many as the rate are received, at the
+// beginning twice as many.
+func TestARateLimitsEvents(t *testing.T) {
 	t.Parallel()
+	const most = 500
 	now := time.Unix(0, 0)
-	s := sampler{most: 500, keep: wholeEvent}
+	b := bucket{rate: most}
+	var away time.Time // until then
 
-	// second lets a second pass with events at a rate, and returns the number of kept events.
-	second := func(rate int) (kept int) {
-		credit := 0.0
+	// second lets a second pass with events at a rate, and returns how many were received.
+	second := func(rate int) (got int) {
 		for range rate {
-			now = now.Add(time.Second / time.Duration(rate))
-			if credit += float64(s.keep) / wholeEvent; credit >= 1 {
-				credit--
-				kept++
-				s.event(now, false)
+			if now = now.Add(time.Second / time.Duration(rate)); !now.Before(away) {
+				got++
+				away = now.Add(b.take(now, false))
 			}
 		}
 
-		return kept
+		return got
 	}
 
 	require.Equal(t, 10, second(10))
-	require.Less(t, second(20_000), 2500, "a burst")
-	require.InDelta(t, 500, second(20_000), 100)
-	require.InDelta(t, 500, second(20_000), 100)
-	second(1000)
-	require.InDelta(t, 500, second(1000), 100)
-	for range 60 {
+	require.Equal(t, most, second(most))
+	require.InDelta(t, 2*most, second(20_000), most/5)
+	for range 10 {
+		require.InDelta(t, most, second(20_000), most/5)
+		require.InDelta(t, most, second(1000), most/5)
+	}
+	for range 3 {
 		second(10)
 	}
 	require.Equal(t, 10, second(10))
+	require.Equal(t, most, second(most), "a burst")
 
-	keep := s.keep
-	require.True(t, s.event(now, true), "events were lost")
-	require.Equal(t, keep/4, s.keep)
-	all := sampler{keep: wholeEvent}
-	require.False(t, all.event(now, true))
+	require.Positive(t, b.take(now.Add(time.Minute), true), "events were lost")
+	few := bucket{rate: 1}
+	require.InDelta(t, time.Second, few.take(now, false), float64(time.Second/2))
 }

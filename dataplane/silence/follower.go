@@ -58,7 +58,7 @@ type Change struct {
 	// was let back in, the time at which it was ejected.
 	Since time.Time `json:"since"`
 	// Connections and Clients count the unanswered connections that made the endpoint suspect. They
-	// are a sample if there are more than 500 new connections per second.
+	// are a sample if there are more than 250 new connections per second.
 	Connections int `json:"connections"`
 	Clients     int `json:"clients"`
 	// Trial says that the endpoint was let back in without an answer: to see whether it answers

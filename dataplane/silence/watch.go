@@ -11,7 +11,7 @@ import (
 
 const (
 	// rate is the maximum number of new connections that are looked up per second.
-	rate = 500
+	rate = 250
 	// mostPending is the maximum length of each of the two queues for look-ups. Further connections
 	// are ignored.
 	mostPending = 4096

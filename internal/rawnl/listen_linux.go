@@ -41,10 +41,7 @@ func Listen(groups []uint32, buffer int) (*Listener, error) {
 	if l.raw, err = conn.SyscallConn(); err == nil {
 		err = l.raw.Control(func(fd uintptr) { l.err = toKernel(int(fd)) })
 	}
-	err = errors.Join(err, l.err, conn.SetReadBuffer(buffer))
-	for _, g := range groups {
-		err = errors.Join(err, conn.JoinGroup(g))
-	}
+	err = errors.Join(err, l.err, conn.SetReadBuffer(buffer), l.Join(groups))
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -57,6 +54,22 @@ func Listen(groups []uint32, buffer int) (*Listener, error) {
 	}
 
 	return l, nil
+}
+
+// Join adds the socket to groups.
+func (l *Listener) Join(groups []uint32) (err error) {
+	for _, g := range groups {
+		err = errors.Join(err, l.conn.JoinGroup(g))
+	}
+	return err
+}
+
+// Leave removes the socket from groups. Messages that are already queued stay.
+func (l *Listener) Leave(groups []uint32) (err error) {
+	for _, g := range groups {
+		err = errors.Join(err, l.conn.LeaveGroup(g))
+	}
+	return err
 }
 
 // Receive waits for a datagram and removes it from the queue. After the kernel failed to queue

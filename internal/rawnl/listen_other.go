@@ -15,6 +15,12 @@ type Listener struct{}
 // Listen returns [ErrNotSupported].
 func Listen([]uint32, int) (*Listener, error) { return nil, ErrNotSupported }
 
+// Join returns [ErrNotSupported].
+func (l *Listener) Join([]uint32) error { return ErrNotSupported }
+
+// Leave returns [ErrNotSupported].
+func (l *Listener) Leave([]uint32) error { return ErrNotSupported }
+
 // Receive returns [ErrNotSupported].
 func (l *Listener) Receive([]byte) (int, error) { return 0, ErrNotSupported }
 
