@@ -55,8 +55,8 @@ func TestLicencesAreListed(t *testing.T) {
 
 	text := `# Licences
 
-kernlb is under the [Apache License 2.0](../LICENSE). A program that imports packages of kernlb
-builds some of these modules, and none but these.
+kernlb is under the [Apache License 2.0](../LICENSE). A program that imports kernlb uses
+only modules from this list.
 
 | module | licence | used by |
 |---|---|---|
