@@ -39,64 +39,65 @@ type scan uint8
 // The requests.
 const (
 	scanAuto scan = iota // the choice of chooseScan
-	// scanNarrow asks for ports and IPv4 addresses. It is the fastest scan, and occupies a CPU for
+	// scanNarrow requests ports and IPv4 addresses. It is the fastest scan, and occupies a CPU for
 	// the whole walk.
 	scanNarrow
-	// scanProtocol asks for protocols. It occupies a CPU for a long time only if flows of these
+	// scanProtocol requests protocols. It occupies a CPU for a long time only if flows of these
 	// protocols are rare.
 	scanProtocol
-	// scanAll asks for everything. It is the slowest scan, and occupies a CPU for at most some
+	// scanAll requests everything. It is the slowest scan, and occupies a CPU for at most some
 	// milliseconds.
 	scanAll
 )
 
-// CleanOptions are options of a cleaning. The zero value is right for most programs.
+// CleanOptions are options of a cleanup. The zero value is right for most programs.
 type CleanOptions struct {
-	// KeepOpen deletes TCP connections without resetting them: their ends notice when they send.
+	// KeepOpen deletes TCP connections without resetting them: the peers notice when they send.
 	// Without it, Clean also needs CAP_NET_RAW, see [Table.Clean].
 	KeepOpen bool
-	// Stale, if not nil, is called with each stale flow before the deletion. The deletion may find
-	// that the flow has already ended. Stale must not keep the flow.
+	// Stale, if not nil, is called with each stale flow before it is deleted. The flow may already
+	// have ended when it is to be deleted. Stale must not keep a reference to the flow.
 	Stale func(*Flow)
 
 	scan scan // tests choose one
 }
 
-// CleanResult reports the flows that a cleaning found and deleted.
+// CleanResult counts the flows that a cleanup found and deleted.
 type CleanResult struct {
 	Dumps        int // dumps of the table: none if no flow could be stale
-	Seen         int // flows that the kernel sent
-	Misdirected  int // stale flows to endpoints that may not keep them
+	Seen         int // flows in the kernel's answers
+	Misdirected  int // stale flows to endpoints that may no longer have them
 	Untranslated int // stale flows that are untranslated, or [Frontend.Backwards]
 	Deleted      int // flows deleted, including connections that were reset
 	Missing      int // flows that had ended or changed before they could be deleted
-	Reset        int // TCP connections whose client was made to send, and so will be reset
+	Reset        int // TCP connections that will be reset, because their clients were made to send
 	Duration     time.Duration
 }
 
-// Clean deletes exactly the flows that the matcher finds stale, in one pass over the table. If no
-// flow can be stale, it makes no pass. Call it after the change is in the kernel: before, a client
-// that keeps sending would get its flow again. Clean first waits some 10 ms, until no packet that
-// saw the former rules is in flight: such a packet could create its flow after the pass.
+// Clean deletes exactly the flows that the matcher considers stale, in one pass over the table. If
+// no flow can be stale, it makes no pass. Call it after the change is in the kernel: before that, a
+// client that keeps sending would get its flow back. Clean first waits some 10 ms until no packet
+// that saw the former rules is in flight, because such a packet could create its flow after the
+// pass.
 //
-// If a client creates a flow again with a valid endpoint while Clean works, Clean leaves it alone,
-// see [Table.Delete].
+// If a client creates a flow again while Clean works, now with a valid endpoint, Clean does not
+// delete it, see [Table.Delete].
 //
-// Clean cuts open TCP connections among the stale flows, so that both ends learn of it at once: it
+// Clean cuts open TCP connections among the stale flows, so that both peers notice at once: it
 // makes them send, and for 30 seconds the node answers their packets with resets. Healthy
-// connections are safe: an end is reset only if no flow has its tuple. This works with every
-// backend, whatever the service now does with packets, and needs no rule. A firewall of the node
-// must let packets of established connections in, and resets out.
+// connections are safe: a peer is reset only if no flow has its tuple. This works with every
+// backend, whatever the service does with packets after the change, and needs no rule. The node's
+// firewall must accept packets of established connections, and must let resets out.
 //
 // Some connections are not reset: connections whose packets are offloaded to hardware or bypass
-// conntrack, ends that reach each other without this node once the flow is deleted (direct server
-// return), and ends to which the node has no route. Clean needs CAP_NET_RAW to make the ends send.
-// Without it, Clean returns [kernelerr.ErrNoPermission] after it has deleted the flows: ends that
-// send within 30 seconds are still reset.
+// conntrack, connections whose peers reach each other without this node once the flow is deleted
+// (direct server return), and connections to a peer to which the node has no route. Clean needs
+// CAP_NET_RAW to make the peers send. Without it, Clean returns [kernelerr.ErrNoPermission] after
+// it has deleted the flows: peers that send within 30 seconds are still reset.
 //
-// Running Clean twice is harmless. After an error, the flows that it had not reached are still
-// there. Two changes must not overlap: flows that are stale for the first change may be valid again
-// after the second.
+// Running Clean twice is harmless. After an error, the flows that it did not reach are still there.
+// Two changes must not overlap: flows that are stale for the first change may be valid again after
+// the second.
 func (t *Table) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (CleanResult, error) {
 	start := time.Now()
 	if m == nil {

@@ -24,23 +24,24 @@ const (
 	cutTries = 4
 )
 
-// cutting ends TCP connections so that both ends learn of it at once, and counts them in a result.
+// cutting ends TCP connections so that both peers notice at once, and counts the connections in a
+// result.
 //
-// If only the flow is deleted, the ends may wait for a long time. The client's next packet opens a
+// If only the flow is deleted, the peers may wait for a long time. The client's next packet opens a
 // new connection to a different endpoint, and that endpoint resets it. But a client that waits for
 // data may send nothing for hours. If the service has no endpoint left, the answer to its packet is
 // an ICMP error, which an established connection ignores. If the service is gone, its traffic is
 // dropped, or nf_conntrack_tcp_loose is off, there is no answer. So a cut replaces the flow with
-// two tombstones: flows in state CLOSE that translate the packets of either end to the node itself.
-// The node's TCP has no such connection and answers with a reset, whose sequence numbers it takes
-// from the packet. Then the cut makes both ends send, by segments that TCP must answer with an
-// acknowledgement (see RFC 5961). The kernel sends the reset back along the tombstone, so the reset
-// comes from the address that the peer expects.
+// two tombstones: flows in state CLOSE that translate the packets of either peer to the node
+// itself. The node's TCP has no such connection and answers with a reset, whose sequence numbers it
+// takes from the packet. The cut then makes both peers send, by segments that TCP must answer with
+// an acknowledgement (see RFC 5961). The kernel sends the reset back along the tombstone, so the
+// reset comes from the address that the peer expects.
 //
 // A packet can arrive before the tombstones exist and create the flow again. Usually this flow has
 // a different endpoint, which does not know the connection and resets it. But IPVS has its own
-// table of connections: the flow gets the same endpoint, and the connection would continue. Then
-// the cut also takes that flow.
+// connection table: the flow gets the same endpoint, and the connection would continue. The cut
+// then also replaces that flow.
 //
 // A new connection with the same ports replaces a tombstone at once (a SYN in state CLOSE).
 type cutting struct {
@@ -49,7 +50,7 @@ type cutting struct {
 	nodes  map[netip.Addr]netip.Addr
 	raw    map[string]net.PacketConn // sockets for IP packets, by network
 	result *CleanResult
-	// unreached is the first reason why an end could not be made to send. The flows are deleted
+	// unreached is the first reason why a peer could not be made to send. The flows are deleted
 	// anyway.
 	unreached error
 }
@@ -110,8 +111,8 @@ const (
 	endpointSide
 )
 
-// replace replaces the flows with tombstones and makes their ends send. It returns the flows that a
-// packet created again before the tombstone for the client's packets existed.
+// replace replaces the flows with tombstones and makes their peers send. It returns the flows that
+// a packet created again before the tombstone for the client's packets existed.
 func (c *cutting) replace(ctx context.Context, targets []target) (survivors []Flow, err error) {
 	var b rawnl.Batch
 	var parts []part
@@ -161,7 +162,7 @@ type part struct {
 	side int
 }
 
-// finish counts the connections, and makes the ends of the deleted connections send. A flow that
+// finish counts the connections, and makes the peers of the deleted connections send. A flow that
 // had already ended needs no tombstones, so finish removes them.
 func (c *cutting) finish(ctx context.Context, targets []target) error {
 	var undo rawnl.Batch
@@ -192,9 +193,9 @@ func (c *cutting) finish(ctx context.Context, targets []target) error {
 	return err
 }
 
-// remade returns the connections that continue: a packet of either end created a flow again, to the
-// same endpoint. A packet of the endpoint creates a backwards flow, because IPVS translates without
-// telling conntrack the direction of the connection.
+// remade returns the connections that continue because a packet of either peer created the flow
+// again, with the same endpoint. A packet of the endpoint creates a backwards flow, because IPVS
+// translates without telling conntrack the direction of the connection.
 func (t *Table) remade(ctx context.Context, flows []Flow) (on []target, err error) {
 	err = t.Reread(ctx, flows, func(i int, now *Flow) {
 		if now.TCP == TCPEstablished && leadsTo(now, &flows[i].Original) == flows[i].Reply.Src {
@@ -228,7 +229,7 @@ func (c *cutting) tombstones(f *Flow) (stones [2]*Flow) {
 		node = c.node(f.Reply.Src.Addr())
 	}
 	if node.IsValid() {
-		// With the peer's port, the many connections of one endpoint stay distinct.
+		// With the peer's port, the many connections of one endpoint remain distinct.
 		stones[endpointSide] = tombstone(f, f.Reply, f.Original.Zone,
 			netip.AddrPortFrom(node, f.Reply.Dst.Port()))
 	}
@@ -255,8 +256,8 @@ func tombstone(f *Flow, tuple Tuple, replyZone uint16, node netip.AddrPort) *Flo
 	}
 }
 
-// probe makes an end send a packet that meets the tombstone. The two segments look like replies to
-// that end. One answer is enough, but the end may ignore either segment: see synAck and stray.
+// probe makes a peer send a packet that matches the tombstone. The two segments look like replies
+// to that peer. One answer is enough, but the peer may ignore either segment: see synAck and stray.
 func (c *cutting) probe(stone *Flow) bool {
 	for _, packet := range [][]byte{synAck(stone.Reply.Src, stone.Reply.Dst),
 		stray(stone.Reply.Src, stone.Reply.Dst)} {
@@ -284,8 +285,8 @@ func (c *cutting) node(peer netip.Addr) netip.Addr {
 	return node
 }
 
-// source returns the address from which the node would send to the peer. It connects a UDP socket,
-// which sends nothing.
+// source returns the address from which the node would send packets to the peer. It connects a UDP
+// socket, which sends nothing.
 func source(peer netip.Addr) (netip.Addr, error) {
 	to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(peer, tombstonePort))
 	conn, err := net.DialUDP("udp", nil, to)
@@ -316,8 +317,8 @@ func (c *cutting) send(packet []byte, to netip.Addr) error {
 	return err
 }
 
-// unreachable reports whether the node has no route to an end, or a route that refuses packets:
-// EINVAL from a blackhole, EACCES from a prohibition. Then the end cannot be made to send, and its
+// unreachable reports whether the node has no route to a peer, or a route that refuses packets:
+// EINVAL from a blackhole, EACCES from a prohibition. The peer then cannot be made to send, and its
 // packets get no answer. A socket that cannot be opened says nothing about the route.
 func unreachable(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
@@ -326,7 +327,7 @@ func unreachable(err error) bool {
 		func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
-// fail records the reason why an end could not be made to send.
+// fail records the reason why a peer could not be made to send.
 func (c *cutting) fail(stone *Flow, err error) {
 	if c.unreached == nil && !unreachable(err) {
 		c.unreached = fmt.Errorf("cut connections: make %s send: %w", stone.Original.Src, err)

@@ -64,7 +64,7 @@ func (f nfFamily) String() string {
 	return "family " + strconv.Itoa(int(f))
 }
 
-// Status is the set of bits that the kernel keeps about a flow (enum ip_conntrack_status,
+// Status is the set of status bits of a flow in the kernel (enum ip_conntrack_status,
 // include/uapi/linux/netfilter/nf_conntrack_common.h).
 type Status uint32
 
@@ -128,7 +128,8 @@ var tcpStateNames = [...]string{
 // String returns the name that conntrack(8) prints, or the number of an unknown state.
 func (s TCPState) String() string { return stateName(tcpStateNames[:], uint8(s)) }
 
-// Open reports whether both ends may still consider the connection open. Then only a reset ends it.
+// Open reports whether both peers may still consider the connection open. Then only a reset ends
+// it.
 func (s TCPState) Open() bool { return s >= tcpSynRecv && s <= tcpLastAck }
 
 // SCTPState is the state of an SCTP association as conntrack sees it (enum sctp_conntrack,

@@ -15,7 +15,7 @@ import (
 var (
 	// ErrTableFull: the kernel created no new flow because nf_conntrack_max is reached.
 	ErrTableFull = errors.New("the conntrack table is full")
-	// ErrInterrupted: the table was rebuilt during a dump, so the list is not complete. Try again.
+	// ErrInterrupted: the table was rebuilt during a dump, so the list is incomplete. Try again.
 	ErrInterrupted = errors.New("the dump of the conntrack table was interrupted")
 	// ErrClosed: the table is closed.
 	ErrClosed = errors.New("the conntrack table is closed")

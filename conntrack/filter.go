@@ -8,9 +8,9 @@ import (
 
 // Filter selects flows. Every field that is set must match; the zero Filter matches everything.
 //
-// This package always evaluates the filter itself, so it is exact on every kernel. It also passes
-// some fields to the kernel, so that the kernel sends fewer flows. A kernel that does not know a
-// field ignores it:
+// This package always evaluates the filter itself, so the result is exact on every kernel. It also
+// passes some fields to the kernel, which then sends fewer flows. Kernels ignore fields that they
+// do not know:
 //
 // - the family of the addresses, on every kernel;
 // - the mark, since Linux 3.4, and the status, since 5.15;
@@ -18,11 +18,11 @@ import (
 // - protocol, IPv4 addresses and the ports of TCP and UDP, since 5.8 (CTA_FILTER, commit
 // cb8aa9a3affb).
 //
-// Two things are not passed to the kernel because kernels get them wrong and lose wanted flows.
-// IPv6 addresses: from 5.8 on, kernels invert the comparison (ctnetlink_filter_match_tuple uses
-// ipv6_addr_cmp as a test of equality); 7.2.13 still does, 6.12.117 does not. Both directions at
-// once: without commit ad81d4daf6a3, the kernel compares those fields of the reply tuple that the
-// filter sets in the original tuple. So the reply tuple is passed only if the filter sets no field
+// Two things are not passed to the kernel, because some kernels get them wrong and omit flows that
+// match. IPv6 addresses: from 5.8 on, kernels invert the comparison (ctnetlink_filter_match_tuple
+// uses ipv6_addr_cmp as a test of equality); 7.2.13 still does, 6.12.117 does not. Both directions
+// at once: without commit ad81d4daf6a3, the kernel compares the fields of the reply tuple that the
+// filter sets for the original tuple. So the reply tuple is passed only if the filter sets no field
 // of the original tuple.
 type Filter struct {
 	// Protocol is the transport protocol; 0 means any.
@@ -30,15 +30,15 @@ type Filter struct {
 
 	// OriginalSrc is the address of the client.
 	OriginalSrc netip.Addr
-	// OriginalDst and OriginalDstPort are the address and port to which the client sends: for a
-	// service, its frontend.
+	// OriginalDst and OriginalDstPort are the destination to which the client sends: for a service,
+	// its frontend.
 	OriginalDst     netip.Addr
 	OriginalDstPort uint16
 	// ReplySrc and ReplySrcPort are the address and port that answer: for a service, the endpoint.
 	ReplySrc     netip.Addr
 	ReplySrcPort uint16
 
-	// Status are the wanted values of the bits in StatusMask. If StatusMask is 0, the bits in
+	// Status are the required values of the bits in StatusMask. If StatusMask is 0, the bits in
 	// Status must be set.
 	Status, StatusMask Status
 	// Mark is the connection mark. Only the bits in MarkMask are compared. If MarkMask is 0 and
@@ -113,8 +113,8 @@ func (f Filter) family() (family nfFamily, err error) {
 	return family, nil
 }
 
-// dumpRequest contains the conditions of a filter that the kernel evaluates. The zero value asks
-// for the whole table.
+// dumpRequest contains the conditions of a filter that the kernel evaluates. The zero value
+// requests the whole table.
 type dumpRequest struct {
 	Family           nfFamily
 	Protocol         Protocol // with the fields below; 0 means that the tuple is not filtered
@@ -132,8 +132,8 @@ func (d dumpRequest) filtersTuple() bool {
 	return d.Protocol != 0 || d.Src.IsValid() || d.Dst.IsValid()
 }
 
-// dumps returns the requests whose answers hold every flow that the filter selects. No flow is in
-// two answers.
+// dumps returns the requests whose answers together contain every flow that the filter selects. No
+// flow is in two answers.
 func (f Filter) dumps() ([]dumpRequest, error) {
 	family, err := f.family()
 	if err != nil {

@@ -13,33 +13,33 @@ import (
 type Flow struct {
 	Protocol Protocol
 	// Original is the tuple of the first packet when it arrived. Reply is the tuple of the other
-	// side's packets when they arrive. If the flow is translated, the two are not each other's
+	// side's packets when they arrive. If the flow is translated, the tuples are not each other's
 	// inverse. The source of Reply is the endpoint that answers.
 	Original, Reply Tuple
 
 	Status  Status
-	Timeout time.Duration // left until the kernel forgets the flow; whole seconds
+	Timeout time.Duration // time until the kernel forgets the flow, in whole seconds
 	Mark    uint32        // connection mark
-	// ID tells flows apart. It is a keyed hash of the original tuple and of the kernel's memory
+	// ID distinguishes flows. It is a keyed hash of the original tuple and of the kernel's memory
 	// address of the flow (nf_ct_get_id, since Linux 5.3). If a flow is deleted and created again
-	// at once with the same original tuple, the new flow is likely to get the same ID, so
+	// at once with the same original tuple, the new flow probably gets the same ID, so
 	// [Table.Delete] does not rely on the ID alone.
 	ID uint32
 
 	TCP  TCPState
 	SCTP SCTPState
 
-	// OriginalCount and ReplyCount need the sysctl nf_conntrack_acct, which is off by default.
+	// OriginalCount and ReplyCount require the sysctl nf_conntrack_acct, which is off by default.
 	OriginalCount, ReplyCount Count
-	// Start and Stop need the sysctl nf_conntrack_timestamp, which is off by default. Only destroy
-	// events have Stop.
+	// Start and Stop require the sysctl nf_conntrack_timestamp, which is off by default. Only
+	// destroy events have Stop.
 	Start, Stop time.Time
 }
 
 // Tuple is one direction of a flow.
 type Tuple struct {
 	// Src and Dst are the source and the destination of a packet. For ICMP, both ports are the
-	// identifier. A protocol without ports has port 0.
+	// identifier. For a protocol without ports, they are 0.
 	Src, Dst netip.AddrPort
 	// ICMPType and ICMPCode are for ICMP and ICMPv6 only.
 	ICMPType, ICMPCode uint8
@@ -62,14 +62,14 @@ func (f *Flow) Zone() uint16 {
 	return f.Reply.Zone
 }
 
-// Translated reports whether the flow's destination differs from the destination that the client
-// addressed. DNAT changes the destination, and so does IPVS, which does not set IPS_DST_NAT.
+// Translated reports whether the flow's destination differs from the one that the client addressed.
+// DNAT changes the destination, and so does IPVS, which does not set IPS_DST_NAT.
 func (f *Flow) Translated() bool { return f.Reply.Src != f.Original.Dst }
 
 // masqueraded reports whether the endpoint sees a source other than the client's address.
 func (f *Flow) masqueraded() bool { return f.Reply.Dst != f.Original.Src }
 
-// String returns the flow on one line, in the manner of conntrack -L.
+// String returns the flow on one line, in the style of conntrack -L.
 func (f Flow) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %d", f.Protocol, int(f.Timeout/time.Second))
@@ -130,7 +130,7 @@ func familyOf(a netip.Addr) nfFamily {
 	return familyAny
 }
 
-// All returns the flows as a sequence, for functions that take one.
+// All returns the flows as a sequence, for functions that take a sequence.
 func All(flows ...Flow) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		for _, f := range flows {

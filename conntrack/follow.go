@@ -11,18 +11,18 @@ import (
 
 // FollowOptions select the events. The zero value selects all.
 type FollowOptions struct {
-	// Types are the wanted types; none means all. EventsLost is always reported. The kernel
-	// generates no events of other types unless another program follows them.
+	// Types are the types of events to report; none means all. EventsLost is always reported. The
+	// kernel generates no events of other types unless another program listens for them.
 	Types []EventType
-	// Filter selects flows. The kernel drops events about other protocols and other status bits.
-	// The other fields are compared in this process.
+	// Filter selects the flows to report. The kernel discards events about other protocols and
+	// other status bits. This process compares the other fields.
 	Filter Filter
-	// Rate, if not 0, is the limit of events per second. When a second's events have arrived early,
-	// the socket leaves the kernel's multicast groups until there is room for more, at random times
-	// some 50 ms apart. Meanwhile the kernel generates no events, so they cost nothing. A burst may
-	// bring twice as many events as the limit within a second.
+	// Rate, if not 0, is the limit of events per second. When it is reached, the socket leaves the
+	// kernel's multicast groups until there is room for more events, at random times some 50 ms
+	// apart. Meanwhile the kernel generates no events, so they cost nothing. A burst may bring
+	// twice as many events as the limit within a second.
 	Rate int
-	// Buffer is the size in bytes of the queue in the kernel, which doubles it. Only waiting events
+	// Buffer is the size in bytes of the kernel's queue; the kernel doubles it. Only waiting events
 	// occupy memory, some 1,280 bytes each. 0 means 4 MiB: 6,000 events. Without CAP_NET_ADMIN in
 	// the initial user namespace, the limit is net.core.rmem_max.
 	Buffer int
@@ -34,15 +34,16 @@ const (
 	eventSize = 8 << 10
 )
 
-// Follow follows the table until ctx ends, which is not an error. The sequence yields the events
-// since Follow was called: they wait in a queue until they are read. Only one goroutine at a time
-// may read the sequence, and a second loop can continue after the first. An error is the last thing
-// that the sequence yields. To know the table and all its later changes, first follow, then list.
+// Follow follows changes of the table until ctx ends, which is not an error. The sequence yields
+// the events since Follow was called: they are queued until they are read. Only one goroutine at a
+// time may read the sequence; a second loop may continue after the first. An error is the last
+// thing that the sequence yields. To get the table and all later changes, follow first, and then
+// list.
 //
-// With the sysctl nf_conntrack_events at 2, its default since Linux 5.19, the kernel generates
-// events only for flows that began while a program on the machine followed. Older flows end without
-// an event. At 0, it generates none. Following needs CAP_NET_ADMIN. It costs the kernel time: two
-// to four messages for each connection.
+// If the sysctl nf_conntrack_events is 2, the default since Linux 5.19, the kernel generates events
+// only for flows that started while a program on the machine was following. Older flows end without
+// an event. If it is 0, the kernel generates no events. Following needs CAP_NET_ADMIN. It costs
+// kernel time: two to four messages for each connection.
 func (t *Table) Follow(ctx context.Context, opts FollowOptions) (iter.Seq2[Event, error], error) {
 	listener, groups, err := t.listen(opts)
 	if err != nil {
@@ -109,7 +110,7 @@ func (t *Table) listen(opts FollowOptions) (listener *rawnl.Listener, groups []u
 	return listener, groups, err
 }
 
-// eachEvent yields the events of a datagram that the filter selects.
+// eachEvent yields those events of a datagram that the filter selects.
 func eachEvent(datagram []byte, filter Filter, yield func(Event, error) bool) error {
 	var e Event
 	return rawnl.Messages(datagram, func(m rawnl.Message) error {
@@ -133,8 +134,8 @@ const (
 	FlowNew       EventType = "new"       // the flow was created
 	FlowUpdated   EventType = "updated"   // its status, protocol state or mark changed
 	FlowDestroyed EventType = "destroyed" // it ended or was deleted
-	// EventsLost says that the buffer of the socket was full: an unknown number of events is
-	// missing here. A program that keeps a copy of the table must list it again.
+	// EventsLost says that the socket's buffer was full: an unknown number of events is missing
+	// here. A program that maintains a copy of the table must list the table again.
 	EventsLost EventType = "lost"
 )
 
@@ -142,7 +143,7 @@ const (
 type Event struct {
 	Type EventType
 	// Flow is the flow at the time of the event, as far as the kernel reports it: older kernels
-	// leave the status, the timeout and the protocol state out of events about destroyed flows. In
+	// omit the status, the timeout and the protocol state from events about destroyed flows. In
 	// EventsLost, the flow is zero.
 	Flow Flow
 }

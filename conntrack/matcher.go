@@ -10,8 +10,7 @@ import (
 )
 
 // Matcher finds the flows that a change made stale. The time per flow does not depend on the number
-// of frontends. A Matcher holds no kernel resources, does not change, and may be used by many
-// goroutines.
+// of frontends. A Matcher opens no kernel resources, never changes, and is safe for concurrent use.
 type Matcher struct {
 	frontends map[FrontendKey]*criterion
 	ports     map[portKey]struct{} // the ports of frontends: most flows are to none of these
@@ -45,10 +44,10 @@ type criterion struct {
 	first              uint16 // the first port of a range
 }
 
-// NewMatcher returns the matcher for a change. If items of the change make no sense, it returns an
-// [ErrBadChange] that names each of these items, and a matcher for all other items. A frontend that
-// is left out has no stale flows. The matcher keeps no reference to c. Frontends with the same
-// slice of endpoints share memory.
+// NewMatcher returns the matcher for a change. If items of the change are invalid, it returns an
+// [ErrBadChange] that names each of these items, and a matcher for all other items. Flows to a
+// frontend that was left out are never stale. The matcher keeps no reference to c. Frontends with
+// the same slice of endpoints share memory.
 func NewMatcher(c Change) (*Matcher, error) {
 	var errs []error
 	m := &Matcher{
@@ -158,7 +157,7 @@ func (s setMaker) set(list []netip.AddrPort, f FrontendKey) (endpoints, error) {
 // dropped.
 func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// empty reports whether no flow can be stale. Then the table need not be searched.
+// empty reports whether no flow can be stale. In that case, the table need not be searched.
 func (m *Matcher) empty() bool {
 	for _, c := range m.frontends {
 		if c.finds() {
@@ -174,9 +173,9 @@ func (c *criterion) finds() bool {
 	return c.anyRemoved || len(c.removed) > 0 || c.untranslated || c.backwards
 }
 
-// Stale reports whether a flow should be deleted: its endpoint may not keep it, or it is not
-// translated although it should be, or it is a [Frontend.Backwards] flow. Only addresses, ports,
-// protocol and zone are compared.
+// Stale reports whether a flow should be deleted: because its endpoint may not keep it, because it
+// is not translated although it should be, or because it is a [Frontend.Backwards] flow. Stale
+// compares only addresses, ports, protocol and zone.
 func (m *Matcher) Stale(f *Flow) bool { return m.classify(f).stale() }
 
 // classify returns the class of a flow. IPVS does not set IPS_DST_NAT, but the reply tuple names
@@ -306,8 +305,8 @@ func anyAddr(a netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// dumps returns the requests whose answers hold every flow that may be stale. No flow is in two
-// answers.
+// dumps returns the requests whose answers together contain every flow that may be stale. No flow
+// is in two answers.
 func (m *Matcher) dumps(how scan) []dumpRequest {
 	if how == scanNarrow && m.backwards {
 		how = scanProtocol // the kernel compares only one of the ports

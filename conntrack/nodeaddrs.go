@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// NodeAddrs returns the addresses of the namespace's interfaces that lie in one of the ranges,
+// NodeAddrs returns those addresses of the namespace's interfaces that are in one of the ranges,
 // sorted, without loopback and IPv6 link-local addresses. If node ports answer in these ranges,
 // these addresses are the right [Change.NodeAddrs].
 func (t *Table) NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {

@@ -20,19 +20,20 @@ const (
 // synAck returns an IP packet with a TCP segment that has only the flags SYN and ACK: no data, no
 // options, no window.
 //
-// A TCP that has a connection between these ends answers a SYN, whatever its sequence number, with
+// If TCP has a connection between these peers, it answers a SYN, whatever its sequence number, with
 // an acknowledgement of everything it has received so far (RFC 9293 section 3.10.7.4, RFC 5961
-// section 4.2), and changes nothing else. A firewall in between would take a SYN alone for a new
-// connection. The acknowledgement number is 1, not 0, so that conntrack does not take the segment
-// for the answer to a SYN: in a flow that ctnetlink created, it remembers 0 as the last SYN.
+// section 4.2), and changes nothing else. A firewall in between would treat a SYN alone as a new
+// connection. The acknowledgement number is 1, not 0, so that conntrack does not mistake the
+// segment for the answer to a SYN: in a flow that ctnetlink created, it remembers 0 as the last
+// SYN.
 //
-// Linux does not answer if it has acknowledged a segment that was out of place in the half second
-// before (tcp_invalid_ratelimit). One duplicate or late segment is enough.
+// Linux does not answer if it has acknowledged an out-of-window segment in the half second before
+// (tcp_invalid_ratelimit). One duplicate or late segment is enough.
 func synAck(src, dst netip.AddrPort) []byte { return segment(src, dst, flagSYN|flagACK, nil) }
 
 // stray returns an IP packet with a TCP segment with unexpected data. Linux always answers such a
 // segment with an acknowledgement: tcp_oow_rate_limited in net/ipv4/tcp_input.c makes an exception
-// for data. But a firewall on the path that checks sequence numbers may drop it as invalid. An end
+// for data. But a firewall on the path that checks sequence numbers may drop it as invalid. A peer
 // accepts the data only if the sequence and acknowledgement numbers both fit by chance, as with an
 // attacker who cannot see the connection (RFC 5961 section 5).
 func stray(src, dst netip.AddrPort) []byte {

@@ -14,16 +14,15 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// Config selects the network namespace of a table. A nil *Config is the zero Config.
+// Config says which network namespace's table to use. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS names the network namespace to work in.
+	// NetNS names the network namespace of the table.
 	NetNS netns.Namespace
-	// Logger gets a debug record for each request. Nil means silence.
+	// Logger gets a debug record for each request. Nil disables logging.
 	Logger *slog.Logger
 }
 
-// Table is the conntrack table of one network namespace. Its methods may be called by many
-// goroutines.
+// Table is the conntrack table of one network namespace. Its methods are safe for concurrent use.
 type Table struct {
 	ns   *threadns.NS
 	conn *rawnl.Conn // for requests; each dump opens its own connection
@@ -48,7 +47,7 @@ func Open(cfg *Config) (*Table, error) {
 	return t, nil
 }
 
-// Close closes the table. Iterations in progress continue to their end.
+// Close closes the table. Iterations in progress run to their end.
 func (t *Table) Close() error { return errors.Join(t.conn.Close(), t.ns.Close()) }
 
 // Do runs fn on a thread in the network namespace of the table. Sockets that fn opens belong to
@@ -69,18 +68,18 @@ func (t *Table) dial() (conn *rawnl.Conn, err error) {
 var errStop = errors.New("stop")
 
 // Flows yields the flows that the filter selects, from a dump of the table. It keeps at most a few
-// hundred flows in memory. An error is the last thing that the sequence yields: [ErrBadFilter] and
-// [kernelerr.ErrNoPermission] before any flow, ctx's error and [ErrInterrupted] possibly after some
-// flows.
+// hundred flows in memory. An error is the last thing that the sequence yields. [ErrBadFilter] and
+// [kernelerr.ErrNoPermission] come before any flow; ctx's error and [ErrInterrupted] may follow
+// some flows.
 //
 // A dump is not a snapshot. It may or may not contain flows that begin or end during the dump. A
-// flow may occur twice if its neighbour in the table ended between two buffers of the dump.
-// Changing the size of the hash table (nf_conntrack_buckets) during a dump hides flows, and the
-// kernel does not report it.
+// flow may appear twice if its neighbour in the table ended between two buffers of the dump.
+// Resizing the hash table (nf_conntrack_buckets) during a dump hides flows, and the kernel does not
+// report this.
 //
-// A flow that the kernel filters out costs only its share of the walk over the table. But that walk
-// runs with softirqs off on one CPU until it has found some 100 wanted flows: 0.1 to 0.4 s for a
-// million unwanted flows.
+// For a flow that the kernel filters out, the only cost is its share of the walk over the table.
+// But that walk runs with softirqs disabled on one CPU until it has found some 100 matching flows:
+// 0.1 to 0.4 s for a million flows that do not match.
 func (t *Table) Flows(ctx context.Context, filter Filter) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		if err := t.dump(ctx, filter, yield); err != nil && !errors.Is(err, errStop) {
@@ -135,10 +134,10 @@ func (t *Table) scan(ctx context.Context, requests []dumpRequest, wants func(*Fl
 	return nil
 }
 
-// Reread asks for flows by their original tuples, many at a time, and calls each for the flows that
-// the table still has. i is the position in flows. A flow that ended may have been created again
-// with the same tuple: compare its ID. A flow without a call has ended. now is valid until each
-// returns, and each must not use the table.
+// Reread reads flows again by their original tuples, many at a time. It calls each with every flow
+// that is still in the table. i is the position in flows. A flow that ended may have been created
+// again with the same tuple: compare the ID. If each is not called for a flow, the flow has ended.
+// now is valid until each returns, and each must not use the table.
 func (t *Table) Reread(ctx context.Context, flows []Flow, each func(i int, now *Flow)) error {
 	var b rawnl.Batch
 	for i := range flows {

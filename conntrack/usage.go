@@ -8,18 +8,18 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// Usage reports how full the table is, and counts the consequences.
+// Usage reports how full the table is, and counts the consequences of a full table.
 type Usage struct {
 	// Count is the number of flows in this network namespace.
 	Count uint32 `json:"count"`
 	// Max is nf_conntrack_max: one number for the machine, which applies to each namespace
-	// separately. 0 means no limit or, before Linux 4.18, that the limit is not known.
+	// separately. 0 means no limit or, before Linux 4.18, that the limit is unknown.
 	Max uint32 `json:"max"`
 	// Stats are counters since the namespace was created.
 	Stats Stats `json:"stats"`
 }
 
-// Fraction is Count divided by Max: the figure to alert on. From about 0.95 on, the kernel begins
+// Fraction is Count divided by Max: the figure to alert on. From about 0.95 on, the kernel starts
 // to evict flows that are not [StatusAssured]. At 1 it drops new connections. If there is no limit,
 // Fraction is 0.
 func (u Usage) Fraction() float64 {
@@ -29,24 +29,25 @@ func (u Usage) Fraction() float64 {
 	return float64(u.Count) / float64(u.Max)
 }
 
-// Advice says how an administrator finds out who fills the table, and how to double it.
+// Advice tells an administrator how to find out what fills the table, and how to double its size.
 func (u Usage) Advice() string {
 	return fmt.Sprintf("kernlb flows shows who uses it; sysctl -w "+
 		"net.netfilter.nf_conntrack_max=%d, or kernlb tune -plan", 2*uint64(u.Max))
 }
 
-// Stats are events counted on all CPUs. The kernel counts them in 32 bits on each CPU, and the
-// counters wrap around.
+// Stats are event counters, summed over all CPUs. The kernel uses 32-bit counters on each CPU,
+// which wrap around.
 type Stats struct {
-	Found    uint64 `json:"found"`    // found: lookups that hit unexpectedly
+	Found    uint64 `json:"found"`    // found: unexpected hits of lookups
 	Invalid  uint64 `json:"invalid"`  // invalid: packets that could not be tracked
-	Inserted uint64 `json:"inserted"` // insert: flows that ctnetlink put into the table
+	Inserted uint64 `json:"inserted"` // insert: flows that programs added to the table
 	// insert_failed: flows not put into the table, because another flow had taken their tuple
 	InsertFailed uint64 `json:"insertFailed"`
 	// Dropped counts packets lost because the table was full, or because of a clash that could not
 	// be resolved. Alert when it grows.
 	Dropped uint64 `json:"dropped"` // drop
-	// EarlyDropped counts flows evicted to make room. It grows some time before Dropped does.
+	// EarlyDropped counts flows that were evicted to make room. It grows some time before Dropped
+	// does.
 	EarlyDropped uint64 `json:"earlyDropped"` // early_drop
 	Errors       uint64 `json:"errors"`       // error: ICMP errors that could not be tracked
 	// search_restart: lookups restarted because the table changed

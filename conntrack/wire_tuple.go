@@ -55,7 +55,6 @@ func appendAddr(b *rawnl.Batch, a netip.Addr, v4, v6 uint16) {
 	}
 }
 
-// parseTuple parses CTA_TUPLE_ORIG or CTA_TUPLE_REPLY.
 func parseTuple(it rawnl.AttrIter) (t Tuple, p Protocol, err error) {
 	var src, dst netip.Addr
 	var sport, dport uint16

@@ -15,13 +15,13 @@ import (
 const batchFlows = 512
 
 // Delete deletes exactly the given flows, many at a time. It may read them from [Table.Flows] while
-// it deletes. It returns the number of deleted flows. The remaining flows had already ended, or had
+// it deletes. It returns the number of deleted flows. All other flows had already ended, or had
 // been replaced by new flows.
 //
-// A flow that has changed since it was listed survives. The kernel finds it by its reply tuple and
-// its ID, so a flow that was created again to a different endpoint is left alone. [Flow.ID]
-// describes the limit: a flow that was created again to the same endpoint may be taken for the old
-// flow.
+// A flow that has changed since it was listed is not deleted. The kernel looks up a flow by its
+// reply tuple and its ID, so a flow that was created again with a different endpoint is not
+// deleted. [Flow.ID] describes the limitation: a flow that was created again with the same endpoint
+// may be mistaken for the old flow.
 //
 // After an error, which may come from the sequence, it returns the number of deletions so far.
 func (t *Table) Delete(ctx context.Context, flows iter.Seq2[Flow, error]) (deleted int, err error) {
@@ -42,13 +42,13 @@ func (t *Table) Delete(ctx context.Context, flows iter.Seq2[Flow, error]) (delet
 	return deleted, nil
 }
 
-// Create puts flows into the table, for a program that moves connections from one machine to
-// another. It uses the tuples, the timeout, the mark, the TCP state and the bits seen-reply,
-// assured and fixed-timeout of a flow. If the reply tuple is not the inverse of the original tuple,
-// the kernel will translate packets. TCP windows are not checked for such flows.
+// Create adds flows to the table, for a program that moves connections from one machine to another.
+// It uses the tuples, the timeout, the mark, the TCP state and the bits seen-reply, assured and
+// fixed-timeout of a flow. If the reply tuple is not the inverse of the original tuple, the kernel
+// will translate packets. TCP windows are not checked for such flows.
 //
-// It returns the number of created flows; the other flows had a tuple that was in use. It returns
-// [ErrTableFull] when the table is full.
+// It returns the number of created flows; the tuples of the other flows were already in use. It
+// returns [ErrTableFull] when the table is full.
 func (t *Table) Create(ctx context.Context, flows iter.Seq2[Flow, error]) (created int, err error) {
 	err = inBatches(flows, func(batch []Flow) error {
 		var b rawnl.Batch

@@ -30,7 +30,7 @@ import (
 // as soon as the reason is gone.
 //
 // A problem of the node refuses the whole state, and so does a problem of any service if
-// [Config.Strict] is set. The kernel is not touched then, and the error joins a
+// [Config.Strict] is set. In that case, the kernel is not touched, and the error joins a
 // *servicemodel.FieldError, *[backends.UnsupportedError] or *[backends.CollisionError] for each
 // problem.
 //
@@ -38,8 +38,9 @@ import (
 // the kernel nor the desired state. All other errors are *[PhaseError] values. A failure of later
 // work is not an error of Apply, because the kernel already has the state: see [Result.Unsettled].
 //
-// Apply works like [Engine.Set] followed by [Engine.Wait]. While [Engine.Run] is running, the state
-// replaces Run's state when Apply's turn comes, and Run retries if Apply fails.
+// Apply supersedes earlier requests like [Engine.Set], but does the work itself. While [Engine.Run]
+// is running, the state replaces Run's state when Apply's turn comes, and Run retries if Apply
+// fails.
 func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, error) {
 	ctx, err := e.begin(ctx, "apply", PhaseLock)
 	if err != nil {

@@ -22,17 +22,17 @@
 // There are two ways to use an engine, and they can be combined. [Engine.Apply] makes the kernel
 // match a state, and returns when it does. A long-running program calls [Engine.Run] in a
 // goroutine, and [Engine.Set] whenever the desired state changes. Set returns at once. Run keeps
-// the kernel at the newest state: it retries after failures and repairs changes by other programs.
-// Set, Apply and [Engine.Cleanup] each supersede all earlier requests, so an older state never
-// comes back. [Engine.Wait] waits for a state. [Engine.Status] returns the desired state, the
+// the kernel in sync with the newest state: it retries after failures and repairs changes by other
+// programs. Set, Apply and [Engine.Cleanup] each supersede all earlier requests, so an older state
+// never comes back. [Engine.Wait] waits for a state. [Engine.Status] returns the desired state, the
 // kernel's contents and the last failure, at any time. Observers ([Engine.Subscribe]) receive each
 // [Event].
 //
 // A commit leaves some work for later: the removal of drained endpoints and the deletion of stale
 // flows. [Engine.Apply] does the work that is due, and [Engine.Run] does the rest when it becomes
-// due. Programs without Run call [Engine.Settle] or [Engine.Finish]. To stop, a program ends the
-// context of Run, which does not change the kernel. If all work must be done first, it calls Finish
-// before.
+// due. Programs without Run call [Engine.Settle] or [Engine.Finish]. To stop, a program cancels the
+// context of Run, which does not change the kernel. To complete all work first, it calls Finish
+// before that.
 //
 // Many programs can share one instance, each with the services of its own owners: see [Parts].
 //

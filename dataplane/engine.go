@@ -29,13 +29,14 @@ type Config struct {
 	// call fails with that error ([ErrNotApproved]). [Engine.Cleanup] does not call Approve.
 	// [Engine.Settle] calls it only for a step of slow starts. The engine and other writers of the
 	// instance wait for Approve, so it must return soon. It may call only those methods of the
-	// engine that an [Observer] may call. Each call costs one plan. Nil approves everything.
+	// engine that an [Observer] may call. Each call costs as much as planning a commit. Nil
+	// approves everything.
 	//
 	// After an error, Run calls Approve again when a program sets a new state, when the objects
 	// that Run watches change, when another program changes the kernel's contents, or after
 	// [RunOptions.RetryMax]. Until then, [Status.Err] has the error, [Status.PendingSince] is set
 	// if a new state is waiting, and changes of services by other programs are not repaired. Each
-	// error emits an event [Failed].
+	// error is also reported as an event [Failed].
 	Approve func(context.Context, *Preview) error
 	// Span is a tracing hook. It is called when a call of the engine begins, with the name "apply",
 	// "apply changes", "plan", "observe", "settle", "switch" or "cleanup". The context that Span
@@ -57,13 +58,13 @@ type Config struct {
 	Accepted servicemodel.State
 	// Logger gets a record for each apply that changed something, for drift, for each refused
 	// service, and for each failure. At debug level it also gets the plan of each commit, which
-	// costs as much as planning. docs/logs.md lists the records. If it is nil, nothing is logged.
+	// costs as much as planning. docs/logs.md lists the records. Nil disables logging.
 	Logger *slog.Logger
 	// Node fills in the fields of the node that states leave unset. Nil means that states are
 	// complete.
 	Node NodeSource
-	// Flows is notified of each change, and deletes the flows that the change made stale. If it is
-	// nil, stale flows are not deleted.
+	// Flows is notified of each change, and deletes the flows that the change made stale. If nil,
+	// stale flows are not deleted.
 	Flows Flows
 }
 
@@ -117,7 +118,6 @@ func New(b backends.Backend, cfg *Config) *Engine {
 	return e
 }
 
-// open gives an engine its backend.
 func (e *Engine) open(b backends.Backend, cfg Config) {
 	e.cfg, e.backend, e.known = cfg, b, newKnowledge(servicemodel.State{})
 	if cfg.KeepRefused {
@@ -132,9 +132,9 @@ func (e *Engine) open(b backends.Backend, cfg Config) {
 }
 
 // Plan returns the changes that Apply would make for the state, without making them. It fails as
-// Apply would. The changes start from those contents of the kernel that any process can read
-// ([Engine.ApplyChanges]). They lead to the final state, in which endpoints in slow start have
-// their full weights.
+// Apply would. The changes start from what any process can read from the kernel, so that another
+// process can apply them ([Engine.ApplyChanges]). They lead to the final state, in which endpoints
+// in slow start have their full weights.
 func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, error) {
 	ctx, err := e.begin(ctx, "plan", PhaseResolve)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 // Errors that callers act on; find them with errors.Is. docs/errors.md says what to do about each.
 // On systems other than Linux, everything that needs a kernel fails with errors.ErrUnsupported.
 var (
-	// ErrRefused says that a state was refused as a whole, and nothing was changed. The reason is
-	// the node. With [Config.Strict], or for the state of a part, the reason can also be a service.
-	// The same state is refused again until the reason is gone.
+	// ErrRefused says that a state was refused as a whole, and nothing was changed. The reason is a
+	// problem of the node or, with [Config.Strict] and for parts, of a service. The same state is
+	// refused again until the reason is gone.
 	ErrRefused = errors.New("state refused")
 	// ErrNotApproved says that [Config.Approve] returned an error, and nothing was changed. It
 	// wraps Approve's error.

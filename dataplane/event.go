@@ -94,12 +94,12 @@ type EndpointDrained struct{ backends.Drained }
 // settles is included in Applied. Both events mean that no failed work is left, unless Unsettled of
 // Applied is set.
 type Settled struct {
-	Next     time.Duration // time until there is more work; 0 means that no work is left
+	Next     time.Duration // time until more work is due; 0 means that no work is left
 	Duration time.Duration
 }
 
-// Failed is a failure. [Engine.Run] retries. A program that called the engine also gets the error.
-// If later work failed, it gets [Result.Unsettled] instead: Failed then follows Applied or
+// Failed is a failure, which [Engine.Run] retries. A program that called the engine also gets the
+// error. If later work failed, it gets [Result.Unsettled] instead: Failed then follows Applied or
 // Switched, and the kernel has the state.
 type Failed struct {
 	// Doing is the operation: "apply", "apply changes", "settle", "switch" or "cleanup"; for parts,
@@ -108,8 +108,8 @@ type Failed struct {
 	Owners   []string // the owners of the parts, as far as they are known
 	Backend  string   // the name of the engine's backend at that time
 	Phase    Phase    // the phase that failed
-	Phases   Phases   // the time of each phase, without phases that Applied has reported
-	Revision Revision // of the state that was to be applied
+	Phases   Phases   // the time of each phase, except phases that Applied has reported
+	Revision Revision // of the state that should have been applied
 	Err      error
 }
 

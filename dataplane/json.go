@@ -34,7 +34,7 @@ func (p Problem) MarshalJSON() ([]byte, error) {
 	return json.Marshal(v)
 }
 
-// MarshalJSON writes the service, and each of its problems with the object and field concerned.
+// MarshalJSON writes the service, and the object and field of each of its problems.
 func (r Refusal) MarshalJSON() ([]byte, error) {
 	v := struct {
 		Owner    string              `json:"owner,omitempty"`
@@ -95,8 +95,8 @@ func (p *Preview) MarshalJSON() ([]byte, error) {
 
 type statusFields Status
 
-// MarshalJSON writes s without State and Held, which can be many megabytes and have a JSON form of
-// their own. It leaves out the times of events that never happened.
+// MarshalJSON writes s without State and Held, which can be many megabytes; encode them separately.
+// It leaves out the times of events that never happened.
 func (s Status) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		statusFields

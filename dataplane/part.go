@@ -16,10 +16,10 @@ import (
 
 // PartsConfig tunes [Parts]. A nil *PartsConfig is the zero PartsConfig.
 type PartsConfig struct {
-	// Logger gets a record for each change. If it is nil, nothing is logged.
+	// Logger gets a record for each change. Nil disables logging.
 	Logger *slog.Logger
-	// Flows is notified of each change, and deletes the flows that the change made stale. If it is
-	// nil, stale flows are not deleted.
+	// Flows is notified of each change, and deletes the flows that the change made stale. If nil,
+	// stale flows are not deleted.
 	Flows Flows
 }
 
@@ -148,9 +148,8 @@ func (p *Parts) Remove(ctx context.Context, owners ...string) (*Result, error) {
 		compare: func() (*Result, error) { return p.without(ctx, owners) }})
 }
 
-// Keep removes the parts of all owners for which keep returns false. One call is a complete garbage
-// collection. keep must return true for owners of other programs, which it recognizes by their
-// names.
+// Keep removes the parts of all owners for which keep returns false. It is garbage collection in
+// one call. keep must return true for owners of other programs, which it recognizes by their names.
 func (p *Parts) Keep(ctx context.Context, keep func(owner string) bool) (*Result, error) {
 	if keep == nil {
 		return nil, errors.New("keep parts: there is no function that says which")
@@ -237,7 +236,7 @@ func (p *Parts) observeOwners(ctx context.Context, owners []string) (*backends.O
 // again do not restore the frontends. The next Apply of the part restores them, or is refused if
 // the backend cannot express them. A frontend that is masqueraded because of
 // [servicemodel.Node.MasqueradeAll] stays masqueraded. If no owner has a part, Configure writes
-// nothing, because the first part brings its own settings.
+// nothing, because the settings come with the first part.
 func (p *Parts) Configure(ctx context.Context, n servicemodel.Node) (*Result, error) {
 	return p.change(ctx, task{doing: "configure parts", compare: func() (*Result, error) {
 		p.engine.enter(PhaseResolve)

@@ -170,7 +170,6 @@ func otherLayout(o *backends.Observation) error {
 	return fmt.Errorf("%w: %s", backends.ErrOtherLayout, strings.Join(o.Drift, "; "))
 }
 
-// owners returns all owners, sorted.
 func (p *Parts) owners(ctx context.Context) ([]string, error) {
 	if r, ok := as[backends.PartReader](p.engine.backend); ok {
 		owners, err := r.Owners(ctx)

@@ -14,11 +14,10 @@ const (
 	PhaseLock Phase = iota
 	// PhaseResolve resolves the state into a table.
 	PhaseResolve
-	// PhaseObserve checks whether the kernel's contents are still as known, and reads the kernel if
-	// not.
+	// PhaseObserve checks whether the kernel's contents may have changed, and reads the kernel if
+	// so.
 	PhaseObserve
-	// PhaseCheck computes the changes, lets the backend refuse services, and calls
-	// [Config.Approve].
+	// PhaseCheck computes the changes, asks the backend for refusals, and calls [Config.Approve].
 	PhaseCheck
 	// PhaseCommit plans and writes.
 	PhaseCommit

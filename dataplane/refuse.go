@@ -30,7 +30,7 @@ type Refusal struct {
 	// the service is then served without these endpoints. If Endpoints is empty, the service is
 	// left out as a whole.
 	Endpoints []int
-	// Kept says that an earlier definition serves the service, see [Config.KeepRefused].
+	// Kept says that the service keeps an earlier definition, see [Config.KeepRefused].
 	Kept bool
 }
 

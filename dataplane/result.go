@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Result is the outcome of an apply. Changes and Refused print as text for people, with one change
+// Result is the outcome of an apply. Changes and Refused can be printed as text, with one change
 // per line. A whole result can be encoded as JSON.
 type Result struct {
 	// Backend is the backend's name.
@@ -31,9 +31,8 @@ type Result struct {
 	Repaired servicemodel.Counts `json:"repaired,omitzero"`
 	// Changes are the changes that were applied.
 	Changes *servicemodel.ChangeSet `json:"changes"`
-	// Rest is the removal, in a second step, of objects that are in no desired state. A backend
-	// that reads with a hint finds such objects only after it has committed Changes. Nil means no
-	// second step.
+	// Rest is the removal of obsolete objects in a second step. A backend that reads with a hint
+	// finds such objects only after it has committed Changes. Nil means no second step.
 	Rest *servicemodel.ChangeSet `json:"rest,omitempty"`
 	// Drift describes foreign or damaged objects that were found in the kernel and removed or
 	// repaired.
@@ -49,8 +48,8 @@ type Result struct {
 	// Conflicts are the addresses and ports that several services claim, in order. A service that
 	// loses a claim keeps its other addresses and ports.
 	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
-	// Warnings name settings in Accepted, or in the part, that have no effect on this node. Changes
-	// ([Engine.ApplyChanges]) have no warnings.
+	// Warnings name settings in Accepted, or in the part, that have no effect on this node. It is
+	// empty for [Engine.ApplyChanges].
 	Warnings servicemodel.Warnings `json:"warnings,omitzero"`
 	// Observed says that the kernel was read.
 	Observed bool `json:"observed"`
@@ -129,7 +128,7 @@ type Preview struct {
 	Changes  *servicemodel.ChangeSet `json:"changes"`
 	Repaired servicemodel.Counts     `json:"repaired,omitzero"`
 	Drift    []string                `json:"drift,omitempty"`
-	// Plan is the plan of the commit: the messages to the kernel, as text and counted.
+	// Plan has the messages of the commit.
 	Plan backends.Plan `json:"-"`
 	// Refused, Conflicts and Warnings have the same meaning as in [Result].
 	Refused   []Refusal               `json:"refused,omitempty"`

@@ -20,7 +20,7 @@ type RunOptions struct {
 	// minimum, because an apply costs little.
 	MinInterval time.Duration
 	// Burst is the number of applies after a quiet time that may follow each other without
-	// MinInterval. Each MinInterval without an apply allows one more. Zero means 1.
+	// MinInterval. Every MinInterval that passes allows one more. Zero means 1.
 	Burst int
 	// RetryMin and RetryMax bound the time until a failed apply or Settle is retried. The time
 	// doubles with each failure, and is up to a quarter longer at random, so that many nodes do not
@@ -56,11 +56,12 @@ func (o *RunOptions) withDefaults() RunOptions {
 	return r
 }
 
-// Run keeps the kernel at the newest state of [Engine.Set] and [Engine.Apply] until the context is
-// done. It retries with the newest state after failures, repairs changes by other programs, and
-// does later work when it is due. Work that waits for packets (see [Engine.Settle]) delays no
-// commit, and follows the [Applied] of its commit. If the backend is a [backends.Watcher], Run
-// applies the state again when the watched objects change. The same is true for [Config.Node].
+// Run keeps the kernel in sync with the newest state of [Engine.Set] and [Engine.Apply] until the
+// context is done. It retries with the newest state after failures, repairs changes by other
+// programs, and does later work when it is due. Work that waits for packets (see [Engine.Settle])
+// does not delay commits, and is done after the [Applied] of its commit. If the backend is a
+// [backends.Watcher], Run applies the state again when the watched objects change. The same is true
+// for [Config.Node].
 //
 // Run works in the caller's goroutine. The goroutines that it starts for watching end before it
 // returns. It returns the context's error, or [ErrRunning] if another Run of the engine is running.
@@ -148,7 +149,6 @@ func (l *loop) follow() {
 	l.applies.requested(time.Now(), st.Wanted, wants, st.Pending())
 }
 
-// act does what is due.
 func (l *loop) act(ctx context.Context, do action) {
 	switch do {
 	case doResync:

@@ -10,7 +10,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Flows deletes the flows that a change of services leaves stale. Conntrack translates all packets
+// Flows deletes the flows that a change of services makes stale. Conntrack translates all packets
 // of a flow like the first packet, so flows to an endpoint outlive the endpoint. Package
 // dataplane/flows has an implementation that works with every backend.
 //
@@ -19,8 +19,8 @@ type Flows interface {
 	// Changed records that the table in the kernel changed from c.Old to c.New, the table of the
 	// state s. The engine calls it after each apply, even if the kernel did not change. If the
 	// engine does not know how far an earlier commit got, it calls Changed twice with the same New.
-	// Changed does no work that can fail. The engine calls Settle directly afterwards for such
-	// work.
+	// Changed does no work that can fail. For such work, the engine calls Settle directly
+	// afterwards.
 	Changed(s servicemodel.State, c *servicemodel.ChangeSet)
 	backends.Settler
 }

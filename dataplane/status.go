@@ -18,7 +18,7 @@ type Status struct {
 	Backend string `json:"backend"`
 	// Running says that [Engine.Run] is running.
 	Running bool `json:"running"`
-	// Wanted is the newest request, and State the state that it requested, which is empty after a
+	// Wanted is the newest request, and State is the requested state, which is empty after a
 	// Cleanup. Zero means no request.
 	Wanted Revision           `json:"wanted"`
 	State  servicemodel.State `json:"-"`
@@ -61,7 +61,7 @@ type Status struct {
 	Totals Totals `json:"totals"`
 }
 
-// Pending reports whether the newest request is not in the kernel yet.
+// Pending reports whether the newest request has not reached the kernel yet.
 func (s Status) Pending() bool { return s.Wanted != s.Applied }
 
 // Totals counts the work of an engine since [New].

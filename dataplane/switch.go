@@ -20,7 +20,7 @@ import (
 // new backend must belong to a different instance. If both belong to the same instance, the cleanup
 // removes the new backend's services, and the engine restores them at once.
 //
-// Switch does not remove services: it fails with [ErrRefused]; see [Engine.ForceSwitch]. If the new
+// If Switch would remove services, it fails with [ErrRefused]; see [Engine.ForceSwitch]. If the new
 // backend refuses a service that is in the kernel, the error joins the reasons. Switch also fails
 // if services are in the kernel but no state is desired, as after [Engine.ApplyChanges].
 //

@@ -20,7 +20,6 @@ type Undone struct {
 // undone.
 const undoneFor = time.Minute
 
-// repaired counts a repair.
 func (u *Undone) repaired(now time.Time) {
 	if now.Sub(u.Last) > undoneFor {
 		*u = Undone{Since: now}

@@ -23,7 +23,6 @@ type watchers struct {
 	asking  atomic.Bool   // the backend is being asked who undoes repairs
 }
 
-// end ends the watchers.
 func (w *watchers) end() {
 	w.stop()
 	w.running.Wait()

@@ -21,19 +21,19 @@ const defaultPrefix = "KUBE"
 
 // Config configures a backend. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS names the network namespace to work in.
+	// NetNS names the network namespace of the services.
 	NetNS netns.Namespace
-	// Prefix is the beginning of the names of chains, before a "-", and identifies the instance:
-	// backends with different prefixes do not see each other. Empty means "KUBE". It has
-	// capital letters, digits and "_" only, at most 7 of them, and starts with a letter.
+	// Prefix is the start of chain names, before a "-", and identifies the instance: backends with
+	// different prefixes do not see each other. Empty means "KUBE". It starts with a letter and
+	// consists of capital letters, digits and "_", at most 7 characters.
 	Prefix string
-	// TakeOver claims chains with the prefix even if no instance of kernlb has made them: a commit
-	// replaces the contents of chains whose names this backend uses. By default such chains are
-	// left alone, and each state is refused with a [backends.CollisionError]. Chains of kube-proxy,
-	// with the prefix "KUBE", are always taken over.
+	// TakeOver claims chains with the prefix even if no instance of kernlb created them: a commit
+	// replaces the contents of chains whose names this backend uses. By default, such chains are
+	// not touched, and each state is refused with a [backends.CollisionError]. Chains of
+	// kube-proxy, with the prefix "KUBE", are always taken over.
 	TakeOver bool
 	// Logger gets a debug record for each commit, and an info record if the sysctl route_localnet
-	// is not restored because other programs rely on it. Nil means silence.
+	// is not restored because other programs rely on it. Nil disables logging.
 	Logger *slog.Logger
 }
 
@@ -67,7 +67,7 @@ var errNotObserved = errors.New(
 	"iptables: the kernel was not observed since the backend was opened or a commit failed")
 
 // backend keeps the services of one instance in the tables nat and filter of iptables. Its methods
-// must not be called concurrently.
+// are not safe for concurrent use.
 type backend struct {
 	kernel // embedded: without Linux it has the methods that need the kernel
 	log    *slog.Logger
@@ -87,7 +87,7 @@ type backend struct {
 // [kernelerr.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux. The backend is
 // also a [backends.Locker] and a [backends.Blamer].
 //
-// The methods must not be called concurrently.
+// The methods are not safe for concurrent use.
 func New(cfg *Config) (backends.Backend, error) {
 	b, err := openBackend(cfg)
 	if err != nil {
@@ -112,7 +112,7 @@ func openBackend(cfg *Config) (*backend, error) {
 func (b *backend) Name() string { return Name }
 
 // Check returns the errors of the function [Check]. It also refuses session affinity if the kernel
-// lacks xt_recent, SCTP if it lacks xt_sctp, and IPv6 addresses if it lacks something that IPv6
+// lacks xt_recent, SCTP if it lacks xt_sctp, and IPv6 addresses if it lacks anything that IPv6
 // chains need. Chains of other programs with the instance's names are a [backends.CollisionError]
 // unless [Config.TakeOver] is set.
 func (b *backend) Check(c *servicemodel.ChangeSet) error {

@@ -15,12 +15,11 @@ import (
 //   - schedulers other than random, round robin and source hash;
 //   - forwarding other than NAT;
 //   - masqueraded neighbours;
-//   - in tables that servicemodel.Resolve did not build: source ranges of node ports, and addresses
-//     of a service port that remember clients for different times.
+//   - in tables that servicemodel.Resolve did not build: source ranges of node ports, and different
+//     affinity timeouts at the addresses of one service port.
 //
-// The errors, which [dataplane.Problems] lists, are *[backends.UnsupportedError] values. Check
-// needs neither a kernel nor Linux. The change set of a whole table is
-// servicemodel.Diff(nil, table).
+// The errors are *[backends.UnsupportedError] values, which [dataplane.Problems] lists. Check needs
+// neither a kernel nor Linux. To check a whole table, pass servicemodel.Diff(nil, table).
 func Check(c *servicemodel.ChangeSet) error { return check(c, &lacking{}) }
 
 // check is Check for a kernel that lacks some features.

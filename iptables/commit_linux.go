@@ -55,7 +55,7 @@ func (b *backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 	return stats, err
 }
 
-// commitTries limits the attempts to send a transaction if another program changes rules in a
+// commitTries limits the attempts to send a transaction while other programs change rules in a
 // shared chain between the reading of the handles and the commit.
 const commitTries = 5
 
@@ -121,7 +121,7 @@ func (b *backend) handles(ctx context.Context, p *plan) (map[chainID]handles, er
 const versionTries = 20
 
 // giveVersion gives a version to an instance that has no version, for example after "iptables -X".
-// Two writers that do so at the same time have no version to contend for. So only this transaction
+// Two writers that do so at the same time have no version that conflicts. So only this transaction
 // requires that the generation of the ruleset has not changed.
 func (b *backend) giveVersion(ctx context.Context) error {
 	k := &b.kernel

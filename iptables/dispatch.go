@@ -14,7 +14,7 @@ import (
 )
 
 // Dispatch in steps. The rules that send packets to services form a tree of chains. A chain with
-// more than stepSize rules is divided by leading bits of the address, then by protocol, then by
+// more than stepSize rules is split by leading bits of the address, then by protocol, then by
 // leading bits of the port, until each part is small:
 //
 //	-A KUBE-SERVICES -d 10.96.0.0/20 -j KUBE-IP-10.96.0.0/20
@@ -31,7 +31,7 @@ import (
 // first chain, and the kernel's jump stack (NFT_JUMP_STACK_SIZE, 16) does not grow.
 
 const (
-	// A chain with more rules than stepSize is divided.
+	// A chain with more rules than stepSize is split.
 	stepSize = 16
 	// A part with fewer keys than stepMin has no chain of its own.
 	stepMin = 3

@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// ruleEdit is one step of the change from the present rules of a chain to the wanted rules. Steps
+// ruleEdit is one step of the change from the current rules of a chain to the desired rules. Steps
 // are in the order of the chain.
 type ruleEdit struct {
 	kind editKind
 	// at is the index of the rule that is kept, replaced or deleted, or before which a rule is
 	// inserted (at the end, if the index is past the last rule).
 	at int
-	// rule is the index of the new rule among the wanted rules.
+	// rule is the index of the new rule among the desired rules.
 	rule int
 }
 

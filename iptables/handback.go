@@ -7,20 +7,20 @@ import (
 )
 
 // A kube-proxy in iptables mode may start after this backend has ended. It takes over the backend's
-// chains as this backend takes over kube-proxy's: its first sync rewrites all chains whose names
-// both programs use. From then on these chains belong to kube-proxy, and a cleanup removes the
-// other chains.
+// chains in the same way as this backend takes over kube-proxy's: its first sync rewrites all
+// chains whose names both programs use. From then on, these chains belong to kube-proxy, and a
+// cleanup removes the other chains.
 
-// handedBack reports whether a kube-proxy has started since the last commit. kube-proxy first makes
-// a certain chain, and each of our commits removes that chain.
+// handedBack reports whether a kube-proxy has started since the last commit. kube-proxy creates a
+// certain chain first, and each of our commits removes that chain.
 func (l *layout) handedBack(r *raw) bool {
 	former := l.names.former()
 	return r.chains[filter4.chain(former)] != nil || r.chains[filter6.chain(former)] != nil
 }
 
-// planHandedBack plans to remove the chains that kube-proxy does not have, and the rules that jump
-// to them. kube-proxy itself removes chains of services that it does not know. The guard of node
-// ports at localhost and its sysctl stay, because kube-proxy wants both.
+// planHandedBack plans the removal of the chains that kube-proxy does not use, and of the rules
+// that jump to them. kube-proxy itself removes chains of services that it does not know. The guard
+// of node ports at localhost and its sysctl stay, because kube-proxy needs both.
 func (l *layout) planHandedBack(k *kernelState, r *raw) *plan {
 	ch := changes{}
 	for id, c := range r.chains {
@@ -41,10 +41,10 @@ func (l *layout) planHandedBack(k *kernelState, r *raw) *plan {
 }
 
 // withoutExclusive returns the rules of a chain that stay: rules of kube-proxy and of other
-// programs. kube-proxy has all of our jumps to chains that it shares with us, except one. The rules
-// of a step replace a rule of ours that jumps to the step. Otherwise kube-proxy could not write
-// anything while steps jump to chains of services that it would delete. Until it can write,
-// services continue to work.
+// programs. kube-proxy has the same jumps as we do to chains that both programs use, with one
+// exception. A rule of ours that jumps to a step is replaced with the rules of that step.
+// Otherwise, kube-proxy could not write anything while steps jump to chains of services that it
+// wants to delete. Until it can write, services continue to work.
 func (l *layout) withoutExclusive(id chainID, rules []rule, in *raw) (stay []rule) {
 	if !isBase(id) && !l.names.owned(id.name) {
 		return rules

@@ -61,7 +61,7 @@ func (k *kernel) open(cfg *Config) error {
 	return nil
 }
 
-// probe asks the kernel for the revisions of matches and targets (NFNL_MSG_COMPAT_GET,
+// probe requests the revisions of matches and targets (NFNL_MSG_COMPAT_GET,
 // include/uapi/linux/netfilter/nfnetlink_compat.h). The request loads their modules. A kernel that
 // lacks a match or target for only one family can be used for the other family.
 func (k *kernel) probe(ctx context.Context) error {
@@ -79,7 +79,7 @@ func (k *kernel) probe(ctx context.Context) error {
 	return nil
 }
 
-// probeFamily asks for the matches and targets of one family.
+// probeFamily requests the matches and targets of one family.
 func (k *kernel) probeFamily(ctx context.Context, f *nft.Family) error {
 	optional := map[*extension]*bool{xtRecent: &k.lacks.recent, xtSCTP: &k.lacks.sctp,
 		xtBPF: &k.lacks.bpf}
@@ -147,11 +147,11 @@ func (b *backend) observe(ctx context.Context) (o *backends.Observation, r *raw,
 }
 
 // Integrity compares the ruleset's generation with the known generation. If another program
-// committed, it asks for the version of the instance, which shows whether that program was another
-// writer of the instance. If it was not, Integrity checks for edits by hand, in at most a twentieth
-// of the time: the fixed chains with our jumps must have the wanted rules, and the numbers of
-// chains and rules must be right. This check does not notice a replaced rule in a chain of a
-// service, so its best result is Touched. If node ports answer at localhost, Integrity also checks
+// committed, it reads the version of the instance, which shows whether that program was another
+// writer of the instance. If it was not, Integrity checks for manual edits, in at most a twentieth
+// of the time: the fixed chains with our jumps must have the desired rules, and the numbers of
+// chains and rules must be right. This check does not notice if a rule in a chain of a service was
+// replaced, so its best result is Touched. If node ports answer at localhost, Integrity also checks
 // the sysctl.
 func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	i, err := b.integrity(ctx)
@@ -213,7 +213,7 @@ func (b *backend) look(ctx context.Context) (whole, certain bool, err error) {
 	return one && b.l.usesOf(r) == b.found.uses, true, nil
 }
 
-// skeletonWhole reports whether the fixed chains have the wanted rules.
+// skeletonWhole reports whether the fixed chains have the desired rules.
 func (b *backend) skeletonWhole(ctx context.Context) (bool, error) {
 	for _, f := range nft.Families {
 		if !b.state.present[f] {
@@ -282,8 +282,8 @@ func (b *backend) writeInParts(ctx context.Context, c *servicemodel.ChangeSet) (
 // Cleanup removes the instance: its jumps, its chains, and the base chains and tables that become
 // empty. A chain stays if a rule of another program jumps to it, and KUBE-MARK-MASQ then keeps its
 // rule. If a kube-proxy in iptables mode has started since the last commit, the chains that
-// kube-proxy also has belong to kube-proxy, and stay with the rules that jump to them: see "Back to
-// kube-proxy" in the package documentation.
+// kube-proxy also uses belong to kube-proxy, and stay with the rules that jump to them: see "Back
+// to kube-proxy" in the package documentation.
 func (b *backend) Cleanup(ctx context.Context) (backends.Stats, error) {
 	start := time.Now()
 	_, r, err := b.observe(ctx)
@@ -363,11 +363,11 @@ func explain(err error) error {
 	return nft.Explain(err, nil, nft.Running())
 }
 
-// check asks the kernel to check a transaction without committing it.
+// check lets the kernel check a transaction without committing it.
 func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.conn.Check(ctx, b) }
 
 // Blame waits until another program changes a chain of the instance, or deletes rules of a base
-// chain, and returns that program. It makes the backend a [backends.Blamer].
+// chain, and returns that program. Blame makes the backend a [backends.Blamer].
 func (b *backend) Blame(ctx context.Context) (backends.Program, error) {
 	k := &b.kernel
 	g, err := nft.Author(ctx, k.ns, k.conn, func(c nft.Changed) bool {
@@ -380,8 +380,8 @@ func (b *backend) Blame(ctx context.Context) (backends.Program, error) {
 }
 
 // conflicts reports whether the kernel refused a transaction because another program changed
-// something: an object that the transaction deletes, or a rule before which it inserts, is gone; an
-// object that it creates exists; or a rule jumps to a chain that it deletes.
+// something: an object that the transaction deletes, or a rule before which it inserts, no longer
+// exists; an object that it creates already exists; or a rule jumps to a chain that it deletes.
 func conflicts(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY)
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// Reading does not need a quiet kernel. The instance's objects change only with its version, which
-// is compared before and after the reading. So the rules of its chains, which are read chain by
-// chain, are right even if other programs commit during the reading. A chain that other programs
-// also change is read again if it changed while it was read. The list of chains names the chains to
-// read. If every listing was interrupted, the list may lack a chain, so chains to which rules jump
-// are read as well.
+// A reading does not require that other programs pause. The instance's objects change only with its
+// version, which is compared before and after the reading. So the rules of its chains, which are
+// read chain by chain, are consistent even if other programs commit during the reading. A chain
+// that other programs also change is read again if it changed while it was read. The list of chains
+// names the chains to read. If every listing was interrupted, the list may lack a chain, so chains
+// to which rules jump are read as well.
 
-// reader asks for chains and rules, over its own connection.
+// reader reads chains and rules, over its own connection.
 type reader struct {
 	conn     *rawnl.Conn
 	req      rawnl.Batch
@@ -42,12 +42,11 @@ func (rd *reader) request(f *nft.Family, msg uint8, verb, kind string) {
 	rd.req.Message(rawnl.SubsysNFTables, msg, 0, f.NFProto, 0, object)
 }
 
-// query asks for objects of a table.
 func (rd *reader) query(t table) nft.Query {
 	return nft.Query{Conn: rd.conn, Family: t.family(), Table: t.kind().String()}
 }
 
-// getChain asks for a chain without its rules. It returns nil if the chain does not exist.
+// getChain reads a chain without its rules. It returns nil if the chain does not exist.
 func (rd *reader) getChain(ctx context.Context, id chainID) (found *rawChain, err error) {
 	err = rd.query(id.table).Chains(ctx, []string{id.name}, func(c nft.ChainInfo) {
 		found = &rawChain{ChainInfo: c}
@@ -62,7 +61,8 @@ const readTries = 10
 const listTries = 3
 
 // listChains adds the chains of a family to r, without their rules. whole reports that no commit
-// interrupted the list. Otherwise the list may lack some chains, and contain chains that are gone.
+// interrupted the listing. Otherwise, the list may lack some chains, and contain chains that no
+// longer exist.
 func (rd *reader) listChains(ctx context.Context, f *nft.Family, r *raw) (whole bool, err error) {
 	for range listTries {
 		rd.request(f, nft.MsgGetChain, "list", "chains")
@@ -146,7 +146,7 @@ func rulesOf(found []foundRule) []rule {
 	return l
 }
 
-// readAll reads the instance's objects, and the objects of other programs that concern it. It
+// readAll reads the instance's objects, and the objects of other programs that affect it. It
 // returns the generation of the ruleset before the reading.
 func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 	gen, err := k.conn.GenID(ctx)

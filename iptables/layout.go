@@ -127,7 +127,7 @@ func (n names) ranges() string       { return n.prefix + "-RANGES" }
 func (n names) localnet() string     { return n.prefix + guardSuffix }
 
 // guardSuffix is the end of the names of chains that may have a guard of route_localnet: chains of
-// any instance, of kube-proxy or of kubelet.
+// any instance, of kube-proxy or of the kubelet.
 const guardSuffix = "-FIREWALL"
 
 // Kinds of chains that belong to one service port each.
@@ -182,8 +182,8 @@ func (n names) step(kind, of string) string {
 func (n names) former() string { return n.prefix + "-EXTERNAL-SERVICES" }
 
 // owned reports whether a chain belongs to the instance, or was made by kube-proxy under one of the
-// instance's names. Other chains with the prefix, for example kubelet's or kube-router's, are not
-// ours.
+// instance's names. Other chains with the prefix, for example the kubelet's or kube-router's, are
+// not ours.
 func (n names) owned(chain string) bool {
 	switch chain {
 	case n.services(), n.nodePorts(), n.markMasq(), n.masqOffPod(), n.postrouting(), n.hairpin(),
@@ -196,7 +196,7 @@ func (n names) owned(chain string) bool {
 }
 
 // foreign returns a chain that has one of the instance's names although no instance of kernlb has
-// made it, or "". An instance of kernlb always leaves a chain that only kernlb has. The chains of
+// made it, or "". Every instance of kernlb has a chain that only kernlb creates. The chains of
 // kube-proxy are always taken over.
 func (l *layout) foreign(r *raw) string {
 	if l.names.prefix == defaultPrefix || len(l.versionsOf(r)) > 0 {

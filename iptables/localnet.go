@@ -8,16 +8,17 @@ import (
 )
 
 // The sysctl route_localnet belongs to the guards. A guard is a rule in a chain KUBE-FIREWALL that
-// drops packets from elsewhere to a loopback address. A program that wants node ports at localhost
-// adds a guard and then turns the sysctl on. kube-proxy does so, and so does each instance of this
-// backend. If the sysctl is on without any guard, the administrator turned it on. KUBE-SETTINGS has
-// its earlier value. If a program turns the sysctl on while it is on, nothing shows that.
+// drops packets from elsewhere to a loopback address. A program that needs node ports at localhost
+// adds a guard and then turns the sysctl on. kube-proxy does this, and so does each instance of
+// this backend. If the sysctl is on without any guard, the administrator turned it on.
+// KUBE-SETTINGS records the sysctl's earlier value. If a program turns the sysctl on when it is
+// already on, this leaves no trace.
 
 // localnet is the part of the settings about node ports at localhost.
 type localnet struct {
 	before string // the earlier value of the sysctl
 	// kept says that a guard was in the instance's chain before node ports answered at localhost.
-	// Such a guard stays: kubelet and kube-proxy put the same rule into the same chain.
+	// Such a guard stays: the kubelet and kube-proxy put the same rule into the same chain.
 	kept bool
 }
 

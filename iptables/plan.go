@@ -17,8 +17,8 @@ type kernelState struct {
 	shared map[chainID][]rule
 	// drift are the chains that differ from the state.
 	drift map[chainID]*chainChange
-	// inTheWay names a chain of another program that has one of our names. Then nothing can be
-	// written.
+	// inTheWay names a chain of another program that has one of our names. In that case, nothing
+	// can be written.
 	inTheWay string
 	// needed are our chains to which rules of other programs jump.
 	needed map[chainID]bool
@@ -51,7 +51,7 @@ type plan struct {
 	base []chainID // base chains to delete
 }
 
-// plan plans the transaction that turns what k holds into the state next.
+// plan plans the transaction that changes the kernel from k to the state next.
 func (l *layout) plan(k *kernelState, next *state, ch changes) *plan {
 	p := &plan{l: l, needed: k.needed, next: next}
 	for id, d := range k.drift {
@@ -204,7 +204,7 @@ func (e *encoder) editRules(x *chainChange, h handles) {
 		}
 	}
 
-	// In a shared chain, the rules of other programs are behind all of ours.
+	// In a shared chain, the rules of other programs come after all of ours.
 	at, handle := nft.Last, uint64(0)
 	switch {
 	case x.shared && len(h.rules) > 0:

@@ -19,11 +19,11 @@ func Candidate(cfg *Config) backends.Candidate {
 // probePrefix is the prefix of the chains in the probe's transaction.
 const probePrefix = "K_PROBE"
 
-// judge asks the kernel to check the transaction that would write a ruleset. The matches and
-// targets were already checked when the backend was opened. Afterwards b cannot be used for
-// anything else. [Check] refuses services that need optional features of the kernel, such as a
-// family, so the transaction has none of these. The base chains are those of iptables. The kernel
-// accepts them if they exist already.
+// judge lets the kernel check the transaction that would write a ruleset. The matches and targets
+// were already checked when the backend was opened. Afterwards b cannot be used for anything else.
+// [Check] refuses services that need optional features of the kernel, such as a family, so the
+// transaction has none of these. The base chains are those of iptables. The kernel accepts them if
+// they exist already.
 func (b *backend) judge(ctx context.Context) error {
 	only := servicemodel.Family(0)
 	if f := b.kernel.lacks.lacking; f != nil {

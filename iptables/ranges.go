@@ -49,7 +49,7 @@ func appendWidth(key []byte, k servicemodel.FrontendKey) []byte {
 	return append(key, byte(width>>8), byte(width))
 }
 
-// alike reports whether no match of iptables can tell the keys of t apart.
+// alike reports whether no match of iptables can distinguish the keys of t.
 func (d *dispatch) alike(t tree) bool {
 	return d.matchBits(t.bits()) == d.matchBits(len(t[0].key)*8)
 }

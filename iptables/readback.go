@@ -25,7 +25,6 @@ type raw struct {
 	chains map[chainID]*rawChain
 }
 
-// put adds a chain.
 func (r *raw) put(id chainID, c *rawChain) {
 	if r.chains == nil {
 		r.chains = map[chainID]*rawChain{}
@@ -33,7 +32,6 @@ func (r *raw) put(id chainID, c *rawChain) {
 	r.tables[id.table], r.chains[id] = true, c
 }
 
-// sorted returns the chains in order.
 func (r *raw) sorted() []chainID {
 	return slices.SortedFunc(maps.Keys(r.chains), chainID.compare)
 }
@@ -71,7 +69,7 @@ func (b *backend) adopt(r *raw) (*backends.Observation, error) {
 		OtherLayout: o.otherLayout}, nil
 }
 
-// interpret finds out the services for which the rules were made, and the differences between the
+// interpret determines the services for which the rules were made, and the differences between the
 // kernel and the rules of these services. written is the table of the last commit, nil before the
 // first. It has the health checks, which the rules describe only in part.
 func (l *layout) interpret(r *raw, written *servicemodel.Table) (*observed, error) {
@@ -129,8 +127,9 @@ func (l *layout) compareVersions(r *raw, o *observed) {
 	}
 }
 
-// compare compares the wanted chains with the chains in the kernel, and finds the chains to which
-// rules of other programs jump. An unwanted chain with such a jump is emptied, but not deleted.
+// compare compares the desired chains with the chains in the kernel, and finds the chains to which
+// rules of other programs jump. A chain that is not desired but has such a jump is emptied, but not
+// deleted.
 func (l *layout) compare(r *raw, o *observed, wanted changes) {
 	for _, w := range wanted.sorted() {
 		found := r.chains[w.id]
@@ -203,7 +202,7 @@ func (l *layout) ownsAny(r *raw) bool {
 	return false
 }
 
-// ours returns our rules in a chain. In a shared chain these are the wanted rules and the rules
+// ours returns our rules in a chain. In a shared chain, these are the desired rules and the rules
 // that jump to our chains.
 func (l *layout) ours(id chainID, rules, want []rule, shared bool) []rule {
 	if !shared {
@@ -224,7 +223,7 @@ func (l *layout) own(id chainID, r *rule, want []rule) bool {
 		slices.ContainsFunc(want, func(w rule) bool { return w.same(r) })
 }
 
-// drifted records a chain that differs from the wanted chain.
+// drifted records a chain that differs from the desired chain.
 func (o *observed) drifted(x *chainChange) {
 	o.kernel.drift[x.id] = x
 	what := ""
@@ -263,7 +262,7 @@ func (o *observed) summary() []string {
 		len(o.text)-maxDrift))
 }
 
-// describeDifference describes the differences between rules and the wanted rules.
+// describeDifference describes the differences between rules and the desired rules.
 func describeDifference(before, after []rule, f servicemodel.Family) string {
 	edits := editsBetween(before, after)
 	missing, surplus, first := 0, 0, ""

@@ -114,7 +114,8 @@ func (r *reading) walk(d *dispatch, fn func(*rule)) {
 	visit(d.root)
 }
 
-// addresses reads a tree of addresses. It ignores an address unless it has exactly its wanted rule.
+// addresses reads a tree of addresses. It ignores an address unless it has exactly the rule that it
+// should have.
 func (r *reading) addresses(d *dispatch, want func(netip.Addr) rule) []netip.Addr {
 	var l []netip.Addr
 	r.walk(d, func(found *rule) {

@@ -9,8 +9,8 @@ import (
 )
 
 // rule is an iptables rule, restricted to the matches and targets that this package writes. Rules
-// are values: two rules are the same if they are equal, however the kernel or the tool that wrote
-// them encodes them. The zero value matches every packet and does nothing.
+// are values: equal values are the same rule, however the kernel or the tool that wrote them
+// encodes them. The zero value matches every packet and does nothing.
 type rule struct {
 	src, dst       netip.Prefix // -s, -d; the zero prefix matches every address
 	notSrc, notDst bool
@@ -33,7 +33,7 @@ type rule struct {
 	set    markSet        // of targetMark
 
 	// opaque says that parts of the kernel's rule could not be decoded. For same, an opaque rule is
-	// equal to no rule, not even to itself.
+	// never equal to a rule, not even to itself.
 	opaque bool
 }
 

@@ -97,8 +97,8 @@ func keyRule(k servicemodel.FrontendKey) rule {
 }
 
 // frontend adds the leaves of a frontend. Every frontend has a leaf in nat, even if it is not
-// balanced: such a frontend is accepted there, so that it is not taken for a node port, and filter
-// handles it.
+// balanced: nat accepts its packets, so that they do not match a node port, and filter handles
+// them.
 func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
 	natTree, filterTree := natServices, filterServices
 	switch {
@@ -204,8 +204,8 @@ func kindOfPool(v servicemodel.Verdict) string {
 	return kindCluster
 }
 
-// sourcesChain returns the chain that lets only the allowed sources of a frontend pass: in nat to
-// the given chain, in filter back to the calling chain.
+// sourcesChain returns the chain that accepts only the allowed sources of a frontend: in nat they
+// continue to the given chain, in filter they return to the calling chain.
 func (b *unitBuilder) sourcesChain(t tableKind, fe *servicemodel.Frontend, to string) string {
 	i := slices.IndexFunc(b.sources[t], func(r restriction) bool {
 		return r.to == to && slices.Equal(r.sources, fe.Sources)
@@ -250,7 +250,7 @@ func (b *unitBuilder) origins(internal, external servicemodel.Verdict) (l []orig
 		origin{servicemodel.FromOutside, rule{}, external})
 }
 
-// pods returns rules that match packets from pods, or none if pods cannot be recognized.
+// pods returns rules that match packets from pods, or none if the node cannot detect pods.
 func (l *layout) pods(f *nft.Family, r *servicemodel.Rules) []rule {
 	var m []rule
 	for _, c := range f.Own(r.LocalPods.CIDRs) {

@@ -11,9 +11,9 @@ import (
 //
 // The slots are in reverse order, so that a new slot is a rule in front of the existing rules, and
 // the share of each does not depend on the rules before it: the share of slot i is its weight among
-// slots 0 to i. The rules that look for a client are in the order of slots, like kube-proxy's. Two
-// endpoints may remember a client because it opened its first connections at the same time. Such a
-// client reaches the same endpoint after a handover.
+// slots 0 to i. The rules that look up a client are in the order of slots, like kube-proxy's. Two
+// endpoints may remember the same client, because it opened its first connections at the same time.
+// After a takeover, such a client still reaches the same endpoint.
 func (b *unitBuilder) poolChain(verdict servicemodel.Verdict, frontends []*servicemodel.Frontend) {
 	p := b.pools[verdict]
 	var affinity affinity
@@ -54,7 +54,7 @@ func (b *unitBuilder) poolChain(verdict servicemodel.Verdict, frontends []*servi
 	b.chain(nat, b.pool(verdict), rules)
 }
 
-// recent tests or changes the memory of an endpoint's clients.
+// recent tests or changes the list of an endpoint's clients.
 func (b *unitBuilder) recent(k recentKind, ep netip.AddrPort, a affinity) recentMatch {
 	return recentMatch{kind: k, name: b.l.names.affinityList(b.name, ep, a), bits: a.bits}
 }

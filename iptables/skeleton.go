@@ -75,7 +75,7 @@ func (l *layout) treesOf(f *nft.Family) []*dispatch {
 	return l.trees[:treeCount]
 }
 
-// fixedChain is a chain with its wanted rules.
+// fixedChain is a chain with its desired rules.
 type fixedChain struct {
 	id    chainID
 	rules []rule
@@ -138,9 +138,9 @@ func (l *layout) localhost(f *nft.Family, r *servicemodel.Rules) bool {
 }
 
 // bit returns the bit of the mark that requests masquerading. An instance that takes over
-// kube-proxy's chains also takes over its bit, because kubelet before Kubernetes 1.28 maintains
-// these chains with this bit, and other programs set it to have packets masqueraded. Any other
-// instance uses a different bit.
+// kube-proxy's chains also takes over its bit: the kubelet before Kubernetes 1.28 maintains these
+// chains with this bit, and other programs set it to have packets masqueraded. Any other instance
+// uses a different bit.
 func (l *layout) bit(r *servicemodel.Rules) uint32 {
 	if r.MasqueradeMark == servicemodel.DefaultMasqueradeMark && l.names.prefix == defaultPrefix {
 		return kubeProxyBit
@@ -179,8 +179,8 @@ func (l *layout) postrouting(r *servicemodel.Rules) []rule {
 	}
 }
 
-// forward accepts packets of services even if the policy of FORWARD is to drop, like kube-proxy.
-// Unlike kube-proxy, it does not drop packets that conntrack calls invalid.
+// forward accepts packets of services even if the policy of FORWARD is drop, like kube-proxy.
+// Unlike kube-proxy, it does not drop packets that conntrack considers invalid.
 func (l *layout) forward(r *servicemodel.Rules) []rule {
 	return []rule{
 		{comment: "kubernetes forwarding rules", mark: markMatch{value: l.bit(r),
@@ -216,7 +216,7 @@ func (l *layout) jumps(t table, hook uint32, s *state) []rule {
 
 	var rules []rule
 	if l.localhost(f, &s.rules) && hook != nft.HookForward {
-		// kube-proxy and kubelet have this rule without a comment
+		// kube-proxy and the kubelet have this rule without a comment
 		rules = append(rules, to("kubernetes localhost node ports", n.localnet()))
 	}
 
@@ -302,9 +302,9 @@ func clusterIPRule(a netip.Addr) rule {
 	return rule{dst: netip.PrefixFrom(a, a.BitLen()), target: targetReject}
 }
 
-// healthCheckRule accepts packets of a load balancer to a health check node port, at any address
-// and in any state of conntrack. So the load balancer keeps the node even if INPUT drops all other
-// packets.
+// healthCheckRule accepts a load balancer's packets to a health check node port, at any address and
+// in any conntrack state. So the load balancer continues to use the node even if INPUT drops all
+// other packets.
 func healthCheckRule(h *servicemodel.HealthCheck) rule {
 	return rule{proto: servicemodel.TCP, ports: single(h.Port), target: targetAccept,
 		comment: h.Service.String() + healthCheckComment}

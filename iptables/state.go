@@ -81,8 +81,8 @@ func (c changes) is(id chainID, rules []rule) {
 // sorted returns the changes that have an effect: first the chains that belong to no single
 // service, by name, then the chains of services in the order of their addresses. Rules that are
 // written in succession are adjacent in the kernel's memory, and the kernel walks all rules
-// whenever one changes, in about the order of addresses. At ten thousand services, this order takes
-// a third less time than the order of names.
+// whenever one changes, in about the order of addresses. With ten thousand services, this order
+// takes a third less time than the order of names.
 func (c changes) sorted() []*chainChange {
 	l := slices.Collect(maps.Values(c))
 	l = slices.DeleteFunc(l, func(x *chainChange) bool {
@@ -139,7 +139,7 @@ func (l *layout) step(old *state, c *servicemodel.ChangeSet, k *kernelState) (*s
 }
 
 // wanted reports whether a family has rules. The family with the settings has rules as soon as a
-// state was applied. The other family has rules if something needs them.
+// state was applied. The other family has rules if any object needs them.
 func (s *stepper) wanted(f *nft.Family) bool {
 	switch {
 	case s.new.rules.MasqueradeMark == 0, !f.ServedBy(&s.new.rules):
@@ -187,7 +187,7 @@ func (s *stepper) touchedServices() []servicemodel.PortName {
 	o, n := s.old.rules.LocalPods, s.new.rules.LocalPods
 	if o.Bridge != n.Bridge || o.InterfacePrefix != n.InterfacePrefix ||
 		!slices.Equal(o.CIDRs, n.CIDRs) || s.old.rules.NoEndpoints != s.new.rules.NoEndpoints {
-		// Rules of services recognize pods differently, or reject with a different answer.
+		// Rules of services detect pods differently, or reject with a different answer.
 		for fe := range s.c.New.Frontends() {
 			add(fe.Service)
 		}
@@ -242,7 +242,7 @@ func (s *stepper) unit(was, is unit) {
 	}
 }
 
-// rules returns the present rules of a key of a tree, or nil if the tree lacks the key.
+// rules returns the current rules of a key of a tree, or nil if the tree lacks the key.
 func (s *stepper) rules(d *dispatch, key string) []rule {
 	if rules, edited := s.edits[d.place][key]; edited {
 		return rules

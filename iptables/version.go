@@ -13,17 +13,17 @@ import (
 
 // The version of an instance. Each commit gives the instance a new version in the same transaction:
 // it deletes the known version, which must exist, and creates the next version, which must not. If
-// two writers know the same version, one succeeds. The kernel refuses the whole transaction of the
-// other with ENOENT, whatever other programs commit in between. A writer that finds its last
-// version unchanged knows that no other writer of the instance has committed since.
+// two writers know the same version, only one of them succeeds. The kernel refuses the whole
+// transaction of the other with ENOENT, whatever other programs commit in between. A writer that
+// finds its last version unchanged knows that no other writer of the instance has committed since.
 //
 // A version is an empty chain in the table nat of the family that has the settings ([homeOf]):
 // KUBE-VERSION-1a2b3c4d. The kernel finds a chain by its name, so the number is part of the
 // comparison. A rule would not work: it is deleted by its handle, and handles start over in a new
-// table. iptables shows the chain, saves it and restores it. kube-proxy and kubelet ignore it. The
-// number of each commit is random, not counted. If someone restores last week's rules, the version
-// of last week comes back. Counting on from there would repeat versions that other writers may
-// still know.
+// table. iptables shows the chain, saves it and restores it. kube-proxy and the kubelet ignore it.
+// The number of each commit is random, not counted. If an administrator restores last week's rules,
+// last week's version is back. Counting on from there would repeat versions that other writers may
+// still remember.
 
 // kindVersion is the second part of the names of versions.
 const kindVersion = "VERSION"
@@ -46,9 +46,9 @@ func (n names) parseVersion(chain string) (uint32, bool) {
 // newVersion returns a random version, which hardly any other writer can know.
 func newVersion() uint32 { return rand.Uint32() }
 
-// versionsOf returns the existing versions, in order; normally there is one. Several exist if rules
-// were restored without flushing the present rules. The kernel does not delete a chain that has a
-// rule or to which a rule jumps. Such a chain is not a version any more: it is surplus, and the
+// versionsOf returns the existing versions, in order; normally there is one. There are several if
+// rules were restored without flushing the existing ones. The kernel does not delete a chain that
+// has a rule or to which a rule jumps. Such a chain is no longer a version: it is surplus, and the
 // instance gets a new version.
 func (l *layout) versionsOf(r *raw) []chainID {
 	var versions []chainID
@@ -95,10 +95,10 @@ func (e *encoder) encodeVersion(r *renewal) {
 
 // Uses. The kernel reports one number with each chain (NFTA_CHAIN_USE): the number of rules in the
 // chain plus the number of rules that jump to the chain. It lists ten thousand chains in some
-// milliseconds. So it is cheap to notice added and removed rules in chains of services. The numbers
-// do not show that a rule was replaced. The backend keeps one sum for all these numbers: it
-// multiplies each number by a hash of the chain's identity. So the sum after a change follows from
-// the change.
+// milliseconds. So added and removed rules in chains of services can be detected at little cost.
+// The numbers do not show that a rule was replaced. The backend keeps one sum for all these
+// numbers: it multiplies each number by a hash of the chain's identity. So the sum after a change
+// follows from the change.
 
 // uses is a sum over the chains of an instance, except shared chains: the hash of the chain times
 // its number plus one.
@@ -120,7 +120,7 @@ func (l *layout) usesOf(r *raw) (u uses) {
 }
 
 // change counts the changes that a plan makes to a chain. If a foreign rule jumps to a chain, the
-// chain is flushed, but stays.
+// chain is flushed but not deleted.
 func (u *uses) change(l *layout, x *chainChange, needed bool) {
 	if !x.shared {
 		n := len(x.after) - len(x.before)

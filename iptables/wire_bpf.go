@@ -30,9 +30,9 @@ const ratio = 2654435761
 // client's address, with the port if m.port is set. Rules with other seeds match other clients.
 //
 // The hash is a polynomial of the words, mixed as at the end of MurmurHash3. Only the first packet
-// of a connection is hashed, so the program may be slower than jhash, for which BPF has no room.
-// After IPv6 extension headers, the program reads other bytes as the port: the same bytes for all
-// packets of a connection.
+// of a connection is hashed, so the program may be slower than jhash, which does not fit into a BPF
+// program. After IPv6 extension headers, the program reads other bytes as the port: the same bytes
+// for all packets of a connection.
 func hashProgram(f servicemodel.Family, m statMatch) []bpf.RawInstruction {
 	var p []bpf.Instruction
 	add := func(l ...bpf.Instruction) { p = append(p, l...) }
@@ -71,10 +71,10 @@ func hashProgram(f servicemodel.Family, m statMatch) []bpf.RawInstruction {
 	return raw
 }
 
-// Chooser returns the function that chooses the slot of a pool for new connections: a hash of the
-// client's address, and of its port if the scheduler says so. It returns nil if the pool is empty
-// or if its scheduler does not hash clients. Several goroutines can call the function. It does not
-// know the clients that session affinity remembers: such clients keep their endpoint.
+// Chooser returns the function that chooses the slot for a new connection to a pool: by a hash of
+// the client's address and, if the scheduler includes it, of its port. It returns nil if the pool
+// is empty or if its scheduler does not hash clients. The returned function is safe for concurrent
+// use. It ignores session affinity: remembered clients keep their endpoint.
 func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
 	if name, _, _ := p.Scheduler.Split(); name != servicemodel.SourceHash || len(p.Slots) == 0 {
 		return nil

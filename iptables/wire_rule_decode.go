@@ -71,7 +71,7 @@ func (d *decoder) decodeRule(exprs, udata []byte) rule {
 		d.r.comment = c
 	}
 
-	// No single expression can verify that a match of ports has a match of the protocol.
+	// No single expression can verify that a match of ports comes with a match of the protocol.
 	if ok && (d.r.ports.any() || d.r.proto.Valid()) {
 		return d.r
 	}
@@ -282,7 +282,6 @@ func (d *decoder) chainName(b []byte) string {
 // expression here needs them.
 type attrs [8][]byte
 
-// parse reads the attributes in data.
 func (a *attrs) parse(data []byte) bool {
 	*a = attrs{}
 	it := rawnl.Attrs(data)
@@ -295,7 +294,7 @@ func (a *attrs) parse(data []byte) bool {
 	return it.Err() == nil
 }
 
-// u32 returns an attribute as a number. For a wrong length it returns a number without meaning.
+// u32 returns an attribute as a number. If the length is wrong, the number is meaningless.
 func (a *attrs) u32(t int) uint32 {
 	if len(a[t]) != 4 {
 		return 1<<32 - 1

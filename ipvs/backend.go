@@ -21,7 +21,7 @@ const Name = "ipvs"
 // defaultTable is the name of the companion tables if [Config.Table] is empty.
 const defaultTable = "kernlb-ipvs"
 
-// defaultDrainLimit limits how long TCP connections to a removed endpoint may drain if
+// defaultDrainLimit limits the time for which TCP connections to a removed endpoint may drain if
 // [Config.DrainLimit] is zero.
 const defaultDrainLimit = 15 * time.Minute
 
@@ -31,62 +31,64 @@ const defaultCompareShare = 0.0008
 
 // Config configures a backend. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS names the network namespace to work in.
+	// NetNS names the network namespace of the services.
 	NetNS netns.Namespace
 	// Table is the name of the companion tables of nf_tables in the families ip and ip6, and
-	// identifies the instance. Empty means "kernlb-ipvs". It starts with a letter and has letters,
-	// digits, "_", "-" and "." only, at most 63 of them.
+	// identifies the instance. Empty means "kernlb-ipvs". It starts with a letter and consists of
+	// letters, digits, "_", "-" and ".", at most 63 characters.
 	Table string
-	// Scheduler is the scheduler, with its options, of services that leave the choice to the
-	// backend. Empty means "wrr": round robin, by weight.
+	// Scheduler is the scheduler, with its options, of services that do not request one. Empty
+	// means "wrr": round robin, by weight.
 	Scheduler servicemodel.Scheduler
-	// DrainLimit limits how long a removed endpoint may keep its TCP connections. Zero means 15
-	// minutes; a negative value means that connections do not drain. After a restart of the
-	// program, the time starts over.
+	// DrainLimit limits the time for which a removed endpoint may keep its TCP connections. Zero
+	// means 15 minutes; a negative value means that connections do not drain. When the program
+	// restarts, this time starts over.
 	DrainLimit time.Duration
 	// AffinityMask4 and AffinityMask6 are the numbers of leading bits of a client's address that
-	// identify the client for session affinity: clients that agree in these bits share an endpoint.
-	// 1 to 32 and 1 to 128; zero means all bits. They have no effect if pods and the host have
-	// separate endpoints.
+	// identify the client for session affinity: clients with the same leading bits share an
+	// endpoint. 1 to 32 and 1 to 128; zero means all bits. They have no effect if pods and the host
+	// have separate endpoints.
 	AffinityMask4, AffinityMask6 int
-	// Device is the name of a dummy device that holds the addresses of services: cluster IPs,
+	// Device is the name of a dummy device that has the addresses of services: cluster IPs,
 	// external IPs and load-balancer IPs. The backend creates the device if it does not exist. If
 	// the kernel lacks the module dummy, the error is a [kernelerr.ErrMissingModule]. Empty, the
-	// default, means no device, and services do not need a device. The package documentation
-	// describes the differences.
+	// default, means no device; services do not need one. The package documentation describes what
+	// a device changes.
 	Device string
 	// StrictARP prevents the node from answering ARP for the addresses of Device, on all links:
 	// net.ipv4.conf.all.arp_ignore is set to 1 and arp_announce to 2. It requires Device: without a
 	// device, the node never answers ARP for the addresses of services.
 	StrictARP bool
 	// TakeOver claims virtual servers of programs other than kernlb at addresses of services. They
-	// keep their connections, and differences are edited in place. Use TakeOver to take over from
-	// kube-proxy's ipvs mode. kube-proxy must no longer run. While a scheduler is replaced, a
-	// virtual server refuses new connections for an RCU grace period (ip_vs_edit_service in
-	// net/netfilter/ipvs/ip_vs_ctl.c). This does not happen if Scheduler is the present one,
-	// kube-proxy's "rr". By default such virtual servers are left alone, and the service is refused
-	// with a [backends.CollisionError].
+	// keep their connections, and are changed in place. Use TakeOver to take over from kube-proxy's
+	// ipvs mode. kube-proxy must have been stopped. While a scheduler is replaced, a virtual server
+	// refuses new connections for an RCU grace period (ip_vs_edit_service in
+	// net/netfilter/ipvs/ip_vs_ctl.c). This does not happen if Scheduler is the scheduler that they
+	// already have, kube-proxy's "rr". By default, such virtual servers are not touched, and the
+	// service is refused with a [backends.CollisionError].
 	TakeOver bool
 	// CompareShare is the share of one CPU's time, at most 1, that checks ([dataplane.RunOptions])
-	// may use to compare virtual servers with the kernel's, because the kernel does not report
-	// changes. Zero means 0.0008. The package documentation says how soon an edit by hand is then
-	// noticed.
+	// may use to compare virtual servers with those in the kernel, because the kernel does not
+	// report changes. Zero means 0.0008. The package documentation says how soon a manual edit is
+	// then noticed.
 	CompareShare float64
-	// Timeouts are the times that IPVS keeps idle connections. Zero leaves a timeout unchanged.
+	// Timeouts are the times for which IPVS keeps idle connections. Zero leaves a timeout
+	// unchanged.
 	Timeouts Timeouts
 	// Mark is the lowest packet mark of the instance: 0xc0000000 or above, and a multiple of
 	// 0x100000. All packets whose mark has the same twelve upper bits belong to the instance. Zero
-	// means a mark that is derived from Table. Set Mark if the logger warns that another program
-	// uses these marks.
+	// means a mark derived from Table. Set Mark if the logger warns that another program uses these
+	// marks.
 	Mark uint32
 	// Logger gets a debug record for each commit. It also gets a warning if policy rules of other
-	// programs match marks of the instance, or precede the instance's own rule. Nil means silence.
+	// programs match the instance's marks, or precede the instance's own rule. Nil disables
+	// logging.
 	Logger *slog.Logger
 }
 
-// Timeouts are the times that IPVS keeps idle connections, for all virtual servers of the network
-// namespace. Each is a whole number of seconds; zero leaves a timeout unchanged. A new namespace
-// has 15 minutes, 2 minutes and 5 minutes (net/netfilter/ipvs/ip_vs_proto_tcp.c,
+// Timeouts are the times for which IPVS keeps idle connections, for all virtual servers of the
+// network namespace. Each is a whole number of seconds; zero leaves a timeout unchanged. In a new
+// namespace they are 15 minutes, 2 minutes and 5 minutes (net/netfilter/ipvs/ip_vs_proto_tcp.c,
 // ip_vs_proto_udp.c).
 type Timeouts struct {
 	TCP    time.Duration // of established TCP connections
@@ -162,7 +164,7 @@ var (
 var errNotObserved = errors.New(
 	"ipvs: the kernel was not observed since the backend was opened or a commit failed")
 
-// backend keeps the services of one instance in IPVS. Its methods must not be called concurrently,
+// backend keeps the services of one instance in IPVS. Its methods are not safe for concurrent use,
 // except Watch.
 type backend struct {
 	kernel // embedded: without Linux it has the methods that need the kernel
@@ -171,7 +173,7 @@ type backend struct {
 	// observed says that pl describes the contents of the kernel.
 	observed bool
 	draining draining
-	// looks is the budget for checks of the companion tables for edits by hand.
+	// looks is the budget for checks of the companion tables for manual edits.
 	looks wait.Budget
 	scrub scrub
 	// rivals are the other programs' uses of the instance's marks, as last logged.
@@ -183,7 +185,7 @@ type backend struct {
 // The backend is also a [backends.Settler], a [backends.Locker], a [backends.Blamer], a
 // [backends.Watcher] and a [backends.OmitsPools].
 //
-// The methods must not be called concurrently, except Watch.
+// The methods are not safe for concurrent use, except Watch.
 func New(cfg *Config) (backends.Backend, error) {
 	b, err := openBackend(cfg)
 	if err != nil {

@@ -122,16 +122,15 @@ func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
 //   - ports at loopback addresses ([servicemodel.Node.LocalhostNodePorts]);
 //   - masqueraded neighbours;
 //   - under sh and mh, more endpoints than the table of mh has entries;
-//   - affinity for a whole service, and of prefixes where pods have separate endpoints;
+//   - affinity for a whole service, and affinity of prefixes where pods have separate endpoints;
 //   - in tables that servicemodel.Resolve did not build: source ranges of node ports, and some
 //     combinations of origins whose packets are masqueraded.
 //
-// The errors, which [dataplane.Problems] lists, are *[backends.UnsupportedError] values. Check
-// needs neither a kernel nor Linux. The change set of a whole table is
-// servicemodel.Diff(nil, table).
+// The errors are *[backends.UnsupportedError] values, which [dataplane.Problems] lists. Check needs
+// neither a kernel nor Linux. To check a whole table, pass servicemodel.Diff(nil, table).
 func Check(c *servicemodel.ChangeSet) error { return check(c, "", nil) }
 
-// check is Check with a scheduler for pools that name none, and for a kernel that lacks some
+// check is Check with a scheduler for pools that request none, and for a kernel that lacks some
 // schedulers.
 func check(c *servicemodel.ChangeSet, usual servicemodel.Scheduler,
 	lacking map[string]bool) error {
@@ -175,7 +174,7 @@ func check(c *servicemodel.ChangeSet, usual servicemodel.Scheduler,
 	}))
 }
 
-// checkHashed refuses affinity that a hash of the client cannot give, at frontends whose virtual
+// checkHashed refuses affinity that a hash of the client cannot provide, at frontends whose virtual
 // servers cannot remember clients.
 func checkHashed(r *rendering.Refusals, t *servicemodel.Table, fe *servicemodel.Frontend,
 	lacksMaglev bool) {

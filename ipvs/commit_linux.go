@@ -116,9 +116,9 @@ func (k *kernel) stage(p *plan, s int) func(context.Context) error {
 	}
 }
 
-// changedByOthers reports whether a transaction failed because an object appeared or vanished: the
-// version or, after an edit by hand, other elements. A rule that needs a missing module also fails
-// with ENOENT.
+// changedByOthers reports whether a transaction failed because an object appeared or disappeared:
+// the version or, after a manual edit, other elements. A rule that needs a missing module also
+// fails with ENOENT.
 func changedByOthers(err error) bool {
 	var e *rawnl.OpError
 	if !errors.As(err, &e) || strings.HasPrefix(e.Object, "rule ") {
@@ -130,9 +130,10 @@ func changedByOthers(err error) bool {
 // firstTries limits the attempts to send a first transaction while other programs commit.
 const firstTries = 20
 
-// commitFirst commits a transaction that gives an instance its first version. Two writers have no
-// version yet to contend for. So the transaction requires the generation of the ruleset that was
-// read just before. If another transaction comes in between, commitFirst tries again.
+// commitFirst commits a transaction that gives an instance its first version. Two writers that both
+// find no version have nothing that conflicts, so the transaction requires the generation of the
+// ruleset that was read just before. If another transaction comes in between, commitFirst tries
+// again.
 func (k *kernel) commitFirst(ctx context.Context, batch *rawnl.Batch) error {
 	for try := 1; ; try++ {
 		gen, err := k.nf.GenID(ctx)
@@ -188,7 +189,6 @@ func (k *kernel) prepare(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// releaseAll removes addresses and devices.
 func (k *kernel) releaseAll(d *devicePlan) error {
 	for _, b := range d.release {
 		if err := k.release(b); err != nil {
@@ -205,7 +205,6 @@ func (k *kernel) releaseAll(d *devicePlan) error {
 	return nil
 }
 
-// bindAll binds addresses to the device.
 func (k *kernel) bindAll(d *devicePlan) error {
 	for _, a := range d.bind {
 		if err := k.bind(a); err != nil {
@@ -220,7 +219,7 @@ func (k *kernel) bindAll(d *devicePlan) error {
 // taken over, the rest is not sent.
 const sendAtOnce = 1024
 
-// send returns a function that sends commands to IPVS as long as the companion has the version v.
+// send returns a function that sends commands to IPVS as long as the version of the companion is v.
 func (b *backend) send(ops []ipvsnl.Op, v version) func(context.Context) error {
 	k := &b.kernel
 	return func(ctx context.Context) error {

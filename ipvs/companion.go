@@ -26,8 +26,8 @@ type companion struct {
 	tunables map[string]string // the earlier values of tunables that this instance may have set
 }
 
-// addrSets are the sets of addresses: cluster IPs, endpoints that masquerade packets to themselves,
-// and the node's addresses that accept node ports.
+// addrSets are the sets of addresses: cluster IPs, endpoints that connect to themselves, and the
+// node's addresses that answer node ports.
 var addrSets = []string{setClusterIPs, setHairpins, setNodeAddrs}
 
 // addrsOf returns the contents of the sets of addresses for a table of the model.
@@ -50,8 +50,8 @@ func (c *companion) equal(o *companion) bool {
 		maps.EqualFunc(c.records, o.records, (*record).equal) && maps.Equal(c.tunables, o.tunables)
 }
 
-// elements passes on the elements of the family's table that belong to no frontend, each with the
-// name of its set, except the version and the tunables.
+// elements yields the elements of the family's table that belong to no frontend, each with the name
+// of its set, except the version and the tunables.
 func (c *companion) elements(f *nft.Family, to func(set string, e nft.Elem)) {
 	for _, set := range addrSets {
 		for _, a := range c.addrs[set] {
@@ -133,7 +133,7 @@ func parseRecord(s string, k servicemodel.FrontendKey) (*record, error) {
 	return r, nil
 }
 
-// elements passes all elements of a record on, each with the name of its set.
+// elements yields all elements of a record, each with the name of its set.
 func (r *record) elements(to func(set string, e nft.Elem)) {
 	if r == nil {
 		return
@@ -186,7 +186,7 @@ func (r *record) elements(to func(set string, e nft.Elem)) {
 	}
 }
 
-// masquerade passes on the elements that select masqueraded connections, and their source.
+// masquerade yields the elements that select masqueraded connections, and their source.
 func (r *record) masquerade(kind string, key []byte, to func(set string, e nft.Elem)) {
 	if set := masqueradeSets[r.fe.Masquerade]; set != "" {
 		to(kind+set, nft.Elem{Key: key})

@@ -17,12 +17,11 @@ import (
 )
 
 // Counters reads the counters of an instance's virtual servers. IPVS always counts. Counters has
-// its own sockets, so it may be used in addition to a backend. Several goroutines may call its
-// methods.
+// its own sockets, so it can be used alongside a backend. Its methods are safe for concurrent use.
 //
 // The kernel updates the counters every two seconds (net/netfilter/ipvs/ip_vs_est.c). With direct
-// routing and tunnels it does not see answers. The counters of a new virtual server or destination
-// begin at zero.
+// routing and tunnels, it does not see answers. The counters of a new virtual server or destination
+// start at zero.
 type Counters struct {
 	kernel kernel // with IPVS and nf_tables only
 }

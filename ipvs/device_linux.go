@@ -18,7 +18,6 @@ import (
 	"github.com/kernlb/kernlb/internal/rtnetlink"
 )
 
-// findDevice finds the configured device.
 func (k *kernel) findDevice(a *addresses) error {
 	k.ifindex = 0
 	if k.device == "" {
@@ -78,7 +77,7 @@ func (k *kernel) readDevices() ([]string, error) {
 	return l, nil
 }
 
-// makeDevice creates the device, or sets an existing device up.
+// makeDevice creates the device, or configures an existing device.
 func (k *kernel) makeDevice() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.Group, attrs.Flags = k.device, instanceNumber(k.instance), net.FlagUp
@@ -190,9 +189,9 @@ func (k *kernel) listAddresses() (a addresses, err error) {
 	return a, nil
 }
 
-// sortAddress adds the address of a message to our addresses or to other programs'. An address that
-// a balancer bound for a service is not a node address: held are the devices of balancers, and
-// other instances of this backend mark their addresses.
+// sortAddress adds the address of a message to our addresses or to those of other programs. An
+// address that a load balancer bound for a service is not a node address: held are the devices of
+// load balancers, and other instances of this backend mark their addresses.
 func (k *kernel) sortAddress(a *addresses, msg []byte, held []int, names map[int]string) error {
 	l, err := decodeAddress(msg)
 	if err != nil {
@@ -223,9 +222,9 @@ func (k *kernel) sortAddress(a *addresses, msg []byte, held []int, names map[int
 }
 
 // newAddress is the body of RTM_NEWADDR that binds an address of a service. Its metric marks it as
-// ours. IPv4 addresses have the scope of the host, and IPv6 addresses are deprecated from the
-// start, so that the kernel never chooses them as the source of packets to elsewhere
-// (inet_select_addr, ipv6_get_saddr_eval).
+// ours. IPv4 addresses have host scope, and IPv6 addresses are deprecated from the start, so that
+// the kernel never chooses them as the source of packets to other destinations (inet_select_addr,
+// ipv6_get_saddr_eval).
 func newAddress(a netip.Addr, ifindex int, metric uint32) []nl.NetlinkRequestData {
 	family, scope, flags := unix.AF_INET, unix.RT_SCOPE_HOST, uint32(unix.IFA_F_NOPREFIXROUTE)
 	if a.Is6() {

@@ -20,12 +20,12 @@ import (
 
 // Integrity checks whether the node's addresses, the device, the rules, the routes and the tunables
 // are unchanged. It also compares our virtual servers with the known ones: all IPv4 virtual servers
-// roughly, and some in full, in turn. The companion tables are unchanged as long as the generation
-// of the ruleset is. After a new generation, their version reveals whether another writer of the
-// instance committed. An edit by hand shows only when the tables are read again. A neighbour that
-// commits often would cause such readings all the time. So they are rate-limited, and until the
-// next reading is due, Integrity returns Intact. If virtual servers were deleted, in any namespace,
-// it returns Touched.
+// roughly, and some in full, in turn. The companion tables are unchanged as long as the ruleset has
+// the same generation. If the generation is new, their version reveals whether another writer of
+// the instance committed. A manual edit is found only when the tables are read again. Another
+// program that commits often would cause such readings all the time. So they are rate-limited, and
+// until the next reading is due, Integrity returns Intact. If virtual servers were deleted, in any
+// namespace, it returns Touched.
 func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	if !b.observed {
 		return backends.Broken, nil
@@ -52,8 +52,8 @@ func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	return backends.Intact, nil
 }
 
-// networkIntact checks addresses if there was a notice about any. If the rules, the routes and the
-// tunables were last known to be right, it checks them again: tunables with one read of each
+// networkIntact checks addresses if the kernel reported a change of any address. If the rules, the
+// routes and the tunables were right before, it checks them again: tunables with one read of each
 // sysctl, and rules and routes with two requests. If packets are not delivered to this machine
 // although the rules and the routes exist, another program's rule precedes ours, and there is
 // nothing of ours to repair.
@@ -96,7 +96,7 @@ func (b *backend) networkIntact(ctx context.Context) (bool, error) {
 
 // serversIntact compares the outlines of all virtual servers when they are due, and the virtual
 // servers whose turn it is. It compares at least one virtual server in full, so that it notices if
-// someone empties IPVS. Each of the two comparisons takes half of the share.
+// all virtual servers were deleted. Each of the two comparisons takes half of the share.
 func (b *backend) serversIntact(ctx context.Context) (bool, error) {
 	have := b.pl.have.servers
 	intact, err := b.kernel.outlines.intact(have, b.cfg.CompareShare/2)
@@ -106,8 +106,8 @@ func (b *backend) serversIntact(ctx context.Context) (bool, error) {
 	return b.scrub.each(have, func(s *server) (bool, error) { return b.kernel.holds(ctx, s) })
 }
 
-// holds reports whether the kernel has a virtual server with its destinations. For IPv4 it asks
-// only for the destinations, because the outlines have the rest.
+// holds reports whether a virtual server with its destinations is in the kernel. For IPv4, it
+// requests only the destinations, because the outlines cover the rest.
 func (k *kernel) holds(ctx context.Context, s *server) (bool, error) {
 	if holds, known, err := k.outlines.holdsDests(s); known || err != nil {
 		return holds, err
@@ -167,9 +167,9 @@ func (b *backend) companionIntact(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// references is the number of references to the kernel's module ip_vs. Each virtual server holds a
+// references is the number of references to the kernel's module ip_vs. Each virtual server has a
 // reference, in any family and namespace (ip_vs_add_service, ip_vs_use_count_inc). So reading one
-// file reveals deletions. The modules of schedulers also hold references, and so does a dump while
+// file reveals deletions. The modules of schedulers also have references, and so does a dump while
 // it lasts.
 type references struct {
 	file  string

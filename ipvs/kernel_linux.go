@@ -77,7 +77,6 @@ func (k *kernel) open(c *Config) error {
 	return err
 }
 
-// dial opens the socket to IPVS.
 func (k *kernel) dial(at netns.Namespace) (err error) {
 	k.vs, err = ipvsnl.Dial(context.Background(), &rawnl.Config{NetNS: at})
 	if errors.Is(err, ipvsnl.ErrNotSupported) {
@@ -110,7 +109,6 @@ func (k *kernel) openNetwork(c *Config) (err error) {
 	return k.findDevice(&addresses{})
 }
 
-// close closes all open sockets.
 func (k *kernel) close() error {
 	k.links.Close()
 	k.changes.Close()
@@ -122,7 +120,7 @@ func (k *kernel) close() error {
 // Close closes the sockets and leaves the kernel as it is.
 func (b *backend) Close() error { return b.kernel.close() }
 
-// check asks the kernel to check a transaction without committing it.
+// check lets the kernel check a transaction without committing it.
 func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.nf.Check(ctx, b) }
 
 // Observe reads the companion tables, the virtual servers of the instance, addresses, sysctls and
@@ -174,10 +172,10 @@ func (b *backend) warn(ctx context.Context, o *observed) error {
 }
 
 // Commit writes a change set in the order that the package documentation describes: restrictions
-// before openings, and new objects before removals. If it fails or is killed, each virtual server
-// is in the old state, in the new state, or between: new objects exist, and old objects are not yet
-// removed. If a transaction of the companion is too large for the socket, as in an unprivileged
-// user namespace, Commit writes service ports in parts, one after the other.
+// before permissions, and new objects before removals. If it fails or is killed, each virtual
+// server is in the old state, in the new state, or in between: new objects exist, and old objects
+// are not yet removed. If a transaction of the companion is too large for the socket, as in an
+// unprivileged user namespace, Commit writes service ports in parts, one after the other.
 func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	start := time.Now()
 	if !b.observed {
@@ -207,7 +205,7 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backen
 }
 
 // commitPart commits a change set that fits the socket to nf_tables. If the change set is larger,
-// it begins nothing.
+// it does not start.
 func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats,
 	error) {
 	p := b.pl.plan(c)
@@ -303,8 +301,8 @@ func (b *backend) remove(ctx context.Context) (backends.Stats, error) {
 	return stats, nil
 }
 
-// noModule says that the kernel lacks a module, or how to load the module: before Linux 5.16, ip_vs
-// does not declare its family, so a process without CAP_SYS_MODULE cannot make the kernel load it.
+// noModule says that the kernel lacks a module, or how to load it: before Linux 5.16, ip_vs does
+// not declare its family, so a process without CAP_SYS_MODULE cannot make the kernel load it.
 func noModule(module string, err error) error {
 	if installed(module) {
 		return fmt.Errorf(

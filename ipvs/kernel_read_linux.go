@@ -35,9 +35,9 @@ func isOne(err error, of ...error) bool {
 	return slices.ContainsFunc(of, func(e error) bool { return errors.Is(err, e) })
 }
 
-// read reads everything that concerns the instance. drift lists the faults of the companion tables.
-// read fails with errTaken if another writer of the instance commits during the reading. tunables
-// has the wanted sysctls. was is this process's knowledge about them.
+// read reads everything about the instance. drift lists the faults of the companion tables. read
+// fails with errTaken if another writer of the instance commits during the reading. tunables are
+// the desired sysctls. was is what this process knows about them.
 func (k *kernel) read(ctx context.Context, tunables map[string]string, was sysctls.State) (
 	o observed, drift []string, err error) {
 	before, err := k.readIdleVersion(ctx)
@@ -233,7 +233,7 @@ func (k *kernel) readIdleVersion(ctx context.Context) (version, error) {
 	}
 }
 
-// requireVersion fails if the present version is not v.
+// requireVersion fails if the current version is not v.
 func (k *kernel) requireVersion(ctx context.Context, v version) error {
 	now, err := k.readVersion(ctx)
 	if err == nil && now != v {

@@ -53,8 +53,8 @@ const (
 var kinds = [2]string{kindService, kindNodePort} // without ranges, see ranges.go
 
 // shape describes the parts of a companion table that some frontend needs: bit n is set if the
-// table has ranges with blocks of n leading bits. A table gets the sets and chains when it first
-// needs them, and keeps them until it is recreated for another reason.
+// table has ranges with blocks of n leading bits. A table gets sets and chains when it first needs
+// them, and keeps them until it is recreated for another reason.
 type shape uint32
 
 const (
@@ -131,8 +131,8 @@ func tableOf(f *nft.Family, r servicemodel.Rules, mark uint32, s shape) (sets []
 
 // hasTable reports whether there is a companion table of a family. A family that the node does not
 // serve has no table ([servicemodel.Node.OnlyFamily]), except that the table ip always has the
-// version and the settings. Without a chain the table has no hook, so no packet meets it, and the
-// kernel does not track connections because of it.
+// version and the settings. Without a chain, the table has no hook, so packets do not pass it, and
+// the kernel does not track connections because of it.
 func hasTable(f *nft.Family, r *servicemodel.Rules) bool {
 	return f == nft.IPv4 || f.ServedBy(r)
 }

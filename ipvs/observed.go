@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// observed is everything in the kernel that concerns the instance, as it was read or as the last
-// commit left it. A plan depends only on it and on the configuration.
+// observed is everything in the kernel that belongs to the instance or affects it, as it was read
+// or as the last commit left it. A plan depends only on it and on the configuration.
 type observed struct {
 	table     *servicemodel.Table // the services for which these objects were made
 	companion companion
@@ -48,7 +48,7 @@ type damage struct {
 	addresses bool                       // the bound addresses, or the device
 }
 
-// rules returns the settings of the known table, or of a reading that is not a table yet.
+// rules returns the settings of the known table, or of a reading that has not become a table yet.
 func (o *observed) rules() servicemodel.Rules {
 	if o.table == nil {
 		return o.companion.rules
@@ -56,7 +56,7 @@ func (o *observed) rules() servicemodel.Rules {
 	return o.table.Rules()
 }
 
-// expected is the wanted content of the companion tables.
+// expected returns the desired content of the companion tables.
 func (o *observed) expected() *companion {
 	c := o.companion
 	c.rules = o.table.Rules()
@@ -106,7 +106,7 @@ func (o *observed) frontendOf(k ipvsnl.ServiceKey) *servicemodel.FrontendKey {
 	return nil
 }
 
-// addresses are the addresses of a network namespace, and the device that holds the addresses of
+// addresses are the addresses of a network namespace, and the device that has the addresses of
 // services.
 type addresses struct {
 	node []netip.Addr // addresses that can accept node ports; sorted

@@ -29,7 +29,7 @@ type outlines struct {
 	buf   []byte // struct ip_vs_get_services
 	dests []byte // struct ip_vs_get_dests
 	heads []byte // the entries of a reading without their statistics
-	// equal are the heads that were compared last and were right. It is empty after a commit.
+	// equal are the heads that passed the last comparison. It is empty after a commit.
 	equal []byte
 	due   time.Time // of the next reading
 }
@@ -75,8 +75,8 @@ func getsockopt(fd, option int, value []byte) error {
 // forget says that the known virtual servers have changed since the last comparison.
 func (o *outlines) forget() { o.equal = o.equal[:0] }
 
-// intact reports whether the IPv4 virtual servers are right, according to their outlines. It takes
-// a share of the time, and returns true until the next reading is due.
+// intact reports whether the IPv4 virtual servers are right, according to their outlines. It uses a
+// share of the time, and returns true until the next reading is due.
 func (o *outlines) intact(servers map[ipvsnl.ServiceKey]*server, share float64) (bool, error) {
 	start := time.Now()
 	if o.read == nil || start.Before(o.due) {

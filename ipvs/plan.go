@@ -12,8 +12,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// planner plans the change from the kernel's state to the wanted state. It has no socket: a plan is
-// a value.
+// planner plans the change from the kernel's state to the desired state. It has no socket: a plan
+// is a value.
 type planner struct {
 	cfg      Config
 	instance uint32
@@ -37,7 +37,7 @@ func newPlanner(c Config) planner {
 }
 
 // plan is the content of a commit: to IPVS, to the companion tables in three transactions, and to
-// the rest of the network. Restrictions come before openings, and additions before removals:
+// the rest of the network. Restrictions come before permissions, and additions before removals:
 //
 // 1. restrict: the companion gets new objects, and new source ranges of old objects
 // 2. the rules and the routes are added, tunables are set; the companion has their earlier values
@@ -92,7 +92,6 @@ type tablePlan struct {
 // elements are lists of elements by set.
 type elements map[string]*nft.ElemList
 
-// put adds an element.
 func (m *elements) put(set string, e nft.Elem) {
 	if *m == nil {
 		*m = elements{}
@@ -108,7 +107,6 @@ func (tp *tablePlan) empty() bool {
 	return !tp.remove && !tp.create && len(tp.del)+len(tp.add) == 0
 }
 
-// newPlan returns an empty plan.
 func (pl *planner) newPlan() *plan {
 	c := &pl.have.companion
 	return &plan{name: pl.cfg.Table, mark: pl.cfg.Mark | splitMark, from: c.version,
@@ -162,7 +160,6 @@ func (pl *planner) affected(c *servicemodel.ChangeSet,
 	return slices.Compact(l)
 }
 
-// plan plans a change set.
 func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	p := pl.newPlan()
 	p.next = c.New
@@ -203,7 +200,7 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	return p
 }
 
-// record returns the wanted record of a frontend in the companion table.
+// record returns the desired record of a frontend in the companion table.
 func (pl *planner) record(p *plan, t *servicemodel.Table, fe *servicemodel.Frontend) *record {
 	main, alt := pools(t, fe)
 	r := &record{fe: fe, nat: main == nil || main.Forwarding == servicemodel.ForwardNAT}
@@ -236,7 +233,7 @@ func (pl *planner) newMark(p *plan) uint32 {
 	return p.mark
 }
 
-// change plans the change of a virtual server to the wanted one, and returns the result.
+// change plans the change of a virtual server to the desired one, and returns the result.
 func (pl *planner) change(p *plan, have, want *server) *server {
 	next := &server{svc: want.svc, proto: want.proto, dests: want.dests}
 	of := want.svc.ServiceKey
@@ -303,7 +300,7 @@ func diffElements(old, now *record, del, add func(string, nft.Elem)) {
 	})
 }
 
-// nodePortAddrs returns the node's addresses that accept node ports.
+// nodePortAddrs returns the node's addresses that answer node ports.
 func nodePortAddrs(local []netip.Addr, r servicemodel.Rules) []netip.Addr {
 	var l []netip.Addr
 	for _, a := range local {

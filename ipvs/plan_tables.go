@@ -142,7 +142,7 @@ func (pl *planner) planRecord(p *plan, i int, k servicemodel.FrontendKey, anew b
 }
 
 // planAddrs plans the changes of the sets of addresses. The first transaction adds addresses, and
-// the first transaction that reaches the end deletes them.
+// the first transaction that reaches the end phase deletes them.
 func (pl *planner) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 	phases := p.phases()
 	end := slices.Index(phases[:], ended)
@@ -177,7 +177,7 @@ func (pl *planner) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 	}
 }
 
-// planNewTable plans a new table in place of the present table. It returns the frontends whose
+// planNewTable plans a new table in place of the current table. It returns the frontends whose
 // records the table gets. This includes the known old frontends, until their virtual servers are
 // removed. A family that the node does not serve gets no record, and its old table is removed
 // first.

@@ -16,8 +16,8 @@ var _ backends.Plan = (*plan)(nil)
 // String is the plan in the order in which it is sent. Commands of IPVS and timeouts are in the
 // language of ipvsadm. Rules, routes, the device and its addresses are in the language of ip,
 // sysctls in the language of sysctl, and the companion's transactions in the language of nft.
-// ipvsadm cannot express the bits that identify our virtual servers. A restored value stays as it
-// is if another program relies on the present value.
+// ipvsadm cannot express the bits that identify our virtual servers. A restored value does not
+// change if another program relies on the current value.
 func (p *plan) String() string {
 	t, d, n := &text{}, &p.device, &p.network
 	t.stage(p, stageRestrict)

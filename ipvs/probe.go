@@ -21,10 +21,10 @@ func Candidate(cfg *Config) backends.Candidate {
 // probeTable is the name of the companion tables in the probe's transaction.
 const probeTable = "kernlb.probe"
 
-// probe asks the kernel to check the transaction that would write companion tables with every
-// feature. IPVS was already checked when the backend was opened. probe does not check schedulers or
-// dummy devices: the kernel loads their modules when the first virtual server needs them, or when
-// the device is created.
+// probe lets the kernel check the transaction that would write companion tables with every feature.
+// IPVS was already checked when the backend was opened. probe does not check schedulers or dummy
+// devices: the kernel loads their modules when the first virtual server needs them, or when the
+// device is created.
 func (b *backend) probe(ctx context.Context) error {
 	b.pl.cfg.Table = probeTable
 	changes, err := rendering.Changes(true, 0)

@@ -152,14 +152,13 @@ const (
 	prioReset    = 110
 )
 
-// marked matches the marks of the instance with a kind.
+// marked matches packets with a mark of the instance and of a kind.
 func (b *builder) marked(kind uint32) nft.Rule { return nft.MarkIs(kindMask, b.mark|kind) }
 
 // steer marks packets for delivery to IPVS. It keeps the lower bits, because other programs may use
 // them.
 func (b *builder) steer() nft.Rule { return nft.MarkAndOr(^kindMask, b.mark) }
 
-// hooks builds the base chains.
 func (b *builder) hooks() {
 	services := b.in(kindService, kindService+"s")
 	out := b.Filter("unmark-output", nft.HookOutput, prioUnmark)
@@ -207,7 +206,7 @@ func (b *builder) lead(services nft.Rule) {
 		c.Add(nft.CTStateNew, nft.Jump("admit"))
 	}
 
-	// A packet that matches none of our services may match a service of another instance. By now
+	// A packet that matches none of our services may match a service of another instance. By then,
 	// that instance has marked it.
 	for _, c := range []*nft.ProgramChain{
 		b.Filter("unused-prerouting", nft.HookPrerouting, prioUnused),
@@ -217,7 +216,7 @@ func (b *builder) lead(services nft.Rule) {
 	}
 }
 
-// backwards matches packets that conntrack takes for answers in an untranslated flow. After the
+// backwards matches packets that conntrack mistakes for answers in an untranslated flow. After the
 // flow was deleted or the table emptied, the first packet that conntrack sees of a connection may
 // come from the endpoint. Conntrack then creates a flow with the endpoint as its client. IPVS has
 // already translated the packet, so conntrack expects answers to the service's address. The

@@ -12,9 +12,9 @@ import (
 
 // This file contains ranges of ports. IPVS has no ranges, but a virtual server by firewall mark has
 // any port: a destination of port 0 gets packets at the port to which they were sent. So a range
-// has a mark, and the companion sets it on all packets of flows to the range. A packet finds its
-// range by blocks of ports, as in package nftables: each size of a block in use has a map, and the
-// packet looks in the map of the smallest blocks first. From there on the mark stands for the
+// has a mark, and the companion sets the mark on all packets of flows to the range. A packet finds
+// its range by blocks of ports, as in package nftables: each size of a block in use has a map, and
+// the packet looks in the map of the smallest blocks first. From there on, the mark identifies the
 // range: it is the key in the sets of the kind.
 
 // Sets of ranges.
@@ -139,7 +139,6 @@ func hashedClients(t *servicemodel.Table, fe *servicemodel.Frontend) string {
 	return ""
 }
 
-// rangeSets lists the sets of ranges.
 func rangeSets(f *nft.Family, shape shape) []*nft.Set {
 	mark := []nft.Field{nft.FieldMark}
 	l := []*nft.Set{
@@ -169,15 +168,16 @@ func (b *builder) addIfRanges(c *nft.ProgramChain, parts ...nft.Rule) {
 	}
 }
 
-// The chains in which a packet to an address with ranges looks for its range, and has found its
-// range.
+// The chains in which a packet to an address with ranges searches for its range, and into which it
+// goes when it has found the range.
 const (
 	chainFindRange = "find-range"
 	chainAtRange   = "at-range"
 )
 
-// ranges builds the chains that find the range of a packet. Exact ports and node ports win over
-// ranges. ICMP errors about packets to a range have no ports, but conntrack knows their flow.
+// ranges builds the chains that find the range of a packet. Exact ports and node ports take
+// precedence over ranges. ICMP errors about packets to a range have no ports, but conntrack knows
+// their flow.
 func (b *builder) ranges() {
 	if !b.shape.hasRanges() {
 		return

@@ -75,7 +75,7 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift [
 	return drift, nil
 }
 
-// compare returns the differences of the virtual servers of a frontend from the wanted ones: from
+// compare returns the differences of the virtual servers of a frontend from the desired ones: from
 // the model (damaged), and from the configuration (outdated). Both are empty if nothing differs.
 func (o *observed) compare(r *record, recorded *servicemodel.Table,
 	servers []*server) (damaged, outdated string) {
@@ -121,7 +121,7 @@ func (o *observed) findPools(r *record, found map[servicemodel.PoolID]*servicemo
 	}
 }
 
-// mainVerdict is the verdict of the virtual servers at a frontend's address: see [pools].
+// mainVerdict is the verdict for the virtual servers at a frontend's address: see [pools].
 func mainVerdict(fe *servicemodel.Frontend) servicemodel.Verdict {
 	if fe.External.Balances() {
 		return fe.External
@@ -134,7 +134,7 @@ func (o *observed) recorded(k servicemodel.FrontendKey) bool {
 	return o.companion.records[k] != nil
 }
 
-// unheld returns, without slots, the pools that were not found because IPVS cannot hold them: no
+// unheld returns, without slots, the pools that were not found because IPVS cannot store them: no
 // address has a virtual server for their node ports.
 func (o *observed) unheld(addrs []netip.Addr,
 	found map[servicemodel.PoolID]*servicemodel.Pool) []*servicemodel.Pool {

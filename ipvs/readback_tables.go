@@ -113,7 +113,6 @@ func (c *companion) take(f *nft.Family, raw *rawTable, mark uint32) error {
 	return nil
 }
 
-// takeAddrs reads the sets of addresses.
 func (c *companion) takeAddrs(f *nft.Family, raw *rawTable) error {
 	for _, set := range addrSets {
 		for key := range raw.elems[set] {
@@ -177,7 +176,7 @@ func (c *companion) requireElements(f *nft.Family, raw *rawTable,
 	return nil
 }
 
-// requireProgram requires that the table is in force, and has exactly our sets, chains and rules.
+// requireProgram requires that the table is active, and has exactly our sets, chains and rules.
 func requireProgram(raw *rawTable, sets []*nft.Set, prog nft.Program) error {
 	if raw.Dormant {
 		return errors.New("it is dormant")

@@ -137,8 +137,8 @@ func (k *kernel) policyRules(family int) (r routingRules, err error) {
 	return r, err
 }
 
-// readRivals returns the effects of other programs' policy rules on marked packets: rules about the
-// marks of the instance and, if its own rule exists, a rule that precedes it.
+// readRivals returns the effects of other programs' policy rules on marked packets: rules that
+// match marks of the instance and, if its own rule exists, a rule that precedes it.
 func (k *kernel) readRivals(o *observed) (rivals []string, err error) {
 	settings := o.rules()
 	for i, f := range ipFamilies {

@@ -19,8 +19,8 @@ var schedulers = []servicemodel.Scheduler{
 	servicemodel.NeverQueue, servicemodel.Maglev, servicemodel.Failover, servicemodel.Overflow,
 }
 
-// The flags of our virtual servers hold more than the kernel uses: the instance in the high half,
-// and the scheduler that the model requested, as its index in schedulers and its options. The
+// The flags of our virtual servers contain more than the kernel uses: the instance in the upper
+// half, and the scheduler that the model requested, as its index in schedulers and its options. The
 // kernel keeps flags that it does not know (ip_vs_genl_parse_service, ip_vs_genl_fill_service).
 const (
 	instanceMask   = 0xffff0000

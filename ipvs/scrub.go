@@ -11,9 +11,10 @@ import (
 // scrubMost limits the time of one check; the first comparison is always made.
 const scrubMost = 500 * time.Microsecond
 
-// scrub gives each virtual server its turn. IPVS neither reports nor counts changes. So Integrity
-// compares some virtual servers each time with everything that the kernel reports about them. The
-// number of an IPv4 virtual server's destinations is noticed sooner, by outlines.
+// scrub gives each virtual server its turn to be compared. IPVS neither reports nor counts changes.
+// So Integrity compares some virtual servers each time with everything that the kernel reports
+// about them. A changed number of destinations of an IPv4 virtual server is noticed sooner, by the
+// outlines.
 type scrub struct {
 	share float64             // the share of time for comparisons
 	keys  []ipvsnl.ServiceKey // the rest of this round; some may have been removed
@@ -21,8 +22,8 @@ type scrub struct {
 }
 
 // each calls holds with the virtual servers whose turn it is: with one, and with more for a share
-// of the time since the last check. It stops at a virtual server that does not hold, which keeps
-// its turn, so that the next check finds it again.
+// of the time since the last check. It stops at a virtual server that differs, which keeps its
+// turn, so that the next check finds it again.
 func (s *scrub) each(servers map[ipvsnl.ServiceKey]*server,
 	holds func(*server) (bool, error)) (bool, error) {
 	start := time.Now()

@@ -169,10 +169,10 @@ func (pl *planner) destinations(p *servicemodel.Pool, entries int) destinations 
 }
 
 // hashTables are the sizes of the kernel's tables of schedulers that hash
-// (CONFIG_IP_VS_SH_TAB_BITS, CONFIG_IP_VS_MH_TAB_INDEX). In their order, destinations get a number
-// of entries equal to their weight, and the last destinations get none if the table is full
-// (ip_vs_sh_reassign, ip_vs_mh_populate). So weights that need a larger table are reduced. Then the
-// lower threshold keeps the weight of the model. With an upper threshold that no destination
+// (CONFIG_IP_VS_SH_TAB_BITS, CONFIG_IP_VS_MH_TAB_INDEX). In their order, destinations get as many
+// entries as their weight, and the last destinations get none if the table is full
+// (ip_vs_sh_reassign, ip_vs_mh_populate). So weights that need a larger table are reduced. The
+// lower threshold then stores the weight of the model. With an upper threshold that no destination
 // reaches, the lower threshold has no effect. If there are too many destinations for sh, the table
 // of mh is used.
 var hashTables = map[servicemodel.Scheduler]int{servicemodel.SourceHash: 1 << 8,

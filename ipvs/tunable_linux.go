@@ -65,8 +65,8 @@ type others struct {
 	forwards bool // other programs have rules about forwarded packets, except in x_tables
 }
 
-// Relied returns the tunables on which another program may rely. A firewall or a program that runs
-// containers found ip_forward at 1, and may have left it so.
+// Relied returns the tunables on which another program may rely. A firewall or container runtime
+// may have found ip_forward at 1, and may rely on that value.
 func (o *others) Relied(ctx context.Context, names []string) (map[string]string, error) {
 	recorded, err := o.Earlier(ctx)
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 // table of the family ip. Every commit deletes this element and adds the next one in the same
 // transaction. A second writer's transaction would delete the same element, and so fails as a
 // whole. (The nftables backend deletes nothing for its version, so that a process that publishes
-// something need not wait for an RCU grace period when it ends. A process of this backend reads
-// everything, and sends commands between two transactions, anyway.)
+// something does not have to wait for an RCU grace period when it ends. A process of this backend
+// reads everything anyway, and sends commands between two transactions.)
 //
 // IPVS has no transactions. A commit that sends commands to IPVS first adds a version with the
 // comment "writing", then sends the commands, and then adds a version without the comment. A
-// program that finds the comment knows that another writer is sending commands, or has died. It
-// reads everything, and takes over by replacing the version. If the first writer is still alive,
+// program that finds the comment knows that another writer is still sending commands, or has died.
+// It reads everything, and takes over by replacing the version. If the first writer is still alive,
 // its last transaction fails, and it starts over.
 type version struct {
 	number  uint32
@@ -31,7 +31,7 @@ const (
 	commentWriting = "writing"
 )
 
-// versionSet is the set that holds the version.
+// versionSet is the set with the version.
 var versionSet = &nft.Set{Name: setVersion, Key: []nft.Field{nft.FieldMark}}
 
 // errTaken says that another writer has committed.
@@ -42,7 +42,6 @@ var errTaken = errors.New("another writer was there")
 // remembers.
 func newVersion() version { return version{number: rand.Uint32()} }
 
-// next is the next version.
 func (v version) next(writing bool) version {
 	return version{number: v.number + 1, exists: true, writing: writing}
 }

@@ -16,8 +16,8 @@ import (
 
 // Watch calls changed when addresses are added or removed, because node ports need a virtual server
 // at each address of the node. It also calls changed when a rule or a route of ours is deleted,
-// because without these no packet reaches IPVS: programs that manage networks remove rules that
-// they do not know. It makes the backend a [backends.Watcher].
+// because without these no packet reaches IPVS: network managers remove rules that they do not
+// know. Watch makes the backend a [backends.Watcher].
 //
 // [backends.Watcher]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane/backends#Watcher
 func (b *backend) Watch(ctx context.Context, changed func()) error {
@@ -79,7 +79,7 @@ func routingTable(body []byte) (table uint32) {
 }
 
 // Blame waits until another program changes the companion tables, and returns that program. The
-// kernel does not report changes of virtual servers. It makes the backend a [backends.Blamer].
+// kernel does not report changes of virtual servers. Blame makes the backend a [backends.Blamer].
 func (b *backend) Blame(ctx context.Context) (backends.Program, error) {
 	k := &b.kernel
 	g, err := nft.Author(ctx, k.ns, k.nf, func(c nft.Changed) bool {

@@ -25,8 +25,8 @@ var (
 var errNotObserved = errors.New(
 	"nftables: the kernel was not observed since the backend was opened or the last error")
 
-// backend programs the services of one instance in nf_tables. Its methods must not be called
-// concurrently.
+// backend programs the services of one instance in nf_tables. Its methods are not safe for
+// concurrent use.
 type backend struct {
 	kernel // embedded: it has the methods that need the kernel, with stubs for other systems
 	log    *slog.Logger
@@ -40,7 +40,7 @@ type backend struct {
 	doubted form.Version
 	// interrupted says that the last steps failed.
 	interrupted bool
-	// looks is the budget for checks for changes by hand.
+	// looks is the budget for checks for manual edits.
 	looks wait.Budget
 	// lacking is the result of the last probe for the table of each family.
 	lacking [len(nft.Families)]lack
@@ -61,7 +61,7 @@ type lack struct {
 // It refuses the same change sets as [Check], and families whose tables the kernel does not support
 // ([backends.FieldFamily]).
 //
-// The methods must not be called concurrently.
+// The methods are not safe for concurrent use.
 func New(cfg *Config) (backends.Backend, error) {
 	b, err := openBackend(cfg)
 	if err != nil {

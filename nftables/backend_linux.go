@@ -46,8 +46,8 @@ func readError(doing string, err error) error {
 	return fmt.Errorf("nftables: %s: %w", doing, err)
 }
 
-// Blame waits until another program changes the tables, and returns that program. This method makes
-// the backend a [backends.Blamer].
+// Blame waits until another program changes the tables, and returns that program. Blame makes the
+// backend a [backends.Blamer].
 func (b *backend) Blame(ctx context.Context) (backends.Program, error) {
 	k := &b.kernel
 	g, err := nft.Author(ctx, k.ns, k.reader.Conn, func(c nft.Changed) bool {

@@ -15,8 +15,8 @@ import (
 // other than random, rr, wrr, sh, mh, lc and wlc; forwarding other than NAT; pools whose weights,
 // divided by their greatest common divisor, add up to more than 65,536; and, in tables not made by
 // servicemodel.Resolve, source ranges of node ports and some combinations of origins whose packets
-// are masqueraded. The errors, which [dataplane.Problems] lists, are *[backends.UnsupportedError]
-// values. Check needs neither a kernel nor Linux. The change set of a whole table is
+// are masqueraded. The errors are *[backends.UnsupportedError] values, which [dataplane.Problems]
+// lists. Check needs neither a kernel nor Linux. To check a whole table, pass
 // servicemodel.Diff(nil, table).
 //
 // For ranges of ports, Check also refuses endpoints with different ports, the schedulers sh and mh,
@@ -76,8 +76,8 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 	return errors.Join(errs...)
 }
 
-// checkParts refuses lc and wlc in parts: a program that applies a part lives for one change, and
-// feeds no shares back.
+// checkParts refuses lc and wlc in parts: a program that applies a part runs only for one change,
+// and cannot feed shares back.
 func checkParts(c *servicemodel.ChangeSet) error {
 	can := abilities
 	can.Frontend, can.Pool = nil, nil // checked without parts, too
@@ -89,7 +89,7 @@ func checkParts(c *servicemodel.ChangeSet) error {
 	return rendering.Check(Name, c, can)
 }
 
-// abilities describe the features that nftables can express.
+// abilities are the features that nftables can express.
 var abilities = rendering.Abilities{
 	Scheduler: func(s servicemodel.Scheduler) bool {
 		name, _, _ := s.Split()
@@ -125,7 +125,7 @@ var abilities = rendering.Abilities{
 }
 
 // Check returns the result of the function [Check]. If the kernel lacks an expression that the
-// tables of a family need, and the node may do without that family, Check also refuses the family
+// tables of a family need, and the node can do without that family, Check also refuses the family
 // ([backends.FieldFamily]). An engine then serves the other family.
 func (b *backend) Check(c *servicemodel.ChangeSet) error {
 	errs := []error{Check(c)}

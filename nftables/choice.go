@@ -10,11 +10,11 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Chooser returns the function that chooses the slot of a pool for new connections: a hash of the
-// client's address, and also of its port if the scheduler includes the port. It returns nil if the
-// pool is empty or if its scheduler does not hash clients. The pool must not change. Call Chooser
-// once for many clients, because it may compute a table of Maglev. Several goroutines can call the
-// function. It ignores session affinity: remembered clients keep their endpoint.
+// Chooser returns the function that chooses the slot for a new connection to a pool: by a hash of
+// the client's address, and also of its port if the scheduler includes the port. It returns nil if
+// the pool is empty or if its scheduler does not hash clients. The pool must not change afterwards.
+// Call Chooser once for many clients, because it may compute a Maglev table. The returned function
+// is safe for concurrent use. It ignores session affinity: remembered clients keep their endpoint.
 func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
 	w := form.WayOf(p)
 	if w != form.ByHash && w != form.ByMaglev || len(p.Slots) == 0 {
@@ -43,9 +43,9 @@ func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
 }
 
 // Shares returns the share of new connections that each slot of a pool has in the kernel, from 0 to
-// 1. It counts the entries of a table of Maglev. For a hash, it computes the limit of what
-// [Chooser] returns for very many clients. It ignores failed draws, which are less than 2^-18 of
-// all draws.
+// 1. For Maglev, it counts the entries of the table. For a hash, it computes the limit of what
+// [Chooser] returns for a very large number of clients. It ignores failed draws, which are less
+// than 2^-18 of all draws.
 func Shares(p *servicemodel.Pool) []float64 {
 	shares := make([]float64, len(p.Slots))
 	switch form.WayOf(p) {

@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Cleanup deletes both tables. It leaves alone tables that have none of the instance's marks,
+// Cleanup deletes both tables. It does not touch tables that have none of the instance's marks,
 // unless [Config.TakeOver] is set. A separate transaction first deletes the chains that drop and
 // reject packets.
 func (b *backend) Cleanup(ctx context.Context) (backends.Stats, error) {
@@ -33,7 +33,7 @@ func (b *backend) Cleanup(ctx context.Context) (backends.Stats, error) {
 
 // deleteTables first deletes the base chains that drop and reject, and then both tables. When the
 // kernel deletes a table, it empties the maps at once, but removes the chains from their hooks one
-// by one, which takes milliseconds. In that time the chains would drop packets that are no longer
+// by one, which takes milliseconds. Meanwhile, the chains would drop packets that are no longer
 // translated, even if another backend serves them.
 func (k *kernel) deleteTables(ctx context.Context, table string) (backends.Stats, error) {
 	k.batch.Reset()

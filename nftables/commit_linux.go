@@ -21,14 +21,14 @@ import (
 )
 
 // Commit writes a change set in one transaction. The same transaction marks in the kernel the work
-// that is left to Settle. If a service gets a scheduler that the rules do not know yet, an earlier
-// transaction adds the rules. If the socket cannot send the whole change at once, as in an
+// that is left to Settle. If the rules do not know the scheduler of a service yet, an earlier
+// transaction adds rules for it. If the socket cannot send the whole change at once, as in an
 // unprivileged user namespace, Commit needs several transactions: first new service ports, then
-// changed ones, and finally removed ones, each of them whole. If tables must be replaced, they then
-// hold only some of the service ports until the last transaction.
+// changed ones, and finally removed ones, each of them whole. If tables must be replaced, they have
+// only some of the service ports until the last transaction.
 //
 // If the instance is new and large, Commit creates the tables in many transactions, so that other
-// programs can commit in between. Packets meet the tables after the last transaction.
+// programs can commit in between. Packets reach the tables only after the last transaction.
 func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	start := time.Now()
 	if !b.observed {
@@ -102,7 +102,7 @@ func (b *backend) wake(ctx context.Context) error {
 	return err
 }
 
-// prepare does the work that rare change sets need before their transaction.
+// prepare does the work before the transaction that only rare change sets need.
 func (b *backend) prepare(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	rules := c.New.Rules()
 	err := b.kernel.sysctls.Look(ctx, &b.pl.Sysctls, sysctls.Loopback(&rules))

@@ -10,16 +10,16 @@
 //
 // # The ruleset
 //
-// The ruleset is a fixed program, and services are only data. There is one table, named after the
+// The ruleset is a fixed program, and services are data. There is one table, named after the
 // instance ("kernlb"), in each of the families ip and ip6 in which a service or
 // servicemodel.Node.ServiceCIDRs has an address. In a family without a table, kernlb registers no
-// hooks and does not cause connection tracking. A table stays when its last service is removed,
+// hooks and causes no connection tracking. When the last service is removed, its table stays,
 // unless the node no longer serves its family (servicemodel.Node.OnlyFamily). An instance without
 // services has the table ip, or the table of the only family that the node serves. The chains and
 // rules of a table are the same for all services. A service consists of elements in sets and maps.
-// No element carries a verdict, unless the service has a scheduler. The kernel finds an element by
+// Elements have no verdicts, unless the service has a scheduler. The kernel finds an element by
 // hashing, and does not validate the ruleset again when an element changes. So a change costs the
-// same among ten services and among fifty thousand. In short, for IPv4:
+// same whether there are ten services or fifty thousand. In short, the table for IPv4 is:
 //
 //	table ip kernlb {
 //		set services { 10.96.0.10 . tcp . 80 comment "default/web:http cluster IP", … }
@@ -65,29 +65,30 @@
 //	}
 //
 // The endpoints of a frontend with n slots are in the map under the frontend's key and the numbers
-// 0 to n-1. The sets service-over-2, -over-4, -over-8 and so on say between which powers of two n
-// lies. So a new or removed endpoint changes one or two slots, whatever n is, and changes these
-// sets only when n passes a power of two. No rule and no set depends on n. An endpoint of weight w
-// takes w slots.
+// 0 to n-1. The sets service-over-2, -over-4, -over-8 and so on show which powers of two n lies
+// between. So adding or removing an endpoint changes one or two slots, whatever n is, and changes
+// these sets only when n crosses a power of two. No rule and no set depends on n. An endpoint of
+// weight w takes w slots.
 //
 // A packet draws a number below the smallest power of two that is at least n. If the number is n or
 // more, the map has no element for it, so the rule does not match and the next rule draws again.
-// Each slot has the same chance. A packet draws twelve times or more before a draw that leaves out
-// some slots: at most 2^-18 of a pool's packets come to such a draw. On average, a packet makes 1
-// to 2 draws.
+// All slots are equally likely. A packet makes at least twelve draws before a draw that cannot
+// reach all slots: at most 2^-18 of a pool's packets come to such a draw. On average, a packet
+// makes 1 to 2 draws.
 //
-// Each lookup sees the latest commit, and a commit may happen between two lookups of a packet. A
-// packet that finds no slot goes through the chains again, and finally through service-any. That
-// chain finds a slot in any pool that has slots, slot 0 if it finds no other. If a commit adds the
-// service or replaces the whole table between two lookups, the packet leaves these chains without
-// an endpoint. The chains of type filter then drop it, so that its client sends it again. Otherwise
-// they would reject it, or accept it and let conntrack remember the untranslated flow. These chains
-// make no lookups for packets that were translated.
+// Each lookup sees the latest commit, and a commit may take place between two lookups of a packet.
+// A packet that finds no slot goes through the chains again, and finally through service-any. That
+// chain finds a slot in any pool that has slots; if it finds no other, it uses slot 0. If a commit
+// adds the service or replaces the whole table between two lookups, the packet leaves these chains
+// without an endpoint. The filter chains then drop the packet, so that its client sends it again.
+// Otherwise, they would reject it, or accept it and let conntrack remember the untranslated flow.
+// These chains make no lookups for translated packets.
 //
 // Node ports have their own sets and maps, whose keys have no address. With external traffic policy
-// Local, outside clients of a frontend may have different endpoints than pods and the host. Such a
-// frontend is in service-split, and the endpoints for its outside clients are in
-// service-external-endpoints. Other sets say which frontends are rejected, dropped and masqueraded.
+// Local, the endpoints of a frontend for outside clients may differ from those for pods and the
+// host. Such a frontend is in service-split, and the endpoints for its outside clients are in
+// service-external-endpoints. Other sets list the frontends that are rejected, dropped and
+// masqueraded.
 //
 // The objects of some features exist only while a service uses the feature: session affinity (the
 // maps affinity-0 to -63 and the sets service-affinity-T, one for each timeout T in use), session
@@ -100,9 +101,8 @@
 // # Schedulers
 //
 // A pool with a scheduler other than random has its slots in a separate map, such as
-// service-mh-endpoints, and its frontends are in none of the sets service-over-N. A packet to such
-// a frontend finds no slot in service-endpoints. Then the map service-scheduled sends it to a
-// chain:
+// service-mh-endpoints, and its frontends are in none of the sets service-over-N. Packets to such a
+// frontend find no slot in service-endpoints. The map service-scheduled then sends them to a chain:
 //
 //	map service-scheduled { 10.96.0.11 . tcp . 80 : goto service-mh-1021, 10.96.0.12 . tcp . 80 : goto service-rr-3-744, … }
 //	chain service-balance {
@@ -117,43 +117,43 @@
 //	chain service-sh-4 { jump service-sh-level-2; jump service-sh-level-1; dnat ip to … numgen random mod 1 map @service-sh-endpoints }
 //	chain service-sh-level-2 { jhash ip saddr mod 2 seed 0x6b6c0200 0 return; dnat ip to … jhash ip saddr mod 4 seed 0x6b6c0200 map @service-sh-endpoints; … (eight times) }
 //
-// Packets to other services find a slot before that lookup, so schedulers cost them nothing.
-// Package servicemodel computes the tables of Maglev. The comments of their elements contain the
-// slots and weights of endpoints.
+// Packets to other services find a slot before that lookup, so schedulers do not slow them down.
+// Package servicemodel computes the Maglev tables. The comments of their elements contain the slots
+// and weights of endpoints.
 //
 // # Session affinity
 //
-// The affinity maps remember the endpoint that each client of a frontend was given. Finding this
+// The affinity maps store the endpoint of each remembered client of a frontend. Finding this
 // endpoint takes one lookup, whatever the number of endpoints. A hash of the client's address
-// selects one of 64 maps. A packet to a service without affinity costs one lookup in a set for each
-// timeout in use, and no lookup in the maps. Rules after DNAT write the maps, from conntrack's
-// entry for the flow. They do so only for the first packet of a flow, because only then was an
-// endpoint just chosen. Each new connection renews the timeout. Affinity is kept for each address
-// and port of a service, as in IPVS.
+// selects one of 64 maps. For a packet to a service without affinity, the cost is one lookup in a
+// set for each timeout in use, and no lookup in the maps. Rules after DNAT fill the maps from
+// conntrack's entry for the flow. They do so only for the first packet of a flow, because only this
+// packet was just assigned an endpoint. Each new connection renews the timeout. Each address and
+// port of a service has its own affinity, as in IPVS.
 //
 // When an endpoint is removed, the same transaction marks the version with "affinity to be swept".
 // After each commit an engine calls Settle, which deletes the entries that refer to the endpoint.
 // Settle waits until packets in flight have passed, reads the maps, deletes entries, and repeats
-// this until it finds none. Then it removes the mark. From then on no new connection reaches the
-// endpoint, and no packet can write such an entry again. If a sweep was interrupted, the next
-// program finishes it. A sweep waits 10 to 25 ms for packets, and takes some 100 ms more if there
-// are 60,000 clients. Engine.Apply waits for the sweep. Engine.Run commits other changes during the
-// wait and between the readings of two maps, and one sweep serves all these changes.
+// this until it finds none. Then it removes the mark. From then on, no new connection reaches the
+// endpoint, and no packet can create such an entry again. If a sweep was interrupted, the next
+// program finishes it. A sweep waits 10 to 25 ms for packets, and takes some 100 ms more with
+// 60,000 clients. Engine.Apply waits for the sweep. Engine.Run commits other changes during the
+// wait and between reading one map and the next, and one sweep covers all these changes.
 //
-// The maps of a family hold 262,144 clients of all services together (28 MB). One SYN or datagram
-// creates an entry, and its source may be forged: at 10,000 such packets a second the maps are full
-// after 26 s. Clients that are already remembered stay remembered. Other clients, of any service,
-// are balanced but not remembered until entries expire. If that matters, rate-limit new connections
-// in front (a table with a lower priority), or shorten the timeouts.
+// The maps of a family can store 262,144 clients of all services together (28 MB). One SYN or
+// datagram creates an entry, and its source may be forged: at 10,000 such packets a second the maps
+// are full after 26 s. Clients that are already remembered are not affected. Other clients, of any
+// service, are balanced but not remembered until entries expire. If that is a problem, rate-limit
+// new connections earlier (in a table with a lower priority), or shorten the timeouts.
 //
 // nft before 1.1 lists the rules for IPv6 affinity, but cannot load them from text: it aborts on a
-// map update with a key or data over 16 bytes. On Linux 6.12 and newer stable kernels, this nft
-// cannot load source ranges either: it reverses the one byte of the protocol, which these kernels
-// refuse.
+// map update with a key or data over 16 bytes. On Linux 6.12 and newer stable kernels, such an nft
+// cannot load source ranges either, because it encodes the one-byte protocol in the wrong byte
+// order.
 //
 // # Hooks
 //
-// All base chains have policy accept, and drop or reject only packets to services. They coexist
+// All base chains have policy accept, and drop or reject packets to services only. They coexist
 // with firewalls and network policies in other tables, and the backend does not touch other tables.
 // The chains ignore packets of connections that are not new.
 //
@@ -165,19 +165,19 @@
 //	nat-postrouting                              nat, priority 100: masquerade
 //
 // [Config.Priorities] moves three of these groups of chains. [Config.BeforeDispatch] and
-// [Config.BeforeMasquerade] name chains for rules of the user.
+// [Config.BeforeMasquerade] name chains for user-defined rules.
 //
 // A packet is masqueraded if it has the mark and, according to conntrack, its flow was sent to a
 // frontend of this instance. So several instances may use the same mark, and packets that other
-// programs mark with the bit are left alone. If a service sets the source of its masqueraded
+// programs mark with this bit are not affected. If a service sets the source of its masqueraded
 // connections (servicemodel.Service.MasqueradeIPs), the maps service-masquerade-ips,
 // nodeport-masquerade-ips and range-masquerade-ips contain that source, and other connections cost
 // one more lookup.
 //
 // Clients of frontends without endpoints get a TCP reset or ICMP port unreachable, and packets from
 // forbidden sources are dropped. servicemodel.Node.NoEndpoints and Forbidden select other answers.
-// If a frontend is restricted after a packet has passed the chains of source ranges, the packet is
-// dropped in any case.
+// If a frontend becomes restricted after a packet has passed the chains of source ranges, the
+// packet is dropped in any case.
 //
 // # Loopback addresses
 //
@@ -187,51 +187,52 @@
 // which also lets other hosts send to programs that listen on loopback addresses. So filter-input
 // jumps to the chain guard-loopback, which drops such packets from other hosts. The backend turns
 // the sysctl on after the transaction that adds the guard, and restores it before the transaction
-// that removes the guard. A setting in the table records the value to restore. The sysctl stays on
-// if another instance, kube-proxy, kubelet or the iptables backend has its own guard; a log record
-// then says so. The last instance restores the value from before the first. If another program
-// turns the sysctl off, the next apply turns it on again.
+// that removes the guard. A setting in the table records the value to be restored. The sysctl stays
+// on if another instance, kube-proxy, kubelet or the iptables backend has its own guard; a log
+// record then says so. The last instance restores the value that was set before the first instance.
+// If another program turns the sysctl off, the next apply turns it on again.
 //
 // # Owners
 //
 // Programs can share an instance, each with its own services ([dataplane.Parts]). They find their
-// objects by an index, and read nothing else. The map owner-frontends lists the frontends of each
-// owner, by the hash of the owner's name and a number. The set owner-hairpins says to which owners
-// a hairpin belongs. A hairpin or cluster IP that several owners need has a comment such as "2
-// owners", and is removed with the last of them. An engine that applies whole states leaves the
+// objects through an index, and read nothing else. The map owner-frontends lists the frontends of
+// each owner, by the hash of the owner's name and a number. The set owner-hairpins lists the owners
+// of each hairpin. A hairpin or cluster IP of several owners has a comment such as "2 owners", and
+// is removed together with its last owner's part. An engine that applies whole states leaves the
 // index empty. The next program that changes a part then reads everything once, and rebuilds the
-// index. It does the same if the tables are damaged, and keeps every intact object of all owners.
+// index. If the tables are damaged, it does the same, and keeps every intact object of all owners.
 //
 // # Transactions
 //
-// A change is one transaction, so nothing is ever half written. There are two exceptions. A load
-// that is larger than the socket can send at once, as in an unprivileged user namespace, takes
-// several transactions, each of which leaves whole services. A large new instance takes many short
-// transactions, so that other programs can commit in between; the last one creates the base chains,
-// and so lets packets in.
+// A change is one transaction, so nothing is ever half written, with two exceptions. A change that
+// is too large to be sent through the socket at once, as in an unprivileged user namespace, takes
+// several transactions, none of which splits a service. A large new instance takes many short
+// transactions, so that other programs can commit in between; the last transaction creates the base
+// chains, and only then do packets enter.
 //
 // Each transaction adds the next number to a set in one of the tables, such as "version-5f3a09c2".
-// So a transaction of a program that does not know the last number fails as a whole. That program
-// reads again, and starts over. After 127 numbers, a transaction deletes the set and creates
-// another set with the next name. Commits to other tables do not matter. Programs that write to one
-// instance take turns (flock on the network namespace; a program waits ten seconds at most for one
-// holder), so that no program fails again and again.
+// So if a program does not know the last number, its transaction fails as a whole. The program then
+// reads again, and starts over. After 127 numbers, a transaction replaces the set with a set that
+// has the next name. Commits to other tables do not matter. Programs that write to one instance
+// take turns, so that no program fails repeatedly: they lock the network namespace with flock, and
+// wait at most ten seconds for the program that has the lock.
 //
 // A cleanup takes two transactions: the first deletes the chains filter-input, filter-forward and
 // filter-output, the second deletes both tables. When the kernel deletes a table, the maps are
 // empty at once, but the chains leave their hooks one by one. Without the first transaction, the
-// chains of type filter would drop packets that are no longer translated.
+// filter chains would drop packets that are no longer translated.
 //
-// The backend notices edits by hand before the next change. If the generation of nf_tables is not
-// the known one, the backend compares tables, chains, rules and, on Linux 6.16 and newer, the
-// numbers of elements with the expected ones. It makes up to eight such checks at once, and then at
-// most one a second. If checks take long, they may use a twentieth of the time.
+// The backend notices manual edits before the next change. If another program has changed the
+// generation of nf_tables, the backend compares tables, chains, rules and, on Linux 6.16 and newer,
+// the numbers of elements with the expected ones. It makes up to eight such checks without a pause,
+// and then at most one per second. If checks take long, they are limited to a twentieth of the
+// time.
 //
 // # The code
 //
-// This package has the configuration, the sockets, and the order of steps in a commit
-// (commit_linux.go), an observation (observe_linux.go) and a check (integrity_linux.go). Below it
-// are three internal packages:
+// This package contains the configuration, the sockets, and the order of steps in a commit
+// (commit_linux.go), an observation (observe_linux.go) and a check (integrity_linux.go). It has
+// three internal packages:
 //
 //   - form: the representation of an instance in nf_tables. It encodes and decodes sets, chains,
 //     rules, elements.
@@ -239,10 +240,10 @@
 //   - read: the contents of the kernel, and their meaning in the model. Packages plan and read do
 //     not import each other.
 //
-// A rare feature has its own files in each package: affinity, owners, schedulers, other layouts.
-// Two files never use each other, not even indirectly. A test checks this, so a reader can start
-// with a file that uses no other file.
+// A rare feature has its own files in each package: affinity, owners, schedulers, other layouts. No
+// two files use each other, not even indirectly. A test checks this, so a reader can start with a
+// file that uses no other file.
 //
-// The package needs Linux 5.10 or newer with nf_tables, and works with nft 1.0.6 and newer, whose
-// listing loads again. It never runs nft.
+// The package needs Linux 5.10 or newer with nf_tables, and works with nft 1.0.6 and newer, which
+// can reload its own listing. It never runs nft.
 package nftables

@@ -16,10 +16,10 @@ import (
 
 // Integrity reports whether the instance is as the last Observe or Commit left it. If no program
 // has committed to nf_tables since, the instance is intact. Otherwise the version shows whether
-// another writer of the instance committed. A check of the tables then finds edits by hand: it
+// another writer of the instance committed. A check of the tables then detects manual edits: it
 // compares chains, rules and sets and, on Linux 6.16 and newer, the numbers of elements. Checks are
-// rate-limited, so that a neighbour that commits without end costs little. A check does not notice
-// that one element replaced another, so its best result is Touched.
+// rate-limited, so that another program that commits all the time costs little. A check does not
+// notice that one element replaced another, so its best result is Touched.
 func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	if !b.observed || b.pl.Owning != nil {
 		return backends.Broken, nil

@@ -96,7 +96,7 @@ func (k *kernel) commit(ctx context.Context) (backends.Stats, error) {
 	return stats, nil
 }
 
-// check asks the kernel to check a transaction without committing it.
+// check lets the kernel check a transaction without committing it.
 func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error {
 	return k.reader.Conn.Check(ctx,
 		b)

@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Observe reads both tables. It asks for the elements of the desired state, which takes time linear
+// Observe reads both tables. It requests the elements of the desired state, which takes time linear
 // in their number; a dump takes quadratic time. Linux 6.16 and newer report the number of elements
 // of a set, which shows whether the set has further elements. An observation is Partial if only a
 // dump of a large map would find them. On older kernels it is Partial whenever a map is large.

@@ -12,13 +12,13 @@ import (
 
 var _ backends.PartReader = (*backend)(nil)
 
-// ObserveParts reads the parts of owners by asking for their elements, which the index of owners
+// ObserveParts reads the parts of owners by requesting their elements, which the index of owners
 // lists. It takes about a millisecond, whatever the number of other owners' objects. If an owner's
 // frontends have source ranges, the reading dumps all source ranges. If an owner has UDP node
 // ports, it dumps all frontends.
 //
 // If the index is incomplete, or if sets, chains or the version are damaged, ObserveParts reads
-// everything. The next commit then repairs the tables without losing objects of other owners.
+// everything. The next commit then repairs the tables without losing other owners' objects.
 func (b *backend) ObserveParts(ctx context.Context, owners []string, want *servicemodel.Table) (
 	*backends.Observation, error) {
 	doubted := b.doubted

@@ -25,8 +25,8 @@ func Candidate(cfg *Config) backends.Candidate {
 // probeTable is the name of the tables in the probe's transaction.
 const probeTable = "kernlb.probe"
 
-// probe asks the kernel to check the transaction that would write tables with every feature. A
-// kernel that accepts the transaction for one family is usable.
+// probe lets the kernel check the transaction that would write tables with every feature. The
+// kernel is usable if it accepts the transaction for one family.
 func (b *backend) probe(ctx context.Context) error {
 	err := b.judge(ctx, 0)
 	if !lacking(err) {
@@ -41,7 +41,7 @@ func (b *backend) probe(ctx context.Context) error {
 	return err
 }
 
-// judge asks the kernel to check tables with every feature, of one family or, if only is zero, of
+// judge lets the kernel check tables with every feature, for one family or, if only is zero, for
 // both. The error names the feature that the kernel lacks.
 func (b *backend) judge(ctx context.Context, only servicemodel.Family) error {
 	c, err := rendering.Changes(true, only)
@@ -61,8 +61,8 @@ func lacking(err error) bool {
 // probeAgain is the time for which a negative result of a probe is kept.
 const probeAgain = time.Minute
 
-// lacks asks the kernel whether it lacks a feature for the table of a family, unless the answer is
-// known. If the kernel lacks the feature for the other table, too, the family is not the reason,
+// lacks determines whether the kernel lacks a feature for the table of a family, unless the answer
+// is known. If the kernel lacks the feature for the other table, too, the family is not the reason,
 // and the commit fails.
 func (b *backend) lacks(f *nft.Family) error {
 	l := &b.lacking[nft.FamilyIndex(f.Any)]

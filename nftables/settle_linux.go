@@ -27,7 +27,8 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 	}
 	left, err := b.sweepTables(ctx)
 
-	// Another writer removed the maps. If its tables need a sweep, they have their own mark.
+	// Another writer removed the maps. If that writer's tables need a sweep, they have their own
+	// mark.
 	if errors.Is(err, unix.ENOENT) {
 		b.observed = false
 		return 0, nil

@@ -34,7 +34,7 @@ type steps struct {
 }
 
 const (
-	// stepTime is the target duration of a step. A neighbour waits for two steps at most: its
+	// stepTime is the target duration of a step. Another program waits for at most two steps: its
 	// commit may start at the beginning of a step, and then lose against the next step.
 	stepTime = 25 * time.Millisecond
 	// A plan with at most this number of bytes of elements is sent at once.
@@ -49,7 +49,7 @@ const (
 	rangesCost = 4
 )
 
-// inSteps reports whether a large plan is sent in steps: only for an instance that no packet meets
+// inSteps reports whether a large plan is sent in steps: only for an instance that no packets reach
 // yet. After another program has interrupted the steps, the plan is sent at once.
 func (b *backend) inSteps(p *plan.Plan) bool {
 	return !b.interrupted && b.pl.Owning == nil &&
@@ -63,7 +63,7 @@ func (b *backend) sendInSteps(ctx context.Context, p *plan.Plan) (backends.Stats
 	k := &b.kernel
 	k.batch.Reset()
 
-	// The first step begins the epoch. If the version has a number, the number is sent with the
+	// The first step starts the epoch. If the version has a number, the number is sent with the
 	// tables.
 	now := plan.Plan{Table: p.Table, Have: p.Have, Next: p.Next, Mark: true}
 	now.Have.Number = 0

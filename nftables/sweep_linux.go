@@ -97,7 +97,7 @@ func (b *backend) beginReading(ctx context.Context, packets *wait.Packets) (err 
 	return nil
 }
 
-// listMaps lists the maps of a family to read. It leaves out empty maps: a packet that followed no
+// listMaps lists the maps of a family to read. It leaves out empty maps: a packet that used no
 // entry of a map cannot restore an entry.
 func (b *backend) listMaps(ctx context.Context, r *plan.MapsReading, family int) error {
 	empty := map[string]bool{}
@@ -158,8 +158,8 @@ func (b *backend) continueReading(ctx context.Context) error {
 // was rehashing the map, or if entries expired before they were deleted.
 const findTries = 5
 
-// expiring is the minimum time that an entry must have left to be deleted. Entries with less time
-// are left to the kernel, because a transaction that deletes an expired entry fails as a whole.
+// expiring is the minimum time that an entry must have left to be deleted. The kernel removes
+// entries with less time, because a transaction that deletes an expired entry fails as a whole.
 // Such an entry counts as present, so the map is read again in case a packet renewed the entry.
 const expiring = 100 * time.Millisecond
 

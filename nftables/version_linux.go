@@ -14,7 +14,7 @@ import (
 const giveTries = 20
 
 // giveVersion gives a version to tables that lost theirs, in a separate transaction that fails if
-// any other commit precedes it. The next transaction, which replaces the tables, increments the
+// any other commit comes first. The next transaction, which replaces the tables, increments the
 // version. So of two writers that found no version, the second one fails. If giveVersion finds a
 // version, it fails, because another writer has written since the tables were observed.
 func (b *backend) giveVersion(ctx context.Context) error {

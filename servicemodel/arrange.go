@@ -7,8 +7,8 @@ import (
 )
 
 // Arrange returns t with the slots of its pools reordered to match like: an endpoint that is in the
-// same pool of both tables gets its slot in like. A table that was resolved from scratch then
-// differs in few slots from the table in the kernel.
+// same pool of both tables gets its slot in like. If t was resolved from scratch and like is the
+// kernel's table, the result differs from like in few slots.
 func (t *Table) Arrange(like *Table) *Table {
 	if t == nil || like == nil {
 		return t
@@ -30,7 +30,7 @@ func (t *Table) Arrange(like *Table) *Table {
 	return &arranged
 }
 
-// AssumedIn returns held with the pools of t that frontends of held use and that held lacks. A
+// AssumedIn returns held plus the pools of t that frontends of held use but that held lacks. A
 // kernel may have no room for such a pool, so a table that was read from the kernel lacks it.
 // AssumedIn returns held itself if no pool is missing.
 func (t *Table) AssumedIn(held *Table) *Table {

@@ -11,10 +11,10 @@ import (
 	"github.com/kernlb/kernlb/internal/suggest"
 )
 
-// Cause says why packets are rejected or dropped. Its String method puts it in words.
+// Cause says why packets are rejected or dropped. String describes it in words.
 type Cause struct {
-	// Kind is empty if packets are balanced or left alone. A frontend that lacks endpoints has the
-	// first of these kinds that applies:
+	// Kind is empty if packets are balanced, or not affected by services. If a frontend lacks
+	// endpoints, Kind is the first of these that applies:
 	//
 	//	no-endpoints  the service has no endpoints
 	//	no-family     none of the frontend's family
@@ -23,7 +23,7 @@ type Cause struct {
 	//	not-local     the traffic policy is Local, and none is on this node
 	//	unknown       no endpoint; the table does not have the reason
 	//
-	// Other packets have one of these:
+	// For all other packets, it is one of these:
 	//
 	//	source        the source is in none of the ranges that may connect
 	//	other-port    the destination is a cluster IP with other ports
@@ -35,24 +35,22 @@ type Cause struct {
 	// Service is the service port of the frontend. For other-port, only its Name is set: the
 	// service at that address.
 	Service PortName `json:"service,omitzero"`
-	// Policy is the traffic policy that is Local ("internalTrafficPolicy" or
-	// "externalTrafficPolicy"), and Node is the name of the node. Both are set only for not-local.
-	// Node is also empty if the node has no known name.
+	// Policy is the policy that is Local ("internalTrafficPolicy" or "externalTrafficPolicy"), and
+	// Node is the name of the node. Both are set only for not-local. Node is also empty if the
+	// node's name is unknown.
 	Policy string `json:"policy,omitzero"`
 	Node   string `json:"node,omitzero"`
 	// Source is the source address that may not connect. It is set only for the kind source.
 	Source netip.Addr `json:"source,omitzero"`
 
-	// Endpoints is the number of endpoints of the service that the cause is about. no-family counts
-	// all endpoints, no-port the endpoints of the right family, not-ready the endpoints that also
-	// have the right port, and not-local the endpoints that other nodes could use. It is 0 for
-	// unknown.
+	// Endpoints is the number of endpoints of the service that the cause is about. It counts the
+	// endpoints that meet all earlier conditions: for no-family all endpoints, for no-port those of
+	// the right family, for not-ready those that also have the port, and for not-local those that
+	// other nodes can use. It is 0 for unknown.
 	Endpoints int `json:"endpoints,omitzero"`
-	// Quiesced is the number of quiesced endpoints among them. It is set only for the kind
-	// not-ready.
+	// Quiesced is how many of these Endpoints are quiesced. It is set only for the kind not-ready.
 	Quiesced int `json:"quiesced,omitzero"`
-	// Unplaced is the number of endpoints among them that name no node. It is set only for the kind
-	// not-local.
+	// Unplaced is how many of these Endpoints name no node. It is set only for the kind not-local.
 	Unplaced int `json:"unplaced,omitzero"`
 	// Others is a sorted list of alternatives. no-endpoints: similar service names that have
 	// endpoints but no service. no-port: the ports of the endpoints, such as "http/tcp".
@@ -174,11 +172,11 @@ func portsText(ports []string) string {
 	}
 }
 
-// Cause returns the reason why a frontend of t rejects or drops packets, as far as the state from
-// which t was resolved gives it. It covers packets from inside and from outside. If f balances all
-// packets, the cause has no kind. f may be a frontend in the kernel while t is the desired table.
-// If the state gives no reason, the kind is unknown. If t was read from a kernel, only its verdicts
-// and pools are known.
+// Cause returns the reason why a frontend of t rejects or drops packets, derived from the state
+// from which t was resolved. It covers packets from inside and outside the cluster. If f balances
+// all packets, the cause has no kind. f may also come from the kernel's table, with t as the
+// desired table. If the state gives no reason, the kind is unknown. For a table that was read from
+// a kernel, only verdicts and pools are known.
 //
 // The cost depends on the size of the service. For a service without endpoints, the first call for
 // a table also walks all services.

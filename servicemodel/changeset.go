@@ -19,7 +19,7 @@ type ChangeSet struct {
 	// Old and New are the two compared tables.
 	Old, New *Table `json:"-"`
 
-	// Rules is set if the node-wide rules differ.
+	// Rules says that the node-wide rules differ.
 	Rules *Change[Rules] `json:"rules,omitempty"`
 
 	Frontends  []Change[Frontend] `json:"frontends,omitempty"`
@@ -98,9 +98,9 @@ func (c *ChangeSet) orEmpty() *ChangeSet {
 	return c
 }
 
-// Empty reports whether Old and New mean the same to a kernel ([Table.Equal]). The change set may
-// still change health checks: the program answers them, and the kernel only lets their packets
-// pass.
+// Empty reports whether the kernel has nothing to do: Old and New are equal ([Table.Equal]). The
+// change set may still change health checks, because the program answers them; the kernel only
+// accepts their packets.
 func (c *ChangeSet) Empty() bool {
 	c = c.orEmpty()
 	return c.Rules == nil && len(c.Frontends) == 0 && len(c.Pools) == 0 &&
@@ -108,11 +108,11 @@ func (c *ChangeSet) Empty() bool {
 }
 
 // Schedulers yields the service ports whose services or endpoints differ between the states of Old
-// and New, with the schedulers that these services request. A service without endpoints has no pool
-// that records its scheduler. Schedulers lets a backend refuse such a service because of its
-// scheduler before it has endpoints. If Old was not resolved from a state, for example because it
-// was read from the kernel, all services of New differ. If New was not resolved from a state,
-// Schedulers yields nothing.
+// and New, with the schedulers that they request. A service without endpoints has no pool that
+// records its scheduler. With Schedulers, a backend can refuse such a service if it lacks the
+// scheduler, without waiting for endpoints. If Old was not resolved from a state, for example
+// because it was read from the kernel, all services of New differ. If New was not resolved from a
+// state, Schedulers yields nothing.
 func (c *ChangeSet) Schedulers() iter.Seq2[PortName, Scheduler] {
 	return func(yield func(PortName, Scheduler) bool) {
 		c := c.orEmpty()
@@ -221,14 +221,14 @@ func sameHealth(a, b *HealthCheck) bool { return *a == *b }
 // always treats any two values of one key as equal.
 func always[V any](V, V) bool { return true }
 
-// Equal reports whether t and o mean the same to a kernel: they have the same rules, frontends,
-// pools (slots in the same order), cluster IPs and hairpins. Health checks and conflicts are not
-// compared, because a table that was read from a kernel lacks them.
+// Equal reports whether t and o have the same effect in a kernel: they have the same rules,
+// frontends, pools (slots in the same order), cluster IPs and hairpins. Health checks and conflicts
+// are not compared, because a table that was read from a kernel lacks them.
 func (t *Table) Equal(o *Table) bool { return Diff(t, o).Empty() }
 
-// Apply returns t after the changes. The result shares the objects of t. Applying Diff(a, b) to a
-// gives a table equal to b. The result knows neither the state from which b was resolved nor
-// conflicts.
+// Apply returns t with the changes applied. The result shares the objects of t. Applying Diff(a, b)
+// to a gives a table equal to b. The result has no conflicts, and does not know the state from
+// which b was resolved.
 func (t *Table) Apply(c *ChangeSet) *Table {
 	n := *t.orEmpty()
 	c = c.orEmpty()

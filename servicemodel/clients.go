@@ -7,11 +7,11 @@ import (
 )
 
 // ClientRule says which clients may connect to addresses of a service. Rules are independent: a
-// client may connect to an address if all rules for this address allow it, and, at a load balancer
-// IP, if [Service.LoadBalancerSourceRanges] allow it too.
+// client may connect to an address if all rules for this address allow it. At a load balancer IP,
+// [Service.LoadBalancerSourceRanges] must allow it, too.
 type ClientRule struct {
-	// Addrs are the addresses of the service, of any kind, to which the rule applies. Empty means
-	// all addresses. No rule restricts node ports.
+	// Addrs are the addresses of the service to which the rule applies; their kind does not matter.
+	// Empty means all addresses. No rule restricts node ports.
 	Addrs []netip.Addr `json:"addrs,omitempty"`
 
 	// Allow, if not empty, lists the only clients that may connect. If it has no range of a family,

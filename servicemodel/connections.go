@@ -11,7 +11,8 @@ import (
 // The policy covers TCP and SCTP connections, and UDP flows while the endpoint terminates but still
 // serves. UDP flows to an endpoint that no longer serves are always deleted.
 //
-// The policy is not part of a table, and no backend sees it. Package dataplane/flows implements it.
+// The policy is not part of a table, so backends do not see it. Package dataplane/flows implements
+// it.
 type ConnectionPolicy struct {
 	Mode ConnectionMode
 	// Drain is the time that connections may continue before they are cut, at least one second.
@@ -25,7 +26,7 @@ type ConnectionMode uint8
 const (
 	// ConnectionsDefault is the default: the program's policy for all services applies.
 	ConnectionsDefault ConnectionMode = iota
-	// LeaveConnections lets connections continue until a peer closes them, as kube-proxy does.
+	// LeaveConnections lets connections continue until one side closes them, as kube-proxy does.
 	LeaveConnections
 	// DrainConnections lets connections continue for the time Drain, and then cuts them.
 	DrainConnections

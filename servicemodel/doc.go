@@ -1,5 +1,5 @@
-// Package servicemodel defines services and what they mean on one node: it holds all semantics of
-// kernlb.
+// Package servicemodel defines services and what they mean on one node: all semantics of kernlb are
+// here.
 //
 //	name := servicemodel.Name{Namespace: "default", Name: "web"}
 //	state := servicemodel.State{}.WithService(service).WithEndpoints(name, endpoints)
@@ -18,11 +18,11 @@
 //
 // # Sharing
 //
-// All values are immutable and share their unchanged contents. Replacing the endpoints of one
-// service therefore costs as much as that service, in the state, the resolution and the diff,
-// however many services there are. A table remembers the state from which it was resolved. The next
-// resolution reads only the difference between the two states, and reuses the frontends, pools and
-// slots that did not change.
+// All values are immutable and share their unchanged contents. Therefore, the cost of replacing the
+// endpoints of one service depends on that service, and not on the number of services: in the
+// state, in [Resolve] and in [Diff]. A table remembers the state from which it was resolved. The
+// next resolution reads only the difference between the two states, and reuses the frontends, pools
+// and slots that did not change.
 //
 // # Causes
 //
@@ -43,7 +43,7 @@
 // One table covers IPv4 and IPv6. The families are independent: endpoints serve only addresses of
 // their own family. Each family has its own pools, source ranges and node port addresses. A node
 // with [Node.OnlyFamily] serves only the addresses of that family. The other addresses are left
-// out, which is no refusal.
+// out, but do not count as refused.
 //
 // The package does no I/O and builds on every operating system. It imports only the standard
 // library and two packages of this module: a persistent map, and suggestions for misspelt names.

@@ -18,12 +18,12 @@ const (
 	fedUnits = 6
 )
 
-// Fed reports whether the scheduler uses shares that programs feed back ([Endpoint.Share]):
+// Fed reports whether the scheduler uses shares that programs feed back ([Endpoint.Share]), as
 // [LeastConn] and [WeightedLC] do.
 func (s Scheduler) Fed() bool { return s == LeastConn || s == WeightedLC }
 
-// FedUnits returns the number of units, a power of two, of a pool with shares and this number of
-// endpoints. It is 0 if backends cannot store that many units.
+// FedUnits returns the number of units of a pool that has shares and this many endpoints: a power
+// of two. It is 0 if backends cannot store that many units.
 func FedUnits(endpoints int) int {
 	n := max(leastFed, 1<<bits.Len(uint(fedUnits*endpoints-1)))
 	if n > maxUnits {
@@ -165,8 +165,8 @@ func (p *Pool) fedByEndpoint() map[netip.AddrPort]int {
 	return m
 }
 
-// Apportion divides a number of units in proportion to shares, by largest remainders, with at least
-// one unit for each share. There must be at least as many units as shares.
+// Apportion divides a number of units in proportion to shares, with at least one unit for each
+// share (largest remainder method). There must be at least as many units as shares.
 func Apportion(shares []float64, units int) []int {
 	total := 0.
 	for _, s := range shares {

@@ -8,7 +8,7 @@ import (
 )
 
 // FrontendKey is the address, port and protocol at which a frontend answers. An unspecified address
-// (0.0.0.0 or ::) stands for any address of the node that accepts node ports ([Rules.NodePorts]).
+// (0.0.0.0 or ::) stands for every address of the node that answers node ports ([Rules.NodePorts]).
 type FrontendKey struct {
 	Addr     netip.Addr
 	Protocol Protocol
@@ -20,7 +20,7 @@ type FrontendKey struct {
 // Family returns the family of the key's address.
 func (k FrontendKey) Family() Family { return FamilyOf(k.Addr) }
 
-// NodePort reports whether k stands for any address of the node.
+// NodePort reports whether k is a node port: its address is unspecified.
 func (k FrontendKey) NodePort() bool { return k.Addr.IsUnspecified() }
 
 // String returns "10.0.0.1:80/tcp", "10.0.0.1:10000-20000/udp" for a range, and "*4:30080/tcp" or
@@ -54,7 +54,7 @@ func (k FrontendKey) Compare(o FrontendKey) int {
 		cmp.Compare(k.EndPort, o.EndPort))
 }
 
-// Kind is the field of a service from which a frontend comes. It matters only if two services claim
+// Kind says which field of a service a frontend comes from. It matters only if two services claim
 // the same key: the lower kind wins.
 type Kind uint8
 
@@ -129,8 +129,7 @@ type Frontend struct {
 	Kind    Kind        `json:"kind"`
 
 	// Shifted says that the range of Key is mapped to a range of the same length at each endpoint
-	// ([ServicePort.TargetPort]). The port of a slot is then the first port of the endpoint's
-	// range.
+	// ([ServicePort.TargetPort]). A slot's port is then the first port of that range.
 	Shifted bool `json:"shifted,omitzero"`
 
 	// Internal is the verdict for new connections from pods and from the node itself, and External
@@ -144,7 +143,7 @@ type Frontend struct {
 	Masquerade Origins `json:"masquerade,omitzero"`
 	// AffinityBits is the number of leading bits of an address that identify a client with
 	// affinity; zero means the whole address. AffinityService gives a client the same endpoint
-	// address at all ports of the service that also have AffinityService.
+	// address at all ports of the service that have AffinityService, too.
 	AffinityBits    uint8 `json:"affinityBits,omitzero"`
 	AffinityService bool  `json:"affinityService,omitzero"`
 
@@ -157,8 +156,8 @@ type Frontend struct {
 	// Addr means an address of the interface through which the packet leaves.
 	MasqueradeIP netip.Addr `json:"masqueradeIP,omitzero"`
 
-	// Affinity is the time that a client stays with its endpoint after its last new connection, in
-	// whole seconds; zero means no affinity.
+	// Affinity is how long a client stays with its endpoint after its last new connection, in whole
+	// seconds; zero means no affinity.
 	Affinity time.Duration `json:"-"`
 
 	// Sources are the only ranges that may connect, whatever the verdict. Packets from elsewhere
@@ -242,7 +241,7 @@ type Slot struct {
 	// [Frontend.Shifted].
 	Endpoint netip.AddrPort `json:"endpoint"`
 	// Weight is at least 1. Resolve divides the weights of a pool by their greatest common divisor.
-	// In services with a slow start, it multiplies them instead, so that they can rise in small
+	// In services with a slow start, it multiplies them instead, so that weights can rise in small
 	// steps.
 	Weight uint16 `json:"weight"`
 }
@@ -292,7 +291,7 @@ type Rules struct {
 	MasqueradeMark uint32 `json:"masqueradeMark"`
 	// OnlyFamily is [Node.OnlyFamily].
 	OnlyFamily Family `json:"onlyFamily,omitzero"`
-	// LocalPods selects the packets that come from pods ([FromPods]). Its CIDRs are sorted, not
+	// LocalPods selects the packets that come from pods ([FromPods]). Its CIDRs are sorted and not
 	// nested.
 	LocalPods PodDetector `json:"localPods,omitzero"`
 	// NodePorts are the ranges, for each family, whose addresses answer node ports. The address
@@ -308,8 +307,8 @@ type Rules struct {
 	LocalhostNodePorts bool `json:"localhostNodePorts,omitzero"`
 	// MasqueradeNeighbours is [Node.MasqueradeNeighbours].
 	MasqueradeNeighbours bool `json:"masqueradeNeighbours,omitzero"`
-	// NoEndpoints and Forbidden have the same meaning as in [Node], with other defaults: an empty
-	// NoEndpoints is "reject", and an empty Forbidden is "drop".
+	// NoEndpoints and Forbidden are those of [Node], except that an empty NoEndpoints means
+	// "reject", and an empty Forbidden means "drop".
 	NoEndpoints string `json:"noEndpoints,omitzero"`
 	Forbidden   string `json:"forbidden,omitzero"`
 }

@@ -326,8 +326,8 @@ type changeSetJSON struct {
 type changeSetFields ChangeSet
 
 // MarshalJSON returns the changes, and fingerprints instead of the tables. It costs as much as
-// encoding both tables. The output has all health checks of the new table, because the process that
-// reads it starts from a table without health checks.
+// encoding both tables. It includes all health checks of the new table, because the process that
+// reads the output starts from a table without health checks.
 func (c *ChangeSet) MarshalJSON() ([]byte, error) {
 	from, to, stored := c.from, c.to, *c
 	if from == "" {
@@ -395,8 +395,9 @@ var ErrOtherTable = errors.New("the change set begins from another table")
 
 // On adds the tables to a change set that was read from JSON and starts from t. It returns
 // [ErrOtherTable] if the change set starts from a different table. Health checks are not compared,
-// because the kernel does not store them: the result removes the health checks of t that the change
-// set lacks. On returns a different error if the changes do not lead to the recorded fingerprint.
+// because the kernel does not store them: the result removes those health checks of t that the
+// change set lacks. On returns a different error if the changes do not lead to the recorded
+// fingerprint.
 func (c *ChangeSet) On(t *Table) (*ChangeSet, error) {
 	c = c.orEmpty()
 	from, err := t.fingerprint()

@@ -11,20 +11,20 @@ import (
 // is a node without a name. It answers node ports at all its addresses, cannot tell pods from other
 // clients, and marks packets for masquerading with [DefaultMasqueradeMark].
 type Node struct {
-	// Name is compared with [Endpoint.Node] and the node hints. If it is empty, no endpoint is
-	// local.
+	// Name is compared with [Endpoint.Node] and with the node hints of endpoints. If it is empty,
+	// no endpoint is local.
 	Name string `json:"name,omitzero"`
-	// Zone is compared with the zone hints.
+	// Zone is compared with the zone hints of endpoints.
 	Zone string `json:"zone,omitzero"`
 
 	// Addresses are the node's own addresses, best first. The first address of each family is the
 	// primary address.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 
-	// OnlyFamily is the only address family that the node serves. All services lose their addresses
-	// and endpoints of the other family, and backends keep no objects of that family. This is for a
-	// node of a dual-stack cluster that has only one family. Zero means both: a backend then keeps
-	// objects of the families that services use, and an engine leaves out a family that the node's
+	// OnlyFamily is the only address family that the node serves. Addresses and endpoints of the
+	// other family are removed from all services, and backends keep no objects of that family. Set
+	// it on a single-stack node of a dual-stack cluster. Zero means both families: a backend then
+	// keeps objects for the families that services use, and an engine leaves out a family that the
 	// kernel lacks.
 	OnlyFamily Family `json:"onlyFamily,omitzero"`
 
@@ -34,9 +34,8 @@ type Node struct {
 	// LocalPods selects the packets that come from pods.
 	LocalPods PodDetector `json:"localPods,omitzero"`
 
-	// ServiceCIDRs are the ranges of cluster IPs. Packets to addresses in these ranges that belong
-	// to no service are dropped, so that they are not routed away. If it is empty, no packets are
-	// dropped.
+	// ServiceCIDRs are the ranges of cluster IPs. Packets to addresses in these ranges that no
+	// service has are dropped instead of routed. If it is empty, no packets are dropped.
 	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs,omitempty"`
 
 	// MasqueradeAll masquerades all traffic to cluster IPs.
@@ -53,18 +52,18 @@ type Node struct {
 	// cannot do this and refuses it.
 	LocalhostNodePorts bool `json:"localhostNodePorts,omitzero"`
 
-	// MasqueradeNeighbours also masquerades a client whose packets arrive on the interface through
-	// which its endpoint is reached, like two containers on one bridge. It overrides
-	// [Service.Masquerade]. Without masquerading, the endpoint would answer the client directly,
-	// past the node: packets between ports of a bridge bypass the rules
+	// MasqueradeNeighbours also masquerades connections that arrive on the interface through which
+	// the endpoint is reached, such as connections between two containers on one bridge. It
+	// overrides [Service.Masquerade]. Without masquerading, the endpoint would answer the client
+	// directly: packets between ports of a bridge bypass the rules
 	// (net.bridge.bridge-nf-call-iptables). Only package nftables can do this.
 	MasqueradeNeighbours bool `json:"masqueradeNeighbours,omitzero"`
 
-	// NoEndpoints is the answer to clients of services without endpoints: "reset" (a reset for TCP
-	// and ICMP port unreachable for other protocols, the default), "reject" (ICMP port unreachable,
-	// as kube-proxy does) or "drop" (none; package nftables only). After a few ICMP errors, the
-	// kernel sends each client only one per second, so with "reject" most refused clients wait for
-	// a timeout.
+	// NoEndpoints is the answer to clients of services without endpoints: "reset" (TCP reset, or
+	// ICMP port unreachable for other protocols; the default), "reject" (ICMP port unreachable, as
+	// in kube-proxy) or "drop" (no answer; package nftables only). After a few ICMP errors, the
+	// kernel sends each client only one per second, so with "reject" most clients run into a
+	// timeout.
 	NoEndpoints string `json:"noEndpoints,omitzero"`
 	// Forbidden is the answer to clients that [Service.LoadBalancerSourceRanges] do not allow, with
 	// the same values. The default is "drop"; only package nftables supports the other values.

@@ -9,7 +9,8 @@ import (
 
 // Packet is the first packet of a new connection, as it reaches the node.
 type Packet struct {
-	// Src and Dst are its addresses. The ports are ignored if the protocol has none.
+	// Src and Dst are the source and the destination. The ports are ignored if the protocol has
+	// none.
 	Src netip.AddrPort `json:"src"`
 	Dst netip.AddrPort `json:"dst"`
 	// Protocol is the protocol of the packet, including protocols that services cannot have.
@@ -37,20 +38,20 @@ type Outcome string
 
 // The outcomes.
 const (
-	Untouched Outcome = "untouched" // only routing and other programs decide about it
+	Untouched Outcome = "untouched" // services do not affect it
 	Balanced  Outcome = "balanced"  // it reaches one of the candidates
 	Rejected  Outcome = "rejected"  // it is answered with a TCP reset or ICMP port unreachable
-	Dropped   Outcome = "dropped"   // it disappears
+	Dropped   Outcome = "dropped"   // it gets no answer
 )
 
 // Decision is what a table requires to happen to a packet, and why.
 type Decision struct {
 	Outcome Outcome `json:"outcome"`
-	// Candidates are the endpoints that the packet may reach if it is balanced, in slot order.
+	// Candidates are the endpoints that a balanced packet may reach, in slot order.
 	Candidates []Candidate `json:"candidates,omitempty"`
 	// Frontend is the frontend that the packet matched, or nil.
 	Frontend *Frontend `json:"frontend,omitempty"`
-	// Origin is the origin to which the packet was attributed.
+	// Origin is the origin of the packet.
 	Origin Origins `json:"origin"`
 	// Cause is the reason why the packet is rejected or dropped. It is empty for other outcomes.
 	Cause Cause `json:"cause,omitzero"`
@@ -62,8 +63,7 @@ type Decision struct {
 type Candidate struct {
 	Endpoint netip.AddrPort `json:"endpoint"`
 	Weight   uint16         `json:"weight"` // its share relative to the other candidates
-	// Masquerade says that the endpoint sees an address of the node as the source, instead of the
-	// packet's own source.
+	// Masquerade says that the endpoint sees an address of the node as the source of the packet.
 	Masquerade bool `json:"masquerade,omitzero"`
 	// MasqueradeIP is that address if the service sets it ([Service.MasqueradeIPs]).
 	MasqueradeIP netip.Addr `json:"masqueradeIP,omitzero"`
@@ -119,12 +119,12 @@ func (d Decision) String() string {
 //  1. A frontend has exactly the packet's destination. If it has sources, and the packet's source
 //     is not among them, the packet is dropped. Otherwise the frontend's verdict for the packet's
 //     origin applies.
-//  2. The destination is an address of the node in [Rules.NodePorts], a node port frontend has its
-//     port, and the address is not loopback (except for IPv4 with [Rules.LocalhostNodePorts]): that
-//     frontend's verdict applies.
-//  3. A range of ports at the destination's address contains its port: as in 1, for the first
-//     frontend of [Table.RangesAt].
-//  4. A range of node ports contains its port, and the address is one that rule 2 accepts: as in 2.
+//  2. The destination is a node port: it has the port of a node port frontend, and its address is
+//     an address of the node in [Rules.NodePorts] that is not loopback (except IPv4 loopback with
+//     [Rules.LocalhostNodePorts]). The verdict of that frontend applies.
+//  3. The destination is in a range of ports at its address: as in rule 1, for the first frontend
+//     of [Table.RangesAt].
+//  4. The destination is in a range of node ports, at an address that rule 2 accepts: as in rule 2.
 //  5. The destination is an address of the node and the packet comes from elsewhere: untouched.
 //  6. The destination is a cluster IP: rejected, whatever the port and the protocol.
 //  7. The destination is in [Rules.ServiceCIDRs]: dropped.

@@ -19,14 +19,14 @@ import (
 // alone.
 
 // TakenError says that a part claims an address and port that another owner already has, or that
-// two of its own services claim the same address and port. The first owner keeps a frontend, with
-// all ports of a range, whatever the kinds. A node port, and the same port at one address of the
-// node, are different frontends.
+// two services of the part claim the same address and port. Between owners, the first owner keeps
+// its frontend, including all ports of a range. Kinds do not matter. A node port, and the same port
+// number at one address of the node, are different frontends.
 type TakenError struct {
-	// Key is the frontend of the holder.
+	// Key is the key of the holder's frontend.
 	Key FrontendKey
-	// Holder has the frontend, or wins it if both services are in the same part ([Conflict]).
-	// Claimant is the other service.
+	// Holder has the frontend or, within one part, wins it ([Conflict]). Claimant is the other
+	// service.
 	Holder, Claimant PortName
 	// Field is the path of the port in the claimant's service, such as "ports[1].nodePort". It is
 	// empty if the claimant's table was not made by [Resolve].
@@ -45,7 +45,7 @@ func (e *TakenError) Error() string {
 		e.Claimant.String()
 }
 
-// Owners returns the owners of frontends, sorted. It costs O(log n) for each of them.
+// Owners returns the owners of frontends, sorted. It costs O(log n) for each owner.
 func (t *Table) Owners() iter.Seq[string] {
 	owned := t.orEmpty().owned
 	return func(yield func(string) bool) {
@@ -88,8 +88,8 @@ func (t *Table) poolsIn(namespace string) iter.Seq[*Pool] {
 	return values(t.pools.From(PoolID{Service: firstOf(namespace)}, in))
 }
 
-// Part returns the part of t that belongs to an owner, as a separate table with the rules of t. Its
-// hairpins are those hairpins of t that are endpoints of the owner.
+// Part returns the part of t that belongs to an owner, as a separate table with the rules of t.
+// Hairpins of t are included if they are endpoints of the owner.
 func (t *Table) Part(owner string) *Table {
 	t = t.orEmpty()
 	part := &Table{rules: t.rules}
@@ -120,17 +120,18 @@ func (t *Table) WithPart(owner string, part *Table) (*Table, error) {
 // WithParts returns t with the parts of the given owners replaced. Each part is a table of services
 // in its owner's namespace, usually the result of [Resolve] for the owner's state; nil is an empty
 // part. The parts of other owners do not change, and keep addresses that a replaced part shared
-// with them. A frontend may move from one of the owners to another. Endpoints that stay keep their
-// slots. The result has the rules of t. If t has no rules because no program has written to it yet,
-// the result has the rules of the first owner's part. The result has no health checks and no
-// conflicts: only parts have them.
+// with them. A frontend may move from one of these owners to another. Endpoints that stay keep
+// their slots. The result has the rules of t. If t has no rules because no program has written to
+// it yet, the result has the rules of the first owner's part. The result has no health checks and
+// no conflicts: only parts have them.
 //
-// The parts are added in the order of their owners' names. WithParts fails if ports of a part
-// belong to owners whose parts stay or were added before, or if services of the part claim a
-// frontend twice. It then returns no table, and joins a *[TakenError] for each such frontend of the
-// first such part. Between owners, an exact port does not win over a range.
+// The parts are added in the order of their owners' names. WithParts fails if another owner, whose
+// part stays or was added before, already has a frontend of a part, or if two services of a part
+// claim the same frontend. It then returns no table, and a joined *[TakenError] for each such
+// frontend of the first part with any. Between owners, an exact port does not take precedence over
+// a range.
 //
-// It costs O(log n) for each object of the owners, plus a walk of the frontends at the address of
+// It costs O(log n) for each object of the owners, plus a walk over the frontends at the address of
 // each range. If it removes endpoints that may be hairpins of other owners, it also walks the pools
 // of these owners.
 func (t *Table) WithParts(parts map[string]*Table) (*Table, error) {
@@ -246,8 +247,8 @@ func (t *Table) WithoutParts(owners ...string) *Table {
 
 // WithRules returns t as if its services had been resolved on a node with these rules. It removes
 // frontends at addresses that the rules exclude, and everything that only they use. It cannot add
-// frontends that the rules of t exclude: this needs a resolution. The result has no health checks
-// and no conflicts. It costs O(n).
+// frontends that the rules of t exclude, because only a resolution knows them. The result has no
+// health checks and no conflicts. It costs O(n).
 func (t *Table) WithRules(r Rules) (*Table, error) {
 	view, pools := r.view(), map[PoolID]bool{}
 	var c Contents

@@ -47,8 +47,8 @@ func (b PortBlock) Last() uint16 { return b.First | ^b.mask() }
 
 func (b PortBlock) mask() uint16 { return ^uint16(0) << (16 - b.Bits) }
 
-// Blocks yields the ports of a frontend as the fewest possible blocks, at most 30, in order. Every
-// block of a range inside this range lies within one of these blocks.
+// Blocks yields the smallest number of blocks that together are the ports of a frontend, at most
+// 30, in order. Every block of a narrower range within this range lies within one of these blocks.
 func (k FrontendKey) Blocks() iter.Seq[PortBlock] {
 	return func(yield func(PortBlock) bool) {
 		for first, end := uint32(k.Port), uint32(k.LastPort())+1; first < end; {
@@ -66,11 +66,11 @@ func (k FrontendKey) Blocks() iter.Seq[PortBlock] {
 const minRun = 16
 
 // JoinPorts merges n published ports into ranges, for programs that have lists of single ports. at
-// returns the place where the i-th port is published, and whether it may be part of a range: all
-// such ports of a place must have the same endpoints, where packets keep their ports. The result
-// has the index of each port that is not merged, with 0, and the index of the first port of each
-// range, with the last port of the range. A range has at least 16 consecutive ports, and none that
-// the list has twice.
+// returns the place where the i-th port is published, and whether it may be part of a range. All
+// ports of a place that may be must have the same endpoints, and packets must keep their ports
+// there. The result yields the index of each port that remains single, with 0, and for each range
+// the index of its first port, with its last port. A range has at least 16 consecutive ports. Ports
+// that are listed twice remain single.
 func JoinPorts[K comparable](n int,
 	at func(i int) (place K, port uint16, may bool)) iter.Seq2[int, uint16] {
 	type claim struct {
@@ -170,8 +170,8 @@ func (t *Table) indexRange(was, is *Frontend) {
 	}
 }
 
-// RangesAt returns the frontends at an address that answer at a range with the port. The first
-// frontend gets the packets, unless a frontend has exactly that port. It costs O(log n).
+// RangesAt returns the frontends at an address whose range contains the port. The first frontend
+// gets the packets, unless a frontend has exactly that port. It costs O(log n).
 func (t *Table) RangesAt(a netip.Addr, p Protocol, port uint16) []*Frontend {
 	return lendAll(t.orEmpty().rangesAt(a, p, port))
 }
@@ -190,9 +190,9 @@ func (t *Table) rangesAt(a netip.Addr, p Protocol, port uint16) (l []*Frontend) 
 	return l
 }
 
-// OwnBlocks yields the blocks that belong to a range: those of its blocks that no earlier range
-// contains ([FrontendKey.CompareRange]). No two ranges of an address own the same block. The
-// smallest owned block that contains a port belongs to the range that gets the packets of the port.
+// OwnBlocks yields the blocks that a range owns: those of its blocks that no earlier range contains
+// ([FrontendKey.CompareRange]). No two ranges of an address own the same block. The packets of a
+// port go to the range that owns the smallest block with that port.
 func (t *Table) OwnBlocks(k FrontendKey) iter.Seq[PortBlock] {
 	return func(yield func(PortBlock) bool) {
 		for b := range k.Blocks() {
@@ -231,8 +231,8 @@ func (t *Table) overlapping(k FrontendKey) (l []*Frontend) {
 	return l
 }
 
-// FirstRange returns one of the frontends at an address that answer at a range of ports, or nil.
-// For equal tables it returns the same frontend.
+// FirstRange returns a frontend at an address that answers at a range of ports, or nil if there is
+// none. It returns the same frontend for equal tables.
 func (t *Table) FirstRange(a netip.Addr) *Frontend {
 	at := func(k blockKey) bool { return k.addr == a }
 	for _, l := range t.orEmpty().ranges.From(blockKey{addr: a}, at) {
@@ -241,8 +241,7 @@ func (t *Table) FirstRange(a netip.Addr) *Frontend {
 	return nil
 }
 
-// Target returns the address and port at an endpoint, given as in a [Slot], to which packets to a
-// port of f are sent.
+// Target returns the destination of packets to a port of f at an endpoint of a [Slot].
 func (f *Frontend) Target(endpoint netip.AddrPort, port uint16) netip.AddrPort {
 	switch {
 	case endpoint.Port() == 0:

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// Selection reports, for one endpoint, which pools of a service port have it, and why the others do
-// not.
+// Selection reports, for one endpoint, which pools of a service port contain it, and why the others
+// do not.
 type Selection struct {
 	Endpoint Endpoint
 	// Target is the address and port of the endpoint for the service port. The port is 0 if the
 	// endpoint has no port for it.
 	Target netip.AddrPort
-	// Cluster is the reason why the endpoint is not in the pool of all endpoints, such as "is not
-	// ready". Local is the reason why it is not in the pool of endpoints on this node. Each is
-	// empty if the pool has the endpoint.
+	// Cluster is the reason why the pool of all endpoints does not contain the endpoint, such as
+	// "is not ready". Local is the reason for the pool of endpoints on this node. Each is empty if
+	// the pool contains the endpoint.
 	Cluster, Local string
 	// Foreign says that the endpoint is ignored: its address is of the other family, or a different
 	// entry with the same address and port is used instead.
@@ -54,9 +54,9 @@ func (x exclusion) String() string {
 	}[x]
 }
 
-// Select reports, for each endpoint of a service port in one family, whether it is used, in the
-// order of the state. [Resolve] fills pools with the included endpoints. The result is empty if the
-// state does not have the service port.
+// Select reports whether each endpoint of a service port in one family is used. The endpoints are
+// in the order of the state's list. [Resolve] fills pools with the included endpoints. The result
+// is empty if the state does not have the service port.
 func Select(s State, port PortName, f Family) []Selection {
 	p := s.port(port)
 	if p == nil {

@@ -13,7 +13,7 @@ import (
 // Service is a service that the kernel should balance.
 //
 // Fields with the same name as a Kubernetes field have the same meaning. kernlb itself does not
-// know Kubernetes.
+// depend on Kubernetes.
 type Service struct {
 	// Name identifies the service.
 	Name Name `json:"name"`
@@ -24,35 +24,35 @@ type Service struct {
 	// ClusterIPs are the addresses inside the cluster, at most one per family. Endpoints serve only
 	// addresses of their own family.
 	//
-	// Cluster IPs decide in which families the service exists. If all cluster IPs are of one
-	// family, the node does not balance the service's addresses and node ports of the other family,
-	// as in Kubernetes. A service without cluster IPs, which Kubernetes does not have, exists in
-	// both families. Its node ports then answer in the families of its endpoints and other
-	// addresses, or in both families if it has no endpoints and no addresses.
+	// Cluster IPs determine the families of the service. If all cluster IPs are of one family, the
+	// node does not balance addresses and node ports of the other family, as in Kubernetes. A
+	// service without cluster IPs, which Kubernetes does not have, has both families. Its node
+	// ports answer in the families of its endpoints and other addresses, or in both families if it
+	// has neither.
 	ClusterIPs []netip.Addr `json:"clusterIPs,omitempty"`
 
 	// ExternalIPs are further addresses at which clients reach the service from outside.
 	ExternalIPs []netip.Addr `json:"externalIPs,omitempty"`
 
-	// LoadBalancerIPs are addresses to which a load balancer in front of the node sends traffic.
+	// LoadBalancerIPs are addresses to which an external load balancer sends traffic.
 	LoadBalancerIPs []LoadBalancerIP `json:"loadBalancerIPs,omitempty"`
 
 	// HostIPs are addresses of the node itself at which the ports are published, like a hostPort
-	// with a hostIP. For clients they work like ExternalIPs. IPv4 loopback addresses are allowed:
-	// they answer only to the node itself, and only if [Node.LocalhostNodePorts] is set. ::1 is not
+	// with a hostIP. Clients use them like ExternalIPs. IPv4 loopback addresses are allowed: they
+	// answer only to the node itself, and only if [Node.LocalhostNodePorts] is set. ::1 is not
 	// allowed, because Linux routes no packet from ::1 to an interface other than loopback and has
 	// no sysctl to change this.
 	//
 	// To publish a port at all addresses of the node, use a node port.
 	HostIPs []netip.Addr `json:"hostIPs,omitempty"`
 
-	// LoadBalancerSourceRanges restricts the clients of LoadBalancerIPs, each family independently.
-	// A family is unrestricted if it has no range here, or its whole range (/0). The ranges never
-	// restrict other addresses or node ports. For other addresses, use Clients.
+	// LoadBalancerSourceRanges restricts the clients of LoadBalancerIPs, separately for each
+	// family. A family is unrestricted if it has no range here, or its whole range (/0). The ranges
+	// never restrict other addresses or node ports. For other addresses, use Clients.
 	LoadBalancerSourceRanges []netip.Prefix `json:"loadBalancerSourceRanges,omitempty"`
 
-	// Clients are rules about the clients that may connect, at addresses of every kind. Without
-	// rules all clients may connect, except as LoadBalancerSourceRanges restrict them.
+	// Clients are rules that say which clients may connect, at addresses of every kind. Without
+	// rules, all clients may connect that LoadBalancerSourceRanges allow.
 	Clients []ClientRule `json:"clients,omitempty"`
 
 	// SessionAffinity keeps a client on its first endpoint.
@@ -65,13 +65,13 @@ type Service struct {
 	// other addresses and at node ports. Under Local, clients keep their source addresses.
 	ExternalTrafficPolicy TrafficPolicy `json:"externalTrafficPolicy,omitzero"`
 
-	// Prefer selects the ready endpoints that are preferred under policy Cluster. "node" prefers
-	// endpoints on this node, then endpoints in its zone, then all others. "zone" prefers endpoints
-	// in its zone, then all others. Empty, the default, prefers none.
+	// Prefer says which ready endpoints get the traffic under policy Cluster. "node" prefers
+	// endpoints on this node, then endpoints in the node's zone, then all others. "zone" prefers
+	// endpoints in the node's zone, then all others. Empty, the default, prefers none.
 	//
-	// A level of endpoints keeps all its traffic as long as 10 of 14 of its endpoints are ready.
-	// With fewer, it keeps ready/all × 1.4 of the traffic, and the rest is sent to the next levels
-	// by the same rule (Envoy's priority levels). A quiesced endpoint is not ready, and a
+	// A level of endpoints keeps all its traffic as long as at least 10/14 of its endpoints are
+	// ready. With fewer, it keeps ready/all × 1.4 of the traffic, and the rest is sent to the next
+	// levels by the same rule (Envoy's priority levels). A quiesced endpoint is not ready, and a
 	// terminating endpoint is not counted at all. If topology hints decide, the preference has no
 	// effect.
 	//
@@ -80,8 +80,8 @@ type Service struct {
 	Prefer string `json:"prefer,omitzero"`
 
 	// HealthCheckNodePort, if not zero, is the TCP port on which an external load balancer asks
-	// whether this node has local endpoints ([Table.HealthChecks]). It only has an effect with
-	// ExternalTrafficPolicy Local. It then must not equal a node port of the service.
+	// whether this node has local endpoints ([Table.HealthChecks]). It has an effect only with
+	// ExternalTrafficPolicy Local. In that case, it must differ from all node ports of the service.
 	HealthCheckNodePort uint16 `json:"healthCheckNodePort,omitzero"`
 
 	// SilentEndpoints says how to treat endpoints that do not answer. Only programs that detect
@@ -94,10 +94,10 @@ type Service struct {
 
 	// MasqueradeIPs are the addresses that endpoints see as the source of masqueraded connections,
 	// at most one per family. In a family without such an address, endpoints see an address of the
-	// interface through which the packet leaves. The unspecified address stands for the address of
-	// the service to which the client connects; it changes nothing at node ports and loopback
-	// addresses. An endpoint that connects to itself sees this source if its connection would be
-	// masqueraded anyway, and otherwise an address of the interface.
+	// interface through which the packet leaves. The unspecified address means the service address
+	// to which the client connects; it has no effect at node ports and loopback addresses. If an
+	// endpoint connects to itself, it sees this source if the connection would be masqueraded
+	// anyway, and otherwise an address of the interface.
 	//
 	// The endpoints' answers to these addresses must come back through this node.
 	MasqueradeIPs []netip.Addr `json:"masqueradeIPs,omitempty"`
@@ -107,9 +107,9 @@ type Service struct {
 	// Zero means that an endpoint has its full weight at once.
 	//
 	// The weight is within 5 % of a straight line, and changes at most ten times a second. If no
-	// endpoint was ready, the endpoints that become ready first have their full weights, because no
-	// other endpoint could take their connections. An endpoint that was not ready for a while
-	// starts over. A lower weight takes effect at once.
+	// endpoint was ready before, the first endpoints to become ready get their full weights,
+	// because no other endpoint can take their connections. An endpoint that was not ready for a
+	// while starts over. A lower weight takes effect at once.
 	//
 	// A program that restarts continues from the weights in the kernel. While no program runs, slow
 	// starts do not continue. SlowStart can be combined with the same schedulers as
@@ -138,21 +138,22 @@ type ServicePort struct {
 	// Port is the port at the service's addresses.
 	Port uint16 `json:"port"`
 	// EndPort, if not zero, makes the service port a range: it answers at all ports from Port to
-	// EndPort, as in a NetworkPolicy. The range from 1 to 65535 is all ports.
+	// EndPort, as in a NetworkPolicy. A range from 1 to 65535 means all ports.
 	//
-	// If several services claim the same port of an address, an exact port (also an exact node
-	// port) wins over a range, and a narrower range over a wider range. The names of the services
-	// and the kinds of their addresses do not matter. Of two ranges of equal width, the range that
-	// begins earlier wins. All of these win over a range of node ports. A range that loses some of
-	// its ports keeps the others. Equal ranges conflict like equal ports.
+	// If several services claim the same port of an address, an exact port or node port takes
+	// precedence over a range, and a narrower range over a wider range. The names of the services
+	// and the kinds of the addresses do not matter. Of two ranges with the same width, the range
+	// that begins earlier takes precedence. All of these take precedence over a range of node
+	// ports. A range that loses some of its ports keeps the others. Equal ranges conflict like
+	// equal ports.
 	EndPort uint16 `json:"endPort,omitzero"`
 	// TargetPort, if not zero, maps a range to a range of the same length at the endpoints: packets
-	// to Port go to TargetPort, packets to Port+1 to TargetPort+1, and so on. Only ranges have it.
-	// Their endpoints have port 0 or TargetPort.
+	// to Port go to TargetPort, packets to Port+1 to TargetPort+1, and so on. Only ranges can have
+	// a TargetPort. Their endpoints have port 0 or TargetPort.
 	TargetPort uint16 `json:"targetPort,omitzero"`
-	// NodePort, if not zero, answers at the node's own addresses (see [Node.NodePortAddresses]). If
-	// the service port is a range, it is the first of as many node ports. At endpoints where
-	// packets keep their ports, packets to a node port arrive at that number, so NodePort should
+	// NodePort, if not zero, answers at the node's own addresses (see [Node.NodePortAddresses]).
+	// For a range, it is the first of a range of node ports with the same length. If packets keep
+	// their ports at an endpoint, they arrive there at the node port's number, so NodePort should
 	// equal Port. With a TargetPort, packets to NodePort go to TargetPort.
 	NodePort uint16 `json:"nodePort,omitzero"`
 }
@@ -210,7 +211,8 @@ type SessionAffinity struct {
 	// seconds: at least one, at most a day. Zero means three hours.
 	Timeout time.Duration
 	// Bits4 and Bits6 are the numbers of leading bits of an IPv4 and an IPv6 address that identify
-	// a client: addresses that agree in these bits are one client. Zero means the whole address.
+	// a client: addresses with the same leading bits count as one client. Zero means the whole
+	// address.
 	Bits4, Bits6 uint8
 	// WholeService gives a client the same endpoint address at all ports of the service. Without
 	// it, the ports remember their clients independently. A port that has no endpoint with the
@@ -237,14 +239,14 @@ const (
 // IP_VS_SVC_F_SCHED_MH_PORT and _FALLBACK in include/uapi/linux/ip_vs.h). With port they also hash
 // the client's port, so that the connections of one client are spread. With fallback they use a
 // different endpoint if the chosen endpoint takes no new connections, for example while it drains.
-// Without it, these clients are refused. In nftables the option changes nothing, because an
-// endpoint that takes no new connections is in no pool.
+// Without it, these clients are refused. In nftables, the option has no effect, because an endpoint
+// that takes no new connections is in no pool.
 type Scheduler string
 
 // The schedulers. All except random are modules of IPVS in Linux, ip_vs_*.
 const (
 	SchedulerDefault Scheduler = ""       // the backend's default
-	Random           Scheduler = "random" // uniformly at random, by weight
+	Random           Scheduler = "random" // at random, in proportion to weight
 	RoundRobin       Scheduler = "rr"
 	WeightedRR       Scheduler = "wrr"
 	LeastConn        Scheduler = "lc"
@@ -440,9 +442,9 @@ func MasqueradeAt(p MasqueradePolicy) Masquerade { return Masquerade{p, p, p, p,
 
 // Endpoint is one address that serves a service.
 //
-// If several endpoints of a service have the same address and port, only one of them is used: a
-// ready endpoint before an endpoint that serves while it terminates. Among the other endpoints, an
-// endpoint that is not terminating comes first, then the first in the list.
+// If several endpoints of a service have the same address and port, only one of them is used:
+// preferably a ready endpoint, then one that terminates but still serves. Otherwise, an endpoint
+// that is not terminating is preferred, then the first in the list.
 type Endpoint struct {
 	// Addr is the address at which the endpoint listens. Its family decides which of the service's
 	// addresses it serves.
@@ -485,15 +487,14 @@ const (
 	Ready Condition = ""
 	// NotReady endpoints take no connections, and keep no UDP flows.
 	NotReady Condition = "not-ready"
-	// Serving endpoints shut down, but can still serve. They get new connections only if no
+	// Serving endpoints are shutting down, but can still serve. They get new connections only if no
 	// endpoint is ready. In Kubernetes they are serving and terminating.
 	Serving Condition = "serving"
-	// Terminating endpoints shut down, and no longer serve.
+	// Terminating endpoints are shutting down, and no longer serve.
 	Terminating Condition = "terminating"
-	// Quiesced endpoints take no new connections, and are no fallback either. Other programs
-	// express this as a weight of 0. Their connections and UDP flows are treated like those of
-	// Serving endpoints ([ConnectionPolicy]). Clients with affinity to them get a different
-	// endpoint.
+	// Quiesced endpoints take no new connections, not even as a fallback. Other programs express
+	// this as a weight of 0. Their connections and UDP flows are treated like those of Serving
+	// endpoints ([ConnectionPolicy]). Clients that have affinity to them get a different endpoint.
 	Quiesced Condition = "quiesced"
 )
 
@@ -529,10 +530,10 @@ type EndpointPort struct {
 	Port uint16 `json:"port,omitzero"`
 }
 
-// TargetPort returns the endpoint's port for packets to the service port with p's name and
-// protocol: p.Port, or the service's own port if p.Port is zero. For a range that is mapped to
-// another range, it is the first port of the latter ([ServicePort.TargetPort]). The result is zero
-// if packets keep their ports, or if the service has no such port.
+// TargetPort returns the endpoint's port for packets to the service port that has p's name and
+// protocol: p.Port or, if that is zero, the service's own port. If a range is mapped to a range of
+// the endpoint ([ServicePort.TargetPort]), the result is the first port of the endpoint's range.
+// The result is zero if packets keep their ports, or if the service has no such port.
 func (s *Service) TargetPort(p EndpointPort) uint16 {
 	if s == nil || p.Port != 0 {
 		return p.Port

@@ -9,10 +9,10 @@ import (
 // service", or "" if it has no affinity.
 func (f *Frontend) AffinityText() string { return f.affinityText() }
 
-// Shares returns the shares of new connections that the slots of a pool should get, from 0 to 1: by
-// weight; equal shares under [RoundRobin] and [LeastConn], which ignore weights; or the shares that
-// were fed back ([Endpoint.Share]). [DestHash], [LocalityLC], [LocalityLCR], [Failover] and
-// [Overflow] have no shares, so the result is nil.
+// Shares returns the share of new connections that each slot of a pool should get, from 0 to 1.
+// Shares follow the weights, except under [RoundRobin] and [LeastConn], where they are equal.
+// Shares that were fed back ([Endpoint.Share]) take precedence. [DestHash], [LocalityLC],
+// [LocalityLCR], [Failover] and [Overflow] have no shares, so the result is nil.
 func (p *Pool) Shares() []float64 {
 	switch p.Scheduler {
 	case DestHash, LocalityLC, LocalityLCR, Failover, Overflow:
@@ -56,7 +56,7 @@ func maglevSize(endpoints int) int {
 // depends only on the endpoints and their weights, not on the order of slots. Every endpoint has an
 // entry.
 //
-// Each endpoint has a list of all entries, in an order that results from a hash of the endpoint
+// Each endpoint has a list of all entries, in an order that depends on a hash of the endpoint
 // (Eisenbud et al., Maglev, NSDI 2016, section 3.4). The endpoints take turns. In its turn, an
 // endpoint takes the next free entry of its list. An endpoint below the greatest weight has a turn
 // only in some rounds, in proportion to its weight.

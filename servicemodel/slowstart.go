@@ -114,16 +114,16 @@ func find(list []growing, endpoint netip.AddrPort) *growing {
 	return nil
 }
 
-// At returns t as it is at a point in time; t is a result of [Resolve]. Endpoints that became ready
-// after prev, and endpoints that are in slow start in prev, have a fraction of their weight. prev
-// is the present or planned table of the kernel: an earlier result of At, or a table that was read
-// from a kernel. In a table that was read, the endpoint with the greatest fraction of its weight
-// counts as having its full weight. The other endpoints continue their slow start from their
+// At returns t, a result of [Resolve], with the weights of a point in time. Endpoints that became
+// ready after prev, and endpoints that are in slow start in prev, have a fraction of their weight.
+// prev is the current or planned table of the kernel: an earlier result of At, or a table that was
+// read from a kernel. In a table that was read, the endpoint with the greatest fraction of its
+// weight counts as having its full weight. The other endpoints continue their slow start from their
 // fractions relative to it.
 //
 // The result depends only on prev, the state and the time. If no service has a slow start, At
-// returns t itself at no cost. At takes the next step at least 100 ms after the last step. It also
-// takes a step in pools that change for other reasons.
+// returns t itself at no cost. At takes the next step at least 100 ms after the last step. If a
+// pool changes for another reason, At also takes a step there.
 func (t *Table) At(now func() time.Time, prev *Table) *Table {
 	if !t.remembers() || t.memory.state.slowStarts == 0 {
 		return t
@@ -156,7 +156,7 @@ func (t *Table) At(now func() time.Time, prev *Table) *Table {
 	return &at
 }
 
-// NextStep returns the time of the next step of a slow start. It is zero if no endpoint is in slow
+// NextStep returns the time of the next slow start step. It is zero if no endpoint is in slow
 // start.
 func (t *Table) NextStep() time.Time {
 	if t == nil || t.ramps == nil {

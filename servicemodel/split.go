@@ -8,9 +8,8 @@ import (
 // Split divides a change set that is too large for one write. The first part changes the node's
 // rules and half of the service ports. It prefers new service ports, then changed ports, then
 // removed ports. A frontend that moves from one service port to another belongs to the latter. The
-// rest begins where the first part ends, and results in c.New. In every intermediate table, each
-// frontend has the pool over which it balances. Both results are nil if fewer than two service
-// ports differ.
+// rest begins where the first part ends, and results in c.New. In every intermediate table, the
+// pools of all frontends exist. Both results are nil if fewer than two service ports differ.
 func (c *ChangeSet) Split() (first, rest *ChangeSet) {
 	if c == nil {
 		return nil, nil

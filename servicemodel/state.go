@@ -32,7 +32,7 @@ type entry struct {
 	endpoints []endpoint
 }
 
-// WithNode returns s from the view of node n.
+// WithNode returns s with n as its node.
 func (s State) WithNode(n Node) State {
 	if !s.viewpoint().equal(&n) {
 		s.node = n.clone()
@@ -143,8 +143,8 @@ func (s State) sharedServices() iter.Seq[*Service] {
 	}
 }
 
-// Tried returns s, except that services without a pool in t keep their definitions from before. No
-// backend has seen the pools of their new definitions, and a backend may still refuse them.
+// Tried returns s, except that services without a pool in t keep their definitions in before.
+// Backends have not seen the pools of the new definitions, and may still refuse them.
 func (s State) Tried(before State, t *Table) State {
 	tried := s
 	for c := range pmap.Diff(before.entries, s.entries, entry.equal) {

@@ -14,7 +14,8 @@ import (
 // reading of the kernel. The nil *Table is an empty table.
 //
 // Tables share their contents with each other and with the callers of their methods. A caller must
-// not modify the objects that a method returns. The build tag sharecheck finds callers that do.
+// not modify the objects that a method returns. With the build tag sharecheck, such callers are
+// detected.
 type Table struct {
 	rules      Rules
 	frontends  pmap.Map[FrontendKey, *Frontend, keyHash]
@@ -169,7 +170,7 @@ func (t *Table) HasClusterIP(a netip.Addr) bool {
 	return ok
 }
 
-// Hairpins returns, sorted, the addresses of endpoints that may connect to a service and be sent
+// Hairpins returns, sorted, the addresses of endpoints whose connections to a service may be sent
 // back to themselves: endpoints on this node, or on an unknown node. Such a connection must be
 // masqueraded, because otherwise its reply does not come back through the node.
 func (t *Table) Hairpins() iter.Seq[netip.Addr] { return keys(t.orEmpty().hairpins.All()) }
@@ -200,19 +201,19 @@ func (t *Table) Conflicts() iter.Seq[Conflict] {
 	}
 }
 
-// HealthCheck is the state of one health check node port. The families answer independently,
-// because a load balancer that asks over IPv4 sends IPv4 traffic.
+// HealthCheck is the state of one health check node port. The families have separate counts,
+// because a load balancer that checks over IPv4 sends IPv4 traffic.
 type HealthCheck struct {
 	Service Name   `json:"service"`
 	Port    uint16 `json:"port"`
 	// IPv4 and IPv6 count the addresses of ready endpoints on this node that have a port. As in
-	// kube-proxy, the name of the port does not matter. In a family in which the service does not
-	// exist, the count is [NotServed]: nothing answers there.
+	// kube-proxy, the name of the port does not matter. The count is [NotServed] in a family that
+	// the service does not have: nothing answers there.
 	IPv4 int `json:"ipv4"`
 	IPv6 int `json:"ipv6"`
 }
 
-// NotServed is the count of a family in which a service does not exist, see [HealthCheck].
+// NotServed is the count in a family that a service does not have, see [HealthCheck].
 const NotServed = -1
 
 // Conflict says that two services claim the same key. The winner has the lower kind, then the lower

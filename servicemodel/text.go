@@ -51,7 +51,8 @@ func oneOf[T ~string](words []T) string {
 	return list(words[:last], ", ") + " or " + string(words[last])
 }
 
-// MarshalText returns "tcp", "udp" or "sctp", or a number, such as "protocol 1". Zero is empty.
+// MarshalText returns "tcp", "udp" or "sctp", or a number, such as "protocol 1". The zero value has
+// an empty text.
 func (p Protocol) MarshalText() ([]byte, error) {
 	if p == 0 {
 		return nil, nil
@@ -161,7 +162,7 @@ func (o Origins) MarshalText() ([]byte, error) { return marshalName(o, originNam
 // UnmarshalText is the inverse of MarshalText.
 func (o *Origins) UnmarshalText(text []byte) error { return unmarshalName(o, text, originNames) }
 
-// MarshalText returns "default", "leave", "drain 30s" or "cut". It drops the time if the mode does
+// MarshalText returns "default", "leave", "drain 30s" or "cut". It omits the time if the mode does
 // not use it.
 func (p ConnectionPolicy) MarshalText() ([]byte, error) {
 	if p.Mode > CutConnections {
@@ -170,7 +171,7 @@ func (p ConnectionPolicy) MarshalText() ([]byte, error) {
 	return []byte(p.String()), nil
 }
 
-// IsZero reports whether p is the default, whatever its time.
+// IsZero reports whether p is the default; it ignores the time.
 func (p ConnectionPolicy) IsZero() bool { return p.Mode == ConnectionsDefault }
 
 // UnmarshalText accepts "default" and the words of [ParseConnectionPolicy].
@@ -184,7 +185,7 @@ func (p *ConnectionPolicy) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// IsZero reports whether affinity is off, whatever the other fields.
+// IsZero reports whether affinity is off; it ignores the other fields.
 func (a SessionAffinity) IsZero() bool { return !a.ClientIP }
 
 // bits returns the number of bits of an address in family f that identify a client, 0 for the whole
@@ -202,7 +203,7 @@ func (a SessionAffinity) bits(f Family) uint8 {
 
 // MarshalText returns "none", or the time that a client is remembered, such as "3h0m0s", or
 // "default" for the default of three hours. The bits that identify a client and the whole service
-// follow: "3h0m0s ipv4/24 ipv6/56 service". It drops the other fields if affinity is off.
+// follow: "3h0m0s ipv4/24 ipv6/56 service". It omits the other fields if affinity is off.
 func (a SessionAffinity) MarshalText() ([]byte, error) {
 	if !a.ClientIP {
 		return []byte("none"), nil

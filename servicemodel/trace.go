@@ -11,7 +11,7 @@ import (
 type Trace struct {
 	Packet   Packet   `json:"packet"`
 	Decision Decision `json:"decision"`
-	Steps    []Step   `json:"steps"` // in the order in which they decide; the last is the outcome
+	Steps    []Step   `json:"steps"` // in the order of the decision; the last is the outcome
 }
 
 // Step is one step of a [Trace].
@@ -48,10 +48,10 @@ func (t Trace) String() string {
 	return b.String()
 }
 
-// Trace decides about a packet like [Table.Decide], and explains the decision. Only resolved tables
-// contain the unused endpoints and the reasons. A table that was read from a kernel has only the
-// used endpoints. A table does not contain the clients that the kernel remembers for session
-// affinity.
+// Trace decides about a packet in the same way as [Table.Decide], and explains the decision. Only
+// resolved tables contain the unused endpoints and the reasons. A table that was read from a kernel
+// has only the used endpoints. A table does not contain the clients that the kernel remembers for
+// session affinity.
 //
 // It costs O(log n), or O(n) if the packet matches no frontend: then it searches for similar
 // frontends.

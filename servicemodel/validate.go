@@ -448,16 +448,16 @@ func (p *problems) checkRest(e, checked *Endpoint) {
 }
 
 // FieldError is a problem with one field of one object. [State.Validate] joins them with
-// errors.Join, and so does the UnmarshalJSON of each type of this package: find them with
+// errors.Join, and so does the UnmarshalJSON of each type of this package. Find them with
 // errors.As, or list them with dataplane.Problems.
 type FieldError struct {
 	// Service is the service in whose definition or endpoints State.Validate found the problem. It
 	// is zero for problems of the node, and in errors from elsewhere.
 	Service Name
-	Object  string // what it is about, such as "service default/web" or "node"
-	// Field is the path of the field, such as "ports[1].nodePort". In JSON, the path begins in the
-	// value that was read, such as "services[0].ports[1].nodePort" in a state. It is empty if the
-	// whole value is wrong.
+	Object  string // the object with the problem, such as "service default/web" or "node"
+	// Field is the path of the field, such as "ports[1].nodePort". In errors of UnmarshalJSON, the
+	// path starts at the value that was read, such as "services[0].ports[1].nodePort" in a state.
+	// It is empty if the whole value is wrong.
 	Field  string
 	Value  string // the offending value as text; empty if the problem is a missing value
 	Reason string // what is wrong

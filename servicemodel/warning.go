@@ -32,8 +32,8 @@ type WarningKind string
 const (
 	WarnNoService   WarningKind = "no-service"   // endpoints of a service that does not exist
 	WarnNoAddress   WarningKind = "no-address"   // a service without a port or address
-	WarnOtherFamily WarningKind = "other-family" // no address, or no endpoint, of a family
-	WarnNoPort      WarningKind = "no-port"      // no port of an endpoint has the service's name
+	WarnOtherFamily WarningKind = "other-family" // no address, or no endpoint, in one family
+	WarnNoPort      WarningKind = "no-port"      // service ports and endpoints' ports do not match
 	WarnNotReady    WarningKind = "not-ready"    // a service has endpoints, and none is ready
 	WarnNoEffect    WarningKind = "no-effect"    // any other field without effect
 )
@@ -46,7 +46,7 @@ func (w Warning) String() string {
 	return "service " + w.Service.String() + ": " + w.Field + ": " + w.Reason
 }
 
-// Warnings is an immutable list of warnings, in the order of their services. The warnings about the
+// Warnings is an immutable list of warnings, in the order of their services. Warnings about the
 // node come first. Its JSON is an array.
 type Warnings struct {
 	of pmap.Map[Name, []Warning, nameHash]
@@ -97,7 +97,7 @@ func (w Warnings) Since(old Warnings) iter.Seq[Warning] {
 	}
 }
 
-// With returns w with the warnings in others instead of its own warnings about the same services.
+// With returns w, with the warnings in others in place of w's own warnings about the same services.
 func (w Warnings) With(others Warnings) Warnings {
 	for name, l := range others.of.All() {
 		w = w.with(name, l)

@@ -17,13 +17,13 @@ var ErrNoFlow = errors.New("not a flow")
 
 // To returns f in the type of ti-mo/conntrack, as [ct.Conn.Dump] would return it.
 //
-// The conversion loses nothing of a flow that the kernel reported. For any other flow, To drops the
+// The conversion is lossless for a flow that the kernel reported. For other flows, To drops the
 // state of TCP and SCTP if the flow has a different protocol, the ICMP type, code and identifier if
 // it is not ICMP, and fractions of a second of the timeout.
 //
-// The kernel does not translate a flow that [ct.Conn.Create] puts into the table, even if its
-// tuples differ: the request lacks the translation (CTA_NAT_SRC, CTA_NAT_DST).
-// [conntrack.Table.Create] sends the translation.
+// The kernel does not translate a flow that [ct.Conn.Create] adds to the table, even if its tuples
+// differ: the request lacks the translation (CTA_NAT_SRC, CTA_NAT_DST). [conntrack.Table.Create]
+// sends the translation.
 func To(f conntrack.Flow) ct.Flow {
 	out := ct.Flow{
 		ID: f.ID, Mark: f.Mark, Status: ct.Status(f.Status),

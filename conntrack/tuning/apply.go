@@ -14,14 +14,14 @@ import (
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 )
 
-// ErrGlobalSetting: the setting belongs to the machine. Only a privileged process in the initial
-// network namespace can change it. The setting was left unchanged.
+// ErrGlobalSetting: the setting applies to the whole machine. Only a privileged process in the
+// initial network namespace can change it. The setting was left unchanged.
 var ErrGlobalSetting = errors.New("a setting of the whole machine cannot be changed from here")
 
-// NewPlan compares the wanted settings with the kernel's in the network namespace of the table. It
-// changes nothing. It plans machine-wide settings in any namespace; only Apply finds out whether
-// they can be written. NewPlan returns [ErrBadConfig], or [kernelerr.ErrMissingModule] if the
-// kernel lacks a wanted setting.
+// NewPlan compares the desired settings with those of the kernel in the network namespace of the
+// table. It changes nothing. It plans machine-wide settings in any namespace; only Apply finds out
+// whether it may write them. NewPlan returns [ErrBadConfig], or [kernelerr.ErrMissingModule] if the
+// kernel lacks a desired setting.
 func NewPlan(ctx context.Context, t *conntrack.Table, want *Config) (Plan, error) {
 	if t == nil {
 		return nil, errors.New("plan the conntrack tuning: no conntrack table")
@@ -43,7 +43,7 @@ func NewPlan(ctx context.Context, t *conntrack.Table, want *Config) (Plan, error
 	return p, nil
 }
 
-// Apply writes the settings of the plan that change, in the network namespace of the table. If a
+// Apply writes the settings of the plan that differ, in the network namespace of the table. If a
 // setting cannot be written, Apply continues with the next. The error joins all failures, among
 // them [ErrGlobalSetting] and, for example in a container with a read-only /proc/sys,
 // [kernelerr.ErrNoPermission].

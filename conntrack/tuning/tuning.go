@@ -12,34 +12,33 @@ import (
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
 )
 
-// Config contains the wanted limits and timeouts, with the same meaning as in kube-proxy. The zero
+// Config has the desired limits and timeouts, with the same meaning as in kube-proxy. The zero
 // value changes nothing. A nil *Config is the zero Config. Times are whole seconds, as in the
 // kernel.
 type Config struct {
-	// MaxPerCore is the number of flows per CPU that the table should hold, at least Min in all and
-	// at most 1,048,576. Set a higher maximum by other means. 0 changes neither the maximum nor the
-	// hash table.
+	// MaxPerCore sets the maximum number of flows in the table: this number for each CPU, at most
+	// 1,048,576 in all, but at least Min. For a higher maximum, use other means. 0 changes neither
+	// the maximum nor the hash table.
 	MaxPerCore int
-	// Min is the smallest maximum.
+	// Min is the lower bound of the maximum that MaxPerCore sets.
 	Min int
 	// Cores is the number of CPUs; 0 means the CPUs of the machine.
 	Cores int
 
-	// TCPEstablished is the time after which an idle TCP connection is forgotten. TCPCloseWait is
-	// the same for a connection that only its server has closed. 0 leaves the kernel's value
-	// unchanged.
+	// TCPEstablished is the timeout of an idle TCP connection. TCPCloseWait is the timeout of a
+	// connection that only its server has closed. 0 leaves the kernel's value unchanged.
 	TCPEstablished time.Duration
 	TCPCloseWait   time.Duration
-	// UDP is the time after a packet after which a flow is forgotten. UDPStream is the same for a
-	// flow with packets in both directions for more than two seconds. 0 leaves the kernel's value
-	// unchanged.
+	// UDP is the timeout of a UDP flow after its last packet. UDPStream is the timeout of a flow
+	// that has had packets in both directions for more than two seconds. 0 leaves the kernel's
+	// value unchanged.
 	UDP       time.Duration
 	UDPStream time.Duration
-	// TCPBeLiberal lets packets outside the window pass as part of their connection, instead of
-	// treating them as invalid. False leaves the kernel's value unchanged.
+	// TCPBeLiberal treats packets outside the TCP window as part of their connection, not as
+	// invalid. False leaves the kernel's value unchanged.
 	TCPBeLiberal bool
 
-	// Lower allows lowering values that are above the wanted values. Without it, only values that
+	// Lower allows lowering values that are above the desired values. Without it, only values that
 	// are still the kernel's defaults are lowered.
 	Lower bool
 }
@@ -96,8 +95,8 @@ type Setting struct {
 	Name string `json:"name"` // below /proc/sys/net/netfilter
 	Old  uint64 `json:"old"`
 	New  uint64 `json:"new"` // equal to Old if nothing changes
-	// Note is the reason why the value stays although a different value was wanted. Otherwise it is
-	// empty.
+	// Note is the reason why the value does not change although a different value was desired.
+	// Otherwise it is empty.
 	Note string `json:"note,omitempty"`
 }
 
@@ -129,7 +128,7 @@ func (p Plan) String() string {
 }
 
 // plan compares the configuration with the settings of a kernel. It returns an error if the kernel
-// does not have a wanted setting.
+// lacks a desired setting.
 func (c Config) plan(now map[string]uint64, cores int) (Plan, error) {
 	want, err := c.want(cmp.Or(c.Cores, cores))
 	if err != nil {
@@ -153,7 +152,7 @@ func (c Config) plan(now map[string]uint64, cores int) (Plan, error) {
 	return p, nil
 }
 
-// want returns the wanted values of the settings.
+// want returns the desired values of the settings.
 func (c Config) want(cores int) (map[string]uint64, error) {
 	want := map[string]uint64{}
 	for _, n := range []struct {
@@ -196,7 +195,6 @@ func (c Config) want(cores int) (map[string]uint64, error) {
 	return want, nil
 }
 
-// decide plans one setting.
 func (c Config) decide(name string, old, want uint64) Setting {
 	s := Setting{Name: name, Old: old, New: want}
 	switch {

@@ -10,8 +10,8 @@ import (
 )
 
 // Backend keeps the services of one instance in one kernel mechanism, such as nf_tables, in one
-// network namespace. A backend translates: the table already contains all decisions that need no
-// kernel.
+// network namespace. A backend only translates: the table already contains all decisions that can
+// be made without the kernel.
 //
 // An engine calls the methods of a Backend one at a time, except the methods of [Watcher] and
 // [Blamer].
@@ -31,10 +31,10 @@ type Backend interface {
 	// module's backend.
 	Name() string
 
-	// Check reports the changes that this backend cannot express, or cannot write because a foreign
-	// object occupies the place. It joins an *[UnsupportedError] or *[CollisionError] for each
-	// problem, with the service concerned. Check looks only at the changes. It may use the last
-	// observation, and changes nothing. Plan and Commit must accept everything that Check accepted.
+	// Check reports the changes that this backend cannot express, or that collide with foreign
+	// objects. It joins an *[UnsupportedError] or *[CollisionError] for each problem, with its
+	// service. Check looks only at the changes. It may use the last observation, and changes
+	// nothing. Plan and Commit must accept everything that Check accepted.
 	Check(c *servicemodel.ChangeSet) error
 
 	// Observe reads the kernel's objects of this instance. want is a hint, or nil: a table that the
@@ -60,13 +60,14 @@ type Backend interface {
 	// Old must equal the table of the last observation or commit. Commit uses one kernel
 	// transaction: either all of it takes effect or none. A backend that needs several transactions
 	// documents that. A change set whose new table is empty and without rules removes the instance.
-	// Commit returns once the change set is in the kernel. It fails only if the change set may not
-	// be in the kernel. Later work that can fail, such as forgetting clients, belongs to [Settler].
+	// Commit returns once the change set is in the kernel. It returns an error only if the change
+	// set may be missing in the kernel. Later work that can fail, such as forgetting clients,
+	// belongs to [Settler].
 	//
 	// An error wraps [kernelerr.ErrConflict] for one of two reasons. Either another writer of the
 	// instance, or a person, changed the contents from which the change set starts. Or a foreign
-	// object has occupied the place of one of our objects since Check. A commit by another program
-	// is not a conflict in itself. After any error, call Observe before the next Commit.
+	// object that collides with one of our objects has appeared since Check. A commit by another
+	// program is not a conflict in itself. After any error, call Observe before the next Commit.
 	Commit(ctx context.Context, c *servicemodel.ChangeSet) (Stats, error)
 
 	// Cleanup removes every trace of the instance from the kernel. A missing instance is not an
@@ -80,7 +81,7 @@ type Backend interface {
 
 // Observation is what a backend read from the kernel.
 type Observation struct {
-	// Table has the complete objects. It is empty if the kernel has no instance.
+	// Table contains the objects that are complete. It is empty if the kernel has no instance.
 	Table *servicemodel.Table `json:"table"`
 	// Drift describes, one line each, objects that do not belong in the instance or are incomplete.
 	// The next commit repairs them, even if its change set is empty.
@@ -123,7 +124,7 @@ type Plan interface {
 
 // Stats is the cost of a commit.
 type Stats struct {
-	Messages int `json:"messages"` // netlink messages sent, without batch begin and end
+	Messages int `json:"messages"` // netlink messages sent, not counting batch begin and end
 	Bytes    int `json:"bytes"`    // bytes sent
 	// set elements, rules or destinations that were added, changed or deleted individually
 	Elements int `json:"elements"`

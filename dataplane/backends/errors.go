@@ -12,7 +12,7 @@ var (
 	// ErrUnsupported says that a backend cannot express the request. Every [UnsupportedError]
 	// matches it.
 	ErrUnsupported = errors.New("not supported by the backend")
-	// ErrCollision says that a foreign object occupies the place of an object of a service. Every
+	// ErrCollision says that an object of a service collides with a foreign object. Every
 	// [CollisionError] matches it.
 	ErrCollision = errors.New("something foreign is in the way")
 	// ErrOtherLayout says that a version of kernlb with a different layout created the instance,
@@ -20,10 +20,10 @@ var (
 	ErrOtherLayout = errors.New("the instance was made by another version of kernlb")
 )
 
-// CollisionError names a foreign kernel object that blocks a service.
+// CollisionError names a foreign kernel object that collides with a service.
 type CollisionError struct {
 	Backend string            // the backend's name
-	Service servicemodel.Name // the service concerned; zero if it is the whole instance
+	Service servicemodel.Name // the service with the collision; zero for the whole instance
 	Object  string            // such as "virtual server 192.0.2.1:80/tcp"
 }
 
@@ -44,11 +44,11 @@ func (e *CollisionError) Is(target error) bool { return target == ErrCollision }
 // UnsupportedError names a field that a backend cannot express.
 type UnsupportedError struct {
 	Backend string            // the backend's name
-	Service servicemodel.Name // the service that asks for it; zero for the node
+	Service servicemodel.Name // the service that requests it; zero for the node
 	Object  string            // such as "service default/web:http"
 	Field   string            // such as "scheduler"
 	Value   string            // such as "lc"
-	Hint    string            // an alternative, or the first kernel that has it; may be empty
+	Hint    string            // an alternative, or the first kernel that supports it; may be empty
 }
 
 // Error returns "nftables cannot express service default/web:http: scheduler: lc (hint)".
@@ -78,10 +78,10 @@ const (
 	FieldProtocol             = "protocol"                // of a port
 	FieldScheduler            = "scheduler"               // [servicemodel.Service.Scheduler]
 	FieldSessionAffinity      = "sessionAffinity"         // [servicemodel.Service.SessionAffinity]
-	FieldAffinityTimeout      = "sessionAffinity.timeout" // time that clients are remembered
-	FieldAffinityBits         = "sessionAffinity.bits"    // clients of a prefix share an endpoint
-	FieldAffinityService      = "sessionAffinity.service" // a client's endpoint at all ports
+	FieldAffinityTimeout      = "sessionAffinity.timeout" // how long clients are remembered
+	FieldAffinityBits         = "sessionAffinity.bits"    // clients of a prefix count as one client
+	FieldAffinityService      = "sessionAffinity.service" // one endpoint for a client at all ports
 	FieldSources              = "sources"                 // source ranges
-	FieldTargetPort           = "targetPort"              // endpoints' ports differ from a range's
+	FieldTargetPort           = "targetPort"              // a range that is mapped to another range
 	FieldWeights              = "weights"                 // of endpoints
 )

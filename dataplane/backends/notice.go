@@ -14,7 +14,7 @@ type Notice interface{ notice() }
 // Cleaned reports stale flows of a service port that were found and deleted after a change. The
 // number includes flows that ended before the deletion.
 type Cleaned struct {
-	Service servicemodel.PortName // zero if no service has the frontend any more
+	Service servicemodel.PortName // zero if the frontend no longer has a service
 	Flows   int
 }
 

@@ -62,12 +62,13 @@ type Blamer interface {
 type PartReader interface {
 	// ObserveParts reads the parts of owners, each named once, and finds out whether other owners
 	// have parts ([Observation.OnlyOwners]). If the named owners have no parts yet and want has
-	// something for them, OnlyOwners may be false in any case. The table of the observation
-	// contains the rules of the instance and all objects of the named owners. From other owners, it
-	// contains the frontends with a key of want. If dataplane.Flows would need them, it also
-	// contains the frontends with the protocol and port of a node port of the named owners or of
-	// want. All these frontends come without their pools. If it contains more of another owner's
-	// part, it contains the whole parts of all other owners. Drift is limited to the named owners.
+	// something for them, OnlyOwners may be false even if no other owner has a part. The table of
+	// the observation contains the rules of the instance and all objects of the named owners. From
+	// other owners, it contains the frontends with a key of want. If dataplane.Flows would need
+	// them, it also contains the frontends with the protocol and port of a node port of the named
+	// owners or of want. The table lacks the pools of these frontends. If it contains more of
+	// another owner's part, it contains the whole parts of all other owners. Drift is limited to
+	// the named owners.
 	//
 	// If another version of kernlb made the instance ([Observation.OtherLayout]), the table
 	// contains the frontends of all owners, without their pools, and no rules. Commit then accepts

@@ -27,7 +27,7 @@ const (
 	HTTPS Type = "https"
 	// GRPC passes if the server's health service (grpc.health.v1.Health) answers SERVING.
 	GRPC Type = "grpc"
-	// UDP passes if a datagram gets the right answer or, if no answer is required, no ICMP error.
+	// UDP passes if a datagram gets the required answer or, if none is required, no ICMP error.
 	UDP Type = "udp"
 )
 
@@ -54,9 +54,9 @@ type Check struct {
 	Timeout time.Duration
 	// Retry replaces Interval while the results contradict the state. Zero means Interval.
 	Retry time.Duration
-	// Jitter is the maximum random time by which each Interval is shortened. An interval never
-	// becomes shorter than Retry. Because jitter only shortens intervals, a failure is noticed
-	// within Interval. Zero means a tenth of Interval, negative none.
+	// Jitter is the maximum by which each Interval is shortened at random. An interval never
+	// becomes shorter than Retry. It only shortens intervals, so a failure is always noticed within
+	// Interval. Zero means a tenth of Interval, negative none.
 	Jitter time.Duration
 	// Rise and Fall are the numbers of successes and failures in a row that change the state. Zero
 	// means 2 and 3.
@@ -92,8 +92,8 @@ type Check struct {
 
 	// Payload is the datagram to send. For udp.
 	Payload string
-	// Reply makes an answer necessary. By default, a target that stays silent until the timeout
-	// passes, and only an ICMP error is a failure. For udp.
+	// Reply requires an answer. By default, a target passes if it stays silent until the timeout,
+	// and fails only on an ICMP error. For udp.
 	Reply bool
 	// Answer is the required prefix of the answer. It implies Reply. For udp.
 	Answer string
@@ -256,7 +256,7 @@ func (c Check) Target(endpoint netip.AddrPort) Target {
 	return Target{netip.AddrPortFrom(addr, port), c.WithDefaults()}
 }
 
-// Addr returns the destination of the check.
+// Addr returns the destination address and port of the check.
 func (t Target) Addr() netip.AddrPort { return t.addr }
 
 // Check returns the check, with all defaults and without an address and port.

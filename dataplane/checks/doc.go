@@ -16,14 +16,14 @@
 // # Verdicts
 //
 // The first answer of an unknown target decides its state. After that, a target is down after Fall
-// failures in a row, and up again after Rise successes in a row. A target that flaps faster than
-// that does not change its state. After an answer that contradicts the state, the next check starts
-// after Retry instead of Interval. With an interval of 10 s and a retry after 1 s, three failures
-// take two seconds longer than one failure.
+// failures in a row, and up again after Rise successes in a row. Faster flapping does not change a
+// target's state. After an answer that contradicts the state, the next check starts after Retry
+// instead of Interval. With an interval of 10 s and a retry after 1 s, three failures take two
+// seconds longer than one failure.
 //
 // # Load
 //
-// Jitter shortens each interval by a random time to spread the checks. A monitor checks a bounded
+// Jitter shortens each interval by a random time to spread the checks. A monitor checks a limited
 // number of targets at a time. A target that waits for its turn is checked late, but does not fail
 // because of the wait: the timeout starts with the connection. Each check opens its own connection,
 // like a client.

@@ -50,8 +50,9 @@ func (f *Follower) Reports() []Report { return f.monitor.Reports() }
 // Set makes the follower check the endpoints of a state, and passes a first state to the engine
 // before it returns. To wait until this state is in the kernel, call Engine.Wait with the engine's
 // Status.Wanted. An endpoint of a service with checks is ready, or serving, only while all its
-// checks are up. A check uses the first port of the endpoint, unless it names a port. Services
-// without checks do not change. The checks may name services that are not in the state.
+// checks are up. A check uses the first port of the endpoint, unless it names a port. Endpoints of
+// services without checks are passed on unchanged. The checks may name services that are not in the
+// state.
 //
 // Endpoints that were checked before keep their state, even if their checks have changed. If the
 // table balances connections over a new endpoint, the endpoint is up until its checks fail.
@@ -59,7 +60,7 @@ func (f *Follower) Reports() []Report { return f.monitor.Reports() }
 // when it starts, and nil later.
 //
 // If a check is invalid, the error joins a *[servicemodel.FieldError] for each wrong field, with
-// the service and a field such as "checks[0].interval", and nothing changes. The time of Set grows
+// the service and a field such as "checks[0].interval", and nothing changes. The cost of Set grows
 // with the number of endpoints.
 func (f *Follower) Set(s servicemodel.State, checks map[servicemodel.Name][]Check,
 	held *servicemodel.Table) error {

@@ -26,8 +26,8 @@ type Config struct {
 	// Changed is called when a check has changed the state of a target: one call at a time, and for
 	// each target in the order of its changes. It may call the methods of the monitor, but must not
 	// wait for Run to end. While it runs, the check that caused the call still counts towards
-	// Concurrency. It may be called once more for a target that is being removed. If it is nil,
-	// changes are not reported.
+	// Concurrency. It may be called once more for a target that is being removed. Nil ignores
+	// changes.
 	Changed func(Report)
 	// Concurrency is the number of targets that are checked at a time. Zero means
 	// [DefaultConcurrency].
@@ -39,9 +39,9 @@ type Config struct {
 	// TLS has the CA certificates and the client certificate. Each [Check] sets the server name,
 	// and whether it is verified. Nil means the system's CAs.
 	TLS *tls.Config
-	// Ask replaces the package's way of checking a target, for tests and for other protocols. The
-	// error says why the target failed. It must return when the context ends, which is at the
-	// latest after the check's timeout.
+	// Ask replaces the package's own checks, for tests and for other protocols. The error says why
+	// the target failed. It must return when the context ends, which is at the latest after the
+	// check's timeout.
 	Ask func(context.Context, Target) error
 }
 
@@ -73,7 +73,7 @@ type Report struct {
 	Took           time.Duration
 }
 
-// MarshalJSON writes the target, the state, the error and the time that the check took as text.
+// MarshalJSON writes the target, the state, the error and the duration of the check as text.
 func (r Report) MarshalJSON() ([]byte, error) {
 	out := struct {
 		Target string    `json:"target"`

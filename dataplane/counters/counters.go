@@ -19,7 +19,7 @@ var ErrOff = errors.New("counters are off")
 
 // Source is a source of counts: [Counters] for nftables and iptables, the kernel's own counters for
 // IPVS ([ipvs.Counters]), or the flows of conntrack ([flows.Counters]). A program that shows the
-// counts need not know which it is. Its method is safe for concurrent use.
+// counts does not depend on their source. Its method is safe for concurrent use.
 //
 // [ipvs.Counters]: https://pkg.go.dev/github.com/kernlb/kernlb/ipvs#Counters
 // [flows.Counters]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane/flows#Counters
@@ -54,7 +54,6 @@ const (
 	afterDNAT = -98
 )
 
-// set is a set of pairs.
 func set(f *nft.Family, name string, size int) *nft.Set {
 	return &nft.Set{Name: name, Flags: nft.SetTimeout | nft.SetEval, Size: uint32(size),
 		Key: []nft.Field{f.Addr, nft.FieldProto, nft.FieldPort, f.Addr, nft.FieldPort}}

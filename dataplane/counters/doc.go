@@ -1,7 +1,8 @@
 // Package counters counts the traffic of services: connections, packets and bytes, in both
-// directions, of each frontend and endpoint. Counting can be switched on and off while connections
-// are open. It complements the nftables and iptables backends, which do not count. Call [Open] and
-// [Counters.Start]; [Counters.Read] returns the counts since then. The table in the kernel is:
+// directions, of each frontend and endpoint. Counting can be switched on and off at any time; open
+// connections continue. It complements the nftables and iptables backends, which do not count. Call
+// [Open] and [Counters.Start]; [Counters.Read] returns the counts since then. The table in the
+// kernel is:
 //
 //	table ip kernlb-counters {
 //		set connections {
@@ -26,30 +27,29 @@
 //		}
 //	}
 //
-// The key of an element is the frontend (address, protocol, port) and the endpoint; elements have a
-// timeout of a day. Each family has such a table, with chains that packets pass after the
-// translation of destinations. Conntrack has the original destination of a packet and the endpoint
-// that answers. So the rules of the backend do not change, and commits of services do not become
-// slower. [Counters.Start] creates each table in one transaction, and [Counters.Stop] deletes both
-// tables in one transaction.
+// An element's key is the frontend (address, protocol, port) and the endpoint. Elements expire
+// after a day. Each family has such a table, with chains that packets pass after the translation of
+// destinations. Conntrack has the original destination of a packet and the endpoint that answers.
+// So the rules of the backend do not change, and commits of services do not become slower.
+// [Counters.Start] creates each table in one transaction, and [Counters.Stop] deletes both tables
+// in one transaction.
 //
 // # What is counted
 //
 // The table counts every packet whose destination is translated, by any program; [Reading.Of]
 // leaves out destinations that are not services. A packet is counted when it arrives, even if a
-// firewall drops it afterwards. A connection counts with its first packet, and once more with every
+// firewall drops it afterwards. A connection is counted at its first packet, and again at each
 // retry until conntrack has confirmed it. Packets that services reject or drop are not translated,
 // and therefore not counted. Bytes include the IP headers. IPVS does not use this translation and
-// has its own counters: a [Source] can read either.
+// has its own counters. A [Source] reads either kind.
 //
 // # Cost
 //
-// On a two-core machine with Linux 6.18 and 10,000 services of nftables, counting takes about 1 µs
-// of processor time for each packet of a connection, in addition to 12 µs from a pod to a pod, and
-// 2.5 µs for the first packet of a connection, in addition to 16 µs. Applies do not become slower.
-// Reading 10,000 pairs takes 0.1 s ("kernlb show -counters" of 10,000 services 0.5 s in all), and
-// 60,000 pairs take 1.5 s: the kernel walks the set from the start for each 32 KB of the dump
-// (nft_rhash_walk).
+// On a two-core machine with Linux 6.18 and 10,000 services on nftables, counting adds about 1 µs
+// of processor time to the 12 µs of a packet from pod to pod, and 2.5 µs to the 16 µs of the first
+// packet of a connection. Counting does not slow down applies. Reading 10,000 pairs takes 0.1 s
+// ("kernlb show -counters" of 10,000 services 0.5 s in all), and 60,000 pairs take 1.5 s: the
+// kernel walks the set from the start for each 32 KB of the dump (nft_rhash_walk).
 //
 // # After a flush
 //
@@ -65,7 +65,7 @@
 //
 // # Limits
 //
-// Each family counts 65,536 pairs of a frontend and an endpoint. Further pairs are not counted, and
-// [Reading.Full] says so. A pair without packets for a day is forgotten, and starts from zero
+// Each family counts 65,536 pairs of a frontend and an endpoint. Further pairs are not counted,
+// which [Reading.Full] reports. A pair without packets for a day is forgotten, and starts from zero
 // again. Its number of connections also starts from zero after a day without a new connection.
 package counters

@@ -129,7 +129,6 @@ func (c *Counters) readFamily(ctx context.Context, r *Reading, f *nft.Family) er
 	return nil
 }
 
-// read reads a set.
 func (c *Counters) read(ctx context.Context, r *Reading, f *nft.Family, name string) error {
 	var b rawnl.Batch
 	b.Message(rawnl.SubsysNFTables, nft.MsgGetSetElem, 0, f.NFProto, 0, rawnl.Object{Verb: "read",

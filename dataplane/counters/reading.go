@@ -115,11 +115,11 @@ func (s *Sums) Endpoint(k servicemodel.FrontendKey, addr netip.AddrPort) Values 
 // Row contains the counts of a frontend or of one of its endpoints.
 type Row struct {
 	Frontend servicemodel.FrontendKey `json:"frontend"`
-	Endpoint *netip.AddrPort          `json:"endpoint,omitempty"` // nil: the frontend
+	Endpoint *netip.AddrPort          `json:"endpoint,omitempty"` // nil in the row of the frontend
 	Values
 }
 
-// Rows returns the counts of a frontend of a table, and then the counts of each of its endpoints.
+// Rows returns the counts of a frontend of a table, followed by those of each of its endpoints.
 func (s *Sums) Rows(t *servicemodel.Table, f *servicemodel.Frontend) []Row {
 	rows := []Row{{f.Key, nil, s.Frontend(f.Key)}}
 	seen := map[netip.AddrPort]bool{}

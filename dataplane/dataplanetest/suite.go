@@ -21,8 +21,8 @@ func RunScenarios(t *testing.T, under scenario.Backend, scenarios ...scenario.Sc
 }
 
 // Random applies random states, each a random change of the previous state, and sends random
-// packets: 10,000 if packets is 0. It compares the fate of each packet with the oracle, and with
-// the text of its trace. If they differ, it shrinks the state as long as they still differ, and
+// packets: 10,000 if packets is 0. It compares the fate of each packet with the oracle and with the
+// text of the packet's trace. If they differ, it reduces the state while they still differ, and
 // reports the smallest such state. KERNLB_RANDOM_PACKETS overrides the number of packets, and
 // KERNLB_RANDOM_SEED is the first seed.
 func Random(t *testing.T, under scenario.Backend, packets int) {

@@ -78,7 +78,6 @@ func askARP(out *netlink.LinkAttrs, src, target netip.Addr) (l []net.HardwareAdd
 	}
 }
 
-// request returns a request of ARP.
 func request(own net.HardwareAddr, src, target netip.Addr) []byte {
 	b := make([]byte, arpLen)
 	binary.BigEndian.PutUint16(b, unix.ARPHRD_ETHER)

@@ -131,7 +131,6 @@ func (s *socket) close() error {
 	return unix.Close(s.fd)
 }
 
-// begin sends the first packet.
 func (s *socket) begin() error {
 	err := unix.Connect(s.fd, sockaddr(s.dst))
 	if err == nil && s.protocol == servicemodel.UDP {
@@ -158,7 +157,6 @@ type result struct {
 	fault *Fault // of an endpoint that answers
 }
 
-// ask connects to an endpoint.
 func (r *runner) ask(ctx context.Context, to *servicemodel.Candidate) result {
 	s, err := r.socket(ctx, to)
 	if err != nil {
@@ -216,7 +214,6 @@ func notAsked(err error) string {
 
 var errSilent = errors.New("no answer")
 
-// wait waits for the answer.
 func (s *socket) wait(ctx context.Context) error {
 	events := int16(unix.POLLOUT) // a connection
 	if s.protocol == servicemodel.UDP {

@@ -5,12 +5,12 @@
 //		To: servicemodel.FrontendKey{…}})
 //	fmt.Print(report)
 //
-// [Run] connects like a client, from the client's network namespace, so its packets take the same
-// path as a client's. It traces one connection with package livetrace to see which rules the
-// packets meet. Then it connects to each endpoint of the service, also through the service's
-// address. For this, it adds flows to the conntrack table that direct the packets of its own
-// sockets to the endpoint. Rules, pools and other clients' connections do not change. IPVS ignores
-// such flows: there, Run connects to the endpoints' own addresses.
+// [Run] connects from the client's network namespace, so its packets take the same path as a real
+// client's packets. It traces one connection with package livetrace to see which rules its packets
+// match. Then it connects to each endpoint of the service, also through the service's address. For
+// this, it adds flows to the conntrack table that direct the packets of its own sockets to the
+// endpoint. Rules, pools and other clients' connections do not change. IPVS ignores such flows:
+// there, Run connects to the endpoints' own addresses.
 //
 // To each TCP endpoint that answers, it sends a full-size segment whose data the endpoint has
 // already acknowledged. TCP acknowledges the segment again, and the listening program does not see

@@ -34,12 +34,12 @@ type Config struct {
 	// in an observation. If they may be the cause of a fault, the report lists them first.
 	Drift []string
 	// Silent are the endpoints that a program ejected because they do not answer clients, and that
-	// are therefore not in Table. Run also checks those of the service.
+	// are therefore not in Table. Run also checks those that belong to the service.
 	Silent []silence.Change
 	// Direct says that flows in the conntrack table cannot direct packets to endpoints, as with
 	// IPVS.
 	Direct bool
-	// Ours returns true for rules of kernlb. Nil means that no rules are.
+	// Ours returns true for rules of kernlb. Nil means that no rules are kernlb's.
 	Ours func(livetrace.Rule) bool
 }
 
@@ -48,32 +48,32 @@ type Kind string
 
 // The kinds of faults, in the order in which a connection meets them.
 const (
-	Conflict       Kind = "conflict"        // another service has the address
+	Conflict       Kind = "conflict"        // the address belongs to another service
 	NoService      Kind = "no-service"      // nothing answers at the address
 	NotProgrammed  Kind = "not-programmed"  // the kernel does not match the desired state
-	WrongPods      Kind = "pod-network"     // the client is a pod, and does not count as one
+	WrongPods      Kind = "pod-network"     // the node does not recognise the client as a pod
 	Refused        Kind = "refuses"         // the service rejects or drops connections
 	ClientRoute    Kind = "client-route"    // the packets do not reach this node
-	ConntrackFull  Kind = "conntrack-full"  // the table of connections has no room
-	ForeignRule    Kind = "foreign-rule"    // a rule of another program drops
-	OwnRule        Kind = "own-rule"        // a rule of kernlb drops what the table does not
+	ConntrackFull  Kind = "conntrack-full"  // the conntrack table is full
+	ForeignRule    Kind = "foreign-rule"    // another program's rule drops the packet
+	OwnRule        Kind = "own-rule"        // a rule of kernlb drops the packet against the table
 	Routing        Kind = "routing"         // the kernel does not forward the packet
-	NotMasqueraded Kind = "not-masqueraded" // the client's address was to be replaced, and is not
+	NotMasqueraded Kind = "not-masqueraded" // the client's address is not masqueraded as required
 	Hairpin        Kind = "hairpin"         // the same, and the client is the endpoint
-	Elsewhere      Kind = "wrong-endpoint"  // the packet goes to an address that is not an endpoint
+	Elsewhere      Kind = "wrong-endpoint"  // the packet goes to an address that is no endpoint
 	Duplicate      Kind = "duplicate"       // two machines have the address of an endpoint
 	Neighbour      Kind = "neighbour"       // the link-layer address is unknown, or out of date
-	NotListening   Kind = "not-listening"   // the endpoint refuses
+	NotListening   Kind = "not-listening"   // the endpoint refuses the connection
 	Silent         Kind = "silent"          // the endpoint does not answer
 	AnswerLost     Kind = "answer-lost"     // the answer does not reach the client
 	FullSize       Kind = "full-size"       // small packets arrive, full-size ones do not
-	StaleFlow      Kind = "stale-flow"      // a client is still sent to a former endpoint
+	StaleFlow      Kind = "stale-flow"      // a client's packets still go to a former endpoint
 )
 
 // Fault is a fault that was found.
 type Fault struct {
 	Kind Kind `json:"kind"`
-	// Says says what is wrong, and Do what to do.
+	// Says describes the fault, and Do the remedy.
 	Says string `json:"says"`
 	Do   string `json:"do"`
 }
@@ -81,11 +81,11 @@ type Fault struct {
 // Endpoint is the result for an endpoint.
 type Endpoint struct {
 	Endpoint netip.AddrPort `json:"endpoint"`
-	// Says is the result of a connection to it: "answers", or what is wrong.
+	// Says is the result of a connection to the endpoint: "answers", or what is wrong.
 	Says string `json:"says"`
 	// Begun, Answered and Reset count the connections of other clients to the endpoint in the
 	// conntrack table: unanswered, answered, and ended by a reset. Connections that this node
-	// refused or dropped are not there.
+	// rejected or dropped are not included.
 	Begun    int `json:"begun"`
 	Answered int `json:"answered"`
 	Reset    int `json:"reset"`
@@ -106,7 +106,6 @@ type Report struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// ok adds a step.
 func (r *Report) ok(format string, args ...any) {
 	r.Steps = append(r.Steps, fmt.Sprintf(format, args...))
 }
@@ -179,7 +178,6 @@ func (s staleFlow) compare(o staleFlow) int {
 	return cmp.Or(s.client.Compare(o.client), s.to.Compare(o.to), s.reply.Compare(o.reply))
 }
 
-// fault describes n such flows.
 func (s staleFlow) fault(p servicemodel.Protocol, n int) *Fault {
 	what, goes := "connections", "go on"
 	if p == servicemodel.UDP {

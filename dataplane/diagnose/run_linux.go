@@ -154,7 +154,6 @@ func (r *runner) close() {
 	r.node.Close()   //nolint:errcheck // as above
 }
 
-// walk takes the steps.
 func (r *runner) walk(ctx context.Context) error {
 	if !r.pod {
 		r.report.note("the client is this node: packets of others are forwarded, and may meet " +

@@ -11,9 +11,9 @@
 //
 // # What is stale
 //
-// After each change, the keeper determines from the change alone whether there may be stale flows:
-// flows to a destination that no new flow would get. It deletes exactly these flows in one pass
-// over the table. If there cannot be stale flows, it does not read the table.
+// After each change, the keeper derives from the change alone whether there may be stale flows:
+// flows to a destination to which no new flow would be sent. It deletes exactly these flows in one
+// pass over the table. If there cannot be stale flows, it does not read the table.
 //
 // UDP flows are stale
 //
@@ -24,17 +24,17 @@
 //   - if they started when the frontend had no endpoint or did not exist, so that nothing
 //     translated them.
 //
-// It does not matter whether they are masqueraded, and at which address they reached the service.
-// Some flows resemble stale flows but are never stale: flows to a different port, flows to a node
-// port's number at an address that is not the node's, and flows directly to a pod.
+// Masquerading does not matter, and neither does the address at which they reached the service.
+// Some flows look stale but are not: flows to a different port, flows to a node port's number at an
+// address that is not the node's, and flows directly to a pod.
 //
 // If untranslated flows were deleted, or if a frontend gets its first endpoints, the keeper
 // searches again a moment later: an answer in flight can create a new flow, and conntrack then
 // treats all further packets of the client as replies of that flow. So [Keeper.Settle] must be
-// called in time, as the engine's Run does. The work is complete when Settle returns 0.
+// called when it is due, as the engine's Run does. The work is complete when Settle returns 0.
 //
-// The time of a pass over the table grows with the number of flows on the machine: half a second
-// for a million.
+// The duration of a pass over the table grows with the number of flows on the machine: half a
+// second for a million.
 //
 // # Connections to removed endpoints
 //
@@ -54,19 +54,18 @@
 //
 // # Restarts
 //
-// The keeper derives changes from the kernel's contents. So a restarted program that adopts the
-// kernel's state and applies a change cleans up like a program that never stopped. But if a program
-// stopped between a commit and the cleanup, its successor cannot know the stale flows of that
-// commit. So on its first pass, a keeper checks all UDP frontends, and all frontends whose
-// connections are to be cut, for flows that are certainly stale: they were sent to an existing
-// frontend, but their endpoint does not serve that frontend. Other flows are kept. This takes one
-// pass over the table, or none if there is no such frontend. In that case, the keeper cannot find
-// flows to a frontend that the last commit removed: they last as long as their clients keep
-// sending.
+// The keeper derives changes from the kernel's contents. So after a restart, a program that adopts
+// the kernel's state and applies a change cleans up as if it had never stopped. But if it stopped
+// between a commit and the cleanup, it cannot know the stale flows of that commit. So on its first
+// pass, a keeper checks all UDP frontends, and all frontends whose connections are to be cut, for
+// flows that are certainly stale: flows to an existing frontend that no longer has their endpoint.
+// Other flows are kept. This takes one pass over the table, or none if there is no such frontend.
+// In this case, the keeper cannot find flows to a frontend that the last commit removed: they last
+// as long as their clients keep sending.
 //
 // The remaining drain time of connections is not stored: a new keeper searches for these
 // connections once, and their drain time starts again.
 //
-// If a policy was removed together with its service, only a keeper that saw the service knows it.
-// Any other keeper applies the policy for all services.
+// If a policy was removed together with its service, only a keeper that saw the service can apply
+// it. Any other keeper applies the policy for all services.
 package flows

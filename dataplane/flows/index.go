@@ -15,7 +15,7 @@ type Index struct {
 	zone     uint16
 }
 
-// NewIndex returns the index of a table of services, on a node whose addresses take node ports
+// NewIndex returns the index of a table of services, on a node whose addresses answer node ports
 // ([conntrack.Table.NodeAddrs]).
 func NewIndex(t *servicemodel.Table, nodeAddrs []netip.Addr) *Index {
 	x := &Index{services: t, node: make(map[netip.Addr]struct{}, len(nodeAddrs))}

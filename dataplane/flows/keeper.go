@@ -38,7 +38,7 @@ type Config struct {
 	// Zone is the conntrack zone in which services are translated; 0 is the default zone, which all
 	// backends use.
 	Zone uint16
-	// Logger gets a record for each cleanup that found something. If it is nil, nothing is logged.
+	// Logger gets a record for each cleanup that found something. Nil disables logging.
 	Logger *slog.Logger
 }
 
@@ -155,10 +155,10 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 	in.nodePortsMoved()
 }
 
-// Settle does all cleanup that is due in one pass over the table. If nothing is due, it does not
+// Settle does all cleanups that are due, in one pass over the table. If nothing is due, it does not
 // read the table. It returns the time until draining connections or a second search are due. After
 // an error, all of this work remains due, except for frontends that the matcher refused
-// ([conntrack.ErrBadChange]). For these, a retry would fail again, and they do not delay the other
+// ([conntrack.ErrBadChange]). For these, a retry would fail again; they do not delay other
 // frontends.
 //
 // It emits [backends.Cleaned] and [backends.Drained].

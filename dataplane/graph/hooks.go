@@ -17,9 +17,9 @@ const conntrackPriority = -200
 const maxDrops = 3
 
 // Hooks draws the path of a family's packets through chains that package dataplane/hooks has read.
-// Chains for which ours returns true are drawn as kernlb's. All other chains are drawn as chains of
-// other programs, with their rules that drop packets. If ours is nil, all chains belong to other
-// programs.
+// Chains for which ours returns true are drawn as chains of kernlb. All other chains are drawn as
+// chains of other programs, with their rules that drop packets. If ours is nil, all chains belong
+// to other programs.
 func Hooks(chains []hooks.Chain, f servicemodel.Family, ours func(*hooks.Chain) bool) *Graph {
 	h := hookDrawing{Graph: &Graph{title: "The way of " + f.String() + " packets", ways: true},
 		at: map[hooks.Hook][]*hooks.Chain{}, ours: ours}

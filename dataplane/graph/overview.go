@@ -67,7 +67,6 @@ func (s *services) namespace(row int, all []*servicemodel.Frontend) {
 	}
 }
 
-// add counts a frontend.
 func (e *end) add(t *servicemodel.Table, f *servicemodel.Frontend, v servicemodel.Verdict) {
 	e.kinds[f.Kind]++
 	if len(e.ports) == 0 || e.ports[len(e.ports)-1] != f.Service {
@@ -82,7 +81,6 @@ func (e *end) add(t *servicemodel.Table, f *servicemodel.Frontend, v servicemode
 	}
 }
 
-// end draws the target of frontends.
 func (s *services) end(v servicemodel.Verdict, e *end) *box {
 	if v.Balances() {
 		b := s.add(s.columns[2], plain, many(len(e.pools), "pool"), poolTexts[v])

@@ -17,7 +17,7 @@ const maxEndpoints = 12
 // endpoints. If keep is nil, it draws all frontends. The box of a frontend that rejects or drops
 // names the cause ([servicemodel.Table.Cause]). For a large pool, it draws only the first twelve
 // endpoints and the number of the others. With more than 30 service ports, it draws one row of
-// numbers for each namespace, with the names of up to three service ports that reject or drop.
+// numbers per namespace, with the names of up to three service ports that reject or drop.
 func Services(t *servicemodel.Table, keep func(*servicemodel.Frontend) bool) *Graph {
 	s := services{Graph: &Graph{title: "Services"}, t: t,
 		ports: map[servicemodel.PortName]*box{}, pools: map[servicemodel.PoolID]*box{},

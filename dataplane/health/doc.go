@@ -12,6 +12,6 @@
 // [Proxy] serves /healthz and /livez, which say whether desired states reach the kernel in time.
 //
 // [NodePorts] serves the health check node ports of services whose external traffic policy is
-// Local. It tells external load balancers whether this node has endpoints of the service. The ports
-// answer in the families in which the service exists, with separate counts.
+// Local. It tells external load balancers whether this node has endpoints of the service. Each port
+// answers in the families of its service, with a separate count for each family.
 package health

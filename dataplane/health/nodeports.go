@@ -118,9 +118,9 @@ func NewNodePorts(cfg *NodePortsConfig) *NodePorts {
 }
 
 // Sync opens the ports of [servicemodel.Table.HealthChecks] and closes all other ports. Each port
-// answers at the addresses of node ports, in the families in which its service exists. Ports that
-// stay open are not interrupted. If node ports answer at all addresses, a port listens on the
-// unspecified address.
+// answers at the addresses of node ports, in the families of its service. Ports that stay open are
+// not interrupted. If node ports answer at all addresses, a port listens on the unspecified
+// address.
 //
 // Sync opens all ports that it can. The error joins a *[ListenError] for each port that it cannot
 // open. NodePorts retries these ports ([NodePortsConfig.RetryAfter]) until they are open, another

@@ -27,10 +27,10 @@ type ProxyConfig struct {
 	// eligible.
 	Eligible func() bool
 	// Problems returns problems of the program's input that the engine does not see, such as a
-	// broken manifest, one line each. The answers list them. Nil means no problems.
+	// broken manifest, one line each. Answers include them. Nil means no problems.
 	Problems func() []string
 	// Silent returns the endpoints that were ejected because they do not answer clients, such as
-	// [silence.Follower.Ejected]. The answers list them. Nil means no endpoints.
+	// [silence.Follower.Ejected]. Answers include them. Nil means no endpoints.
 	Silent func() []silence.Change
 	// Node checks the node for the services in the kernel, such as [node.Checker.Report]. The
 	// result is part of the JSON of /healthz. It does not affect the status code. Nil means no

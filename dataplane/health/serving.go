@@ -8,8 +8,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Serving counts the desired services by what clients get from them at this node. It describes the
-// kernel's table, and does not say whether endpoints answer.
+// Serving counts the desired services by the outcome for their clients at this node. It describes
+// the kernel's table, and does not say whether endpoints answer.
 type Serving struct {
 	// Services is the number of desired services. Each service is counted in exactly one of the
 	// next five fields.
@@ -47,7 +47,7 @@ const MaxRejected = 20
 // All reports whether clients can use all desired services, here or at other nodes.
 func (s *Serving) All() bool { return s.Reject+s.Nowhere+s.Refused+s.Kept+s.Conflicts == 0 }
 
-// Outcomes returns the five numbers that add up to Services, keyed by their JSON names.
+// Outcomes returns the five numbers that add up to Services, by their JSON names.
 func (s *Serving) Outcomes() map[string]int {
 	return map[string]int{"serve": s.Serve, "local": s.Local, "reject": s.Reject,
 		"nowhere": s.Nowhere, "refused": s.Refused}

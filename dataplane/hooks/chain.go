@@ -49,8 +49,8 @@ type Chain struct {
 	// Accepts means that a rule, in the chain or in chains that it jumps to, may accept packets
 	// that start connections: by a verdict, by a map with verdicts, or by a queue.
 	Accepts bool `json:"accepts,omitzero"`
-	// Drops are the rules that drop or reject packets, in the chain or in chains that it jumps to.
-	// Verdicts in maps are ignored, both drops and jumps.
+	// Drops are the rules in the chain, or in chains that it jumps to, that drop or reject packets.
+	// Verdicts in maps are ignored.
 	Drops []Rule `json:"drops,omitempty"`
 }
 
@@ -59,7 +59,7 @@ type Rule struct {
 	Chain   string `json:"chain"` // in the same table
 	Handle  uint64 `json:"handle"`
 	Comment string `json:"comment,omitempty"`
-	Text    string `json:"text"` // much as nft lists it
+	Text    string `json:"text"` // similar to the output of nft
 }
 
 // String returns `forward, handle 7: tcp dport 80 drop ("no web")`.

@@ -10,8 +10,9 @@ import (
 	"syscall"
 )
 
-// OpError is one request that the kernel refused. errors.Is finds its errno, as in errors.Is(err,
-// fs.ErrPermission), its Meaning, and [ErrNoPermission] if the errno is EPERM or EACCES.
+// OpError is one request that the kernel refused. errors.Is finds its errno (for example with
+// errors.Is(err, fs.ErrPermission)), its Meaning, and [ErrNoPermission] if the errno is EPERM or
+// EACCES.
 type OpError struct {
 	// Op is the operation, such as "add", or "commit" if the kernel refused a transaction as a
 	// whole.
@@ -25,7 +26,7 @@ type OpError struct {
 	// Errno is the kernel's error.
 	Errno syscall.Errno
 	// Meaning is the sentinel for the errno in this operation, for example that the ruleset
-	// changed. It is nil if the errno speaks for itself.
+	// changed. It is nil if the errno needs no explanation.
 	Meaning error
 	// ExtAck is the kernel's own explanation (NLMSGERR_ATTR_MSG), often empty.
 	ExtAck string

@@ -18,7 +18,7 @@ import (
 type Config struct {
 	// NetNS names the network namespace to clean up.
 	NetNS netns.Namespace
-	// Logger gets a debug record for each request to the kernel. If it is nil, nothing is logged.
+	// Logger gets a debug record for each request to the kernel. Nil disables logging.
 	Logger *slog.Logger
 }
 
@@ -67,10 +67,10 @@ func withKernel(cfg *Config, doing string, do func(*kernel) error) error {
 // Rules, chains and tables of nf_tables are deleted in one transaction. The kernel refuses the
 // transaction if another program changes the ruleset after the reading. Cleanup then reads again,
 // up to 20 times, and fails with kernelerr.ErrConflict after that. Virtual servers, the device, IP
-// sets and counters are then deleted one by one. The sets and the device tell which virtual servers
-// belong to kube-proxy. So they are deleted after the virtual servers, and kept if a virtual server
-// is left. Errors name the object; all other objects are deleted nevertheless. If legacy tables
-// contain chains of kube-proxy, the error is an [ErrLegacy].
+// sets and counters are then deleted one by one. The sets and the device show which virtual servers
+// belong to kube-proxy. So they are deleted after the virtual servers, or kept if a virtual server
+// could not be deleted. Errors name the object; all other objects are deleted nevertheless. If
+// legacy tables contain chains of kube-proxy, the error is an [ErrLegacy].
 func Cleanup(ctx context.Context, cfg *Config) (*Plan, error) {
 	done := &Plan{}
 	err := withKernel(cfg, "clean up after kube-proxy", func(k *kernel) (err error) {

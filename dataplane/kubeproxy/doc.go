@@ -8,7 +8,7 @@
 //
 //  1. Stop kube-proxy; otherwise it recreates everything. [Running] says whether a kube-proxy is
 //     still running.
-//  2. Apply the services with a backend of kernlb. Then both sets of rules are in place, and one of
+//  2. Apply the services with a backend of kernlb. Both sets of rules are then in place, and one of
 //     them balances each new connection.
 //  3. Call [Cleanup].
 //
@@ -38,16 +38,16 @@
 //
 // # Objects that stay
 //
-// The tables and base chains of iptables belong to no program, and are kept. So are all other
-// chains: the kubelet's (KUBE-FIREWALL, which kube-proxy also creates and never deletes,
+// Tables and base chains of iptables are kept, because no single program owns them. So are all
+// other chains: the kubelet's (KUBE-FIREWALL, which kube-proxy also creates and never deletes,
 // KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT, KUBE-MARK-DROP), chains of network policies
 // (KUBE-ROUTER-…, KUBE-NWPLCY-…), and virtual servers and IP sets of other programs. [Plan.Left]
 // lists objects that are kept for a reason other than their name:
 //
 //   - chains to which rules of other programs jump, and the chains to which these chains jump: the
 //     CNI plugin portmap can be configured to use KUBE-MARK-MASQ
-//   - KUBE-MARK-MASQ and KUBE-POSTROUTING, if KUBE-MARK-DROP shows a kubelet before 1.27, which
-//     creates them, too
+//   - KUBE-MARK-MASQ and KUBE-POSTROUTING, if there is a KUBE-MARK-DROP: a kubelet before 1.27
+//     creates all three
 //   - chains that kernlb has taken over, and a device kube-ipvs0 with addresses of kernlb
 //   - chains in legacy tables of iptables, which the package only reads; see [ErrLegacy]
 //   - sysctls that kube-proxy has set, such as net.ipv4.conf.all.route_localnet and

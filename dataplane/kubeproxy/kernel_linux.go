@@ -31,7 +31,6 @@ type kernel struct {
 	log   *slog.Logger
 }
 
-// open opens the sockets.
 func open(cfg *Config) (*kernel, error) {
 	ns, err := enter(cfg)
 	if err != nil {

@@ -96,7 +96,6 @@ func (f *legacyFamily) read(table string) ([]string, error) {
 	return nil, err
 }
 
-// getOption is getsockopt(2).
 func getOption(fd, level, option int, data []byte) error {
 	n := uint32(len(data))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Plan lists objects of kube-proxy in one network namespace. The lists contain the objects that
+// Plan lists objects of kube-proxy in one network namespace. They contain the objects that
 // [Cleanup] would delete, or has deleted, in the order of deletion. Left contains the objects that
 // are kept although they belong to kube-proxy, or seem to. A Plan can be printed, and encoded as
 // JSON.
@@ -49,18 +49,16 @@ type ChainID struct {
 // String returns the chain as nft writes it.
 func (c ChainID) String() string { return c.TableID.String() + " " + c.Chain }
 
-// compare orders chains.
 func (c ChainID) compare(o ChainID) int { return cmp.Compare(c.String(), o.String()) }
 
 // RuleID is a rule that jumps to another chain of its table.
 type RuleID struct {
 	ChainID
-	Handle  uint64 `json:"handle"` // the kernel's number of the rule in its table
+	Handle  uint64 `json:"handle"` // the rule's handle in its table
 	Target  string `json:"target"` // the chain that the rule jumps to
 	Comment string `json:"comment,omitempty"`
 }
 
-// compare orders rules.
 func (r RuleID) compare(o RuleID) int {
 	return cmp.Or(r.ChainID.compare(o.ChainID), cmp.Compare(r.Handle, o.Handle))
 }
@@ -71,7 +69,6 @@ type VirtualServer struct {
 	Address  netip.AddrPort `json:"address"`
 }
 
-// compare orders virtual servers.
 func (v VirtualServer) compare(o VirtualServer) int {
 	return cmp.Or(v.Address.Compare(o.Address), cmp.Compare(v.Protocol, o.Protocol))
 }

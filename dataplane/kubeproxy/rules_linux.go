@@ -161,7 +161,6 @@ func (d *decoder) compareHeader(p *expr.Payload, equal bool, c *expr.Cmp) {
 	}
 }
 
-// match adds a match of x_tables.
 func (d *decoder) match(m *expr.Match) {
 	ports := func(p servicemodel.Protocol, least, most uint16) {
 		d.protocol = p
@@ -187,7 +186,6 @@ func (d *decoder) match(m *expr.Match) {
 	}
 }
 
-// translate sets the new destination.
 func (d *decoder) translate(ip []byte, port uint16) {
 	if addr, ok := netip.AddrFromSlice(ip); ok {
 		d.to = netip.AddrPortFrom(addr, port)

@@ -14,7 +14,6 @@ import (
 // byName are the families of nf_tables by their names.
 var byName = map[string]*nft.Family{nft.IPv4.Name: nft.IPv4, nft.IPv6.Name: nft.IPv6}
 
-// query reads objects of a table.
 func (k *kernel) query(t TableID) nft.Query {
 	return nft.Query{Conn: k.nf, Family: byName[t.Family], Table: t.Name}
 }

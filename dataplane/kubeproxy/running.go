@@ -33,7 +33,7 @@ const Replacement = "kernlb"
 // the mode is iptables, set a different prefix in [github.com/kernlb/kernlb/iptables.Config], or
 // stop kube-proxy.
 //
-// The objects in the kernel do not tell whether kube-proxy is running. So Running sends a request
+// The objects in the kernel do not show whether kube-proxy is running. So Running sends a request
 // to kube-proxy's metrics address: port 10249 of the loopback addresses, /proxyMode. It does not
 // find a kube-proxy with a different metricsBindAddress. An answer counts only if root listens on
 // that port, because any user can open it. To enter another network namespace, Running needs

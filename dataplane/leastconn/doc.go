@@ -1,7 +1,7 @@
 // Package leastconn prefers the endpoints with the fewest open connections where the kernel does
 // not count them: under the schedulers lc and wlc on nftables. A [Follower] counts connections, and
 // feeds shares back ([servicemodel.Endpoint.Share]). Without a follower, endpoints are chosen at
-// random, by weight under wlc.
+// random; under wlc, by weight.
 //
 //	follower, err := leastconn.NewFollower(engine, nil)
 //	…
@@ -10,7 +10,7 @@
 //	follower.Set(state)
 //
 // If a program also uses a follower of package checks or silence, which removes endpoints from
-// states, that follower must pass its states to this follower. IPVS counts connections itself: on
+// states, that follower must pass its states to this follower. IPVS counts connections itself: with
 // ipvs, a follower only passes states on.
 //
 // # Counting
@@ -27,12 +27,12 @@
 // # Shares
 //
 // An endpoint with more open connections than average, relative to its weight, gets fewer new
-// connections: for each percent above the average, up to ten percent less. Its share is always
-// between a tenth of its fair share and twice its fair share. The gain is life/(2·period), so a
-// late count does not cause oscillation. Shares are whole numbers of units, at least 64 units in
-// all and at least six for each endpoint, and an update moves at most an eighth of the units.
-// Weights of endpoints may also change ten times a second: shares follow them in such steps. If
-// most connections begin and end between two counts, endpoints are chosen at random.
+// connections: for each percent above the average, up to ten percent less. Its share stays between
+// a tenth and twice its fair share. The gain is life/(2·period), so a late count does not cause
+// oscillation. Shares are whole numbers of units, at least 64 units in all and at least six for
+// each endpoint, and an update moves at most an eighth of the units. Weights of endpoints may also
+// change ten times a second: shares follow them in such steps. If most connections start and end
+// between two counts, endpoints are chosen at random.
 //
 // When a program ends, the last shares stay in the kernel. When it starts again, it continues with
 // them. If a state has no shares, shares in the kernel do not count as a difference, so plans and

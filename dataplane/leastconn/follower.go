@@ -23,7 +23,7 @@ import (
 type Config struct {
 	// NetNS names the network namespace of the services. Empty means the namespace of the process.
 	NetNS netns.Namespace
-	// Logger gets an error if connections cannot be counted. If it is nil, nothing is logged.
+	// Logger gets an error if connections cannot be counted. Nil disables logging.
 	Logger *slog.Logger
 }
 
@@ -62,11 +62,11 @@ func NewFollower(e *dataplane.Engine, cfg *Config) (*Follower, error) {
 // Close releases the follower's sockets. Run must have returned.
 func (f *Follower) Close() error { return f.table.Close() }
 
-// Set takes the state that the program desires, and passes it to the engine with the newest shares,
-// like [dataplane.Engine.Set]. If the shares of an endpoint's ports differ, the engine's state has
-// additional copies of the endpoint after the other endpoints of the service, so an index in a
-// refusal may be beyond the program's list. The cost depends on the number of services that have
-// shares. A service without shares in the state keeps its shares in the kernel.
+// Set passes a state to the engine with the newest shares, like [dataplane.Engine.Set]. If the
+// shares of an endpoint's ports differ, the engine's state has additional copies of the endpoint
+// after the other endpoints of the service, so an index in a refusal may be beyond the program's
+// list. The cost depends on the number of services that have shares. A service without shares in
+// the state keeps its shares in the kernel.
 func (f *Follower) Set(s servicemodel.State) dataplane.Revision {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -52,13 +52,11 @@ func (p *pool) is(in *servicemodel.Pool) {
 	}
 }
 
-// begin begins a count.
 func (p *pool) begin() {
 	p.open = make([]float64, len(p.endpoints))
 	p.known, p.seen, p.survived = p.seen, make(map[uint32]struct{}, len(p.seen)), 0
 }
 
-// add counts a connection.
 func (p *pool) add(slot int, id uint32) {
 	p.open[slot]++
 	if _, known := p.known[id]; known {

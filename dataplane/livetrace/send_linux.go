@@ -114,7 +114,6 @@ func bound(kind int, f *Filter) (int, error) {
 	return fd, nil
 }
 
-// connect sends the packet.
 func connect(fd, kind int, dst netip.AddrPort) error {
 	err := unix.Connect(fd, sockaddr(dst))
 	if err == nil && kind == unix.SOCK_DGRAM {

@@ -22,7 +22,7 @@ type Config struct {
 }
 
 // Filter selects the packets to trace. Only packets that start a connection are traced, as far as
-// the packet shows it; in TCP, the flags show it.
+// the packet itself shows this; in TCP, its flags do.
 type Filter struct {
 	// Src is the source address of the packets. The zero value means any source. SrcPort 0 means
 	// any port.
@@ -94,7 +94,7 @@ func place(a netip.AddrPort) string {
 	return a.String()
 }
 
-// Rule names a rule, or a base chain whose policy decides.
+// Rule names a rule, or a base chain whose policy gave the verdict.
 type Rule struct {
 	Family string `json:"family"` // "ip", "ip6", "inet"
 	Table  string `json:"table"`
@@ -148,9 +148,9 @@ const (
 	// the packet.
 	Lost      Fate = "lost"
 	Dropped   Fate = "dropped"   // by a rule, or by the policy of a chain
-	Refused   Fate = "refused"   // by a rule that answers with a refusal
+	Refused   Fate = "refused"   // by a rule that rejects it
 	Delivered Fate = "delivered" // to this node
-	Sent      Fate = "sent"      // out by an interface
+	Sent      Fate = "sent"      // through an interface
 )
 
 // Trace is the path of one packet.
@@ -172,7 +172,7 @@ type Trace struct {
 	// routing decision. The tracer asks the kernel for it afterwards. Empty means unknown.
 	Routing string `json:"routing,omitzero"`
 	// Full is the fill level of the conntrack table, such as "262144 of 262144", if the packet was
-	// lost where conntrack adds its connection because the table was full.
+	// lost because conntrack could not add its connection to a full table.
 	Full string `json:"full,omitzero"`
 	// Do says what to do about Routing or Full, if that is known.
 	Do string `json:"do,omitzero"`

@@ -26,8 +26,8 @@ type Config struct {
 	Families []servicemodel.Family
 	// Flows is the engine's keeper of flows, or nil without a keeper.
 	Flows Flows
-	// Conntrack reports the size and limit of the conntrack table at each scrape. If it is nil,
-	// there are no such metrics.
+	// Conntrack reports the size and limit of the conntrack table at each scrape. Nil means no such
+	// metrics.
 	Conntrack Conntrack
 	// Connections counts the connections of each service at each scrape, by a dump of the conntrack
 	// table. Conntrack must be set. A million connections cost about a second of CPU. Each service
@@ -36,8 +36,8 @@ type Config struct {
 	// Counters are the counters of services, read at each scrape: counters.Counters or
 	// ipvs.Counters. Conntrack must also be set, because the counters need the addresses of the
 	// node. A scrape costs a dump of the counters, and each service has five time series. They
-	// start at zero at the first scrape after an apply, and never decrease. If it is nil, there are
-	// no such metrics.
+	// start at zero at the first scrape after an apply, and never decrease. Nil means no such
+	// metrics.
 	Counters counters.Source
 	// Problems returns problems of the program's input that the engine does not see, such as a
 	// broken manifest, one line each. Nil means no problems.
@@ -46,7 +46,7 @@ type Config struct {
 	// [silence.Follower.Ejected]. Nil means no endpoints.
 	Silent func() []silence.Change
 	// Node checks the node for the services in the kernel, at each scrape, such as
-	// [node.Checker.Report]. If it is nil, there are no such metrics.
+	// [node.Checker.Report]. Nil means no such metrics.
 	Node func(context.Context, *servicemodel.Table) *node.Report
 	// Timeout is the maximum time of a scrape's requests to the kernel. Zero means 5 s. Values that
 	// could not be read are left out, and counted in kernlb_scrape_errors_total.
@@ -152,7 +152,6 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// update sets the gauges.
 func (c *Collector) update(s *dataplane.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

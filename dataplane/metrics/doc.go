@@ -17,7 +17,7 @@
 //
 // Counters and histograms come from the engine's events ([dataplane.Engine.Subscribe]), and gauges
 // from its status at the time of a scrape. So a scrape sends no requests to the kernel. The first
-// scrape after a change counts services by what clients get from them (kernlb_services), which
+// scrape after a change counts services by the outcome for their clients (kernlb_services), which
 // takes about 15 ms for 10,000 services. All other scrapes cost the same for any number of
 // services. Three settings that are off by default change this. With [Config.Conntrack], a scrape
 // sends two small requests for the size and limit of the conntrack table. With

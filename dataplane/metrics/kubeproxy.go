@@ -127,7 +127,6 @@ func (p *proxyMetrics) applied(r *dataplane.Result, services, endpoints int) {
 	p.serviceChanges.Add(float64(services))
 }
 
-// failed counts a failure.
 func (p *proxyMetrics) failed(ev *dataplane.Failed, took time.Duration) {
 	if ev.Doing != doingSettle {
 		p.observe(p.sync, took)

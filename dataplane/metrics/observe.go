@@ -9,7 +9,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// observe counts an event.
 func (c *Collector) observe(_ context.Context, ev dataplane.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

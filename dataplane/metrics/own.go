@@ -80,7 +80,6 @@ func (m *ownMetrics) makeWork(r *maker) {
 		"TCP connections among the deleted flows whose ends were reset.")
 }
 
-// makeTrouble creates the metrics of failures.
 func (m *ownMetrics) makeTrouble(r *maker) {
 	m.failures = r.counters("kernlb_failures_total",
 		"Failures by operation and phase. Failed work is retried.", "doing", "phase")
@@ -236,7 +235,6 @@ func count(c *prometheus.CounterVec, n servicemodel.Counts) {
 	c.WithLabelValues("removed").Add(float64(n.Removed))
 }
 
-// update sets the gauges.
 func (m *ownMetrics) update(s *dataplane.Status, endpoints int, t *tally) {
 	m.info.set(1, s.Backend)
 	running, pending := 0.0, 0.0

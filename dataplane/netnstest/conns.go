@@ -133,7 +133,6 @@ func (c *conn) hear(asked []byte) error {
 	return nil
 }
 
-// count adds a connection that died.
 func (r *ConnsReport) count(err error) {
 	switch {
 	case isReset(err):

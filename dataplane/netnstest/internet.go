@@ -75,7 +75,6 @@ func internetTCP(p packet, t []byte) []byte {
 	return nil
 }
 
-// tcpSegment builds an answer to p.
 func tcpSegment(p packet, seq, ack uint32, flags byte, payload string) []byte {
 	b := make([]byte, tcpHeaderLen, tcpHeaderLen+len(payload))
 	binary.BigEndian.PutUint16(b[0:], p.Dst.Port())
@@ -87,7 +86,6 @@ func tcpSegment(p packet, seq, ack uint32, flags byte, payload string) []byte {
 	return append(b, payload...)
 }
 
-// internetUDP answers a datagram.
 func internetUDP(p packet, t []byte) []byte {
 	if len(t) < udpHeaderLen {
 		return nil
@@ -100,7 +98,6 @@ func internetUDP(p packet, t []byte) []byte {
 	return b
 }
 
-// internetSCTP answers an INIT.
 func internetSCTP(p packet, t []byte) []byte {
 	in, ok := decodeSCTP(t)
 	if !ok || in.Chunk != sctpInit {

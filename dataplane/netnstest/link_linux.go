@@ -48,7 +48,6 @@ func newWiring() *wiring {
 	return &wiring{handles: map[*NS]*netlink.Handle{}, ends: map[iface]end{}}
 }
 
-// close closes the netlink sockets.
 func (w *wiring) close() {
 	for _, h := range w.handles {
 		h.Close()

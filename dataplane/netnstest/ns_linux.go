@@ -14,7 +14,6 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// newNetNS creates a network namespace.
 func newNetNS() (file *os.File, err error) {
 	err = threadns.OnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {

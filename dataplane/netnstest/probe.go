@@ -191,7 +191,6 @@ func (p Probe) check() error {
 	return nil
 }
 
-// answered reads a server's line.
 func answered(line string) Outcome {
 	line = strings.TrimSuffix(line, "\n")
 	end := strings.LastIndexByte(line, ' ') // names may have spaces

@@ -222,7 +222,6 @@ func answerUDP(fd int) (Outcome, bool) {
 	})
 }
 
-// sendSCTP sends an INIT.
 func (p Probe) sendSCTP(ctx context.Context, s *sock, port uint16) Outcome {
 	a := &association{port: port, to: p.To, tag: rand.Uint32() | 1}
 	init := sctpPacket{SrcPort: port, DstPort: p.To.Port(), Chunk: sctpInit, InitTag: a.tag}

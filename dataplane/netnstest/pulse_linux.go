@@ -73,7 +73,6 @@ func (p *pulse) join() {
 	}
 }
 
-// leave undoes join.
 func (p *pulse) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

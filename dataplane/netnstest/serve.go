@@ -64,7 +64,6 @@ func (s *Server) Close() error {
 	return err
 }
 
-// start begins to listen.
 func (s *Server) start() error {
 	if !s.Addr.IsValid() || s.Addr.Addr().IsUnspecified() {
 		return errors.New("needs one address")
@@ -96,7 +95,6 @@ func (s *Server) line(source fmt.Stringer) []byte {
 	return fmt.Appendf(nil, "%s %s\n", s.Name, source)
 }
 
-// startTCP listens for connections.
 func (s *Server) startTCP() error {
 	var l *net.TCPListener
 	err := s.ns.Do(func() (err error) {
@@ -178,7 +176,6 @@ func reset(conn *net.TCPConn) {
 	conn.Close()      //nolint:errcheck // nothing is owed to the client
 }
 
-// startUDP listens for datagrams.
 func (s *Server) startUDP() error {
 	var conn *net.UDPConn
 	err := s.ns.Do(func() (err error) {

@@ -26,7 +26,6 @@ type sctpEndpoint struct {
 	work  sync.WaitGroup
 }
 
-// startSCTP listens for INIT chunks.
 func (s *Server) startSCTP() error {
 	if s.Addr.Port() == 0 {
 		return errors.New("needs a port")

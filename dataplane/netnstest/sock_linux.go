@@ -83,7 +83,6 @@ func domainOf(addr netip.Addr) int {
 	return unix.AF_INET6
 }
 
-// sockaddr converts an address and port.
 func sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	if ap.Addr().Is4() {
 		return &unix.SockaddrInet4{Addr: ap.Addr().As4(), Port: int(ap.Port())}
@@ -91,7 +90,6 @@ func sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet6{Addr: ap.Addr().As16(), Port: int(ap.Port())}
 }
 
-// fromSockaddr undoes sockaddr.
 func fromSockaddr(sa unix.Sockaddr) netip.AddrPort {
 	switch sa := sa.(type) {
 	case *unix.SockaddrInet4:

@@ -1,7 +1,7 @@
 // Package node checks whether a node can carry the connections of its services: whether it forwards
-// packets, whether other programs drop packets, whether the conntrack table is full, and more.
-// Clients may be unable to reach any service although the kernel has every service as desired;
-// these checks find the causes. They change nothing.
+// packets, whether other programs drop packets, whether the conntrack table is full, and more. Even
+// if every service is in the kernel as desired, clients may be unable to reach them; these checks
+// find out why. They change nothing.
 //
 //	checker := node.NewChecker(nil)
 //	report := checker.Report(ctx, engine.Status().Held)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Severity is the severity of a finding for clients.
+// Severity says how a finding affects clients.
 type Severity string
 
 // The severities.
@@ -58,7 +58,7 @@ type Finding struct {
 	Severity Severity `json:"severity"`
 	// Means is a sentence that describes the fault and its effect on clients.
 	Means string `json:"means"`
-	// Do is the advice.
+	// Do says what to do about it.
 	Do string `json:"do"`
 }
 
@@ -68,9 +68,8 @@ func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Severity, 
 // Report is the result of all checks.
 type Report struct {
 	At time.Time `json:"at"`
-	// Since is the time of the earlier values of the kernel's counters, with which the report
-	// compares. Zero means that there are no earlier values, so the report lacks faults that only
-	// counters show.
+	// Since is the time of the earlier counter values with which the report compares. Zero means
+	// that there are no earlier values, so the report lacks faults that only counters show.
 	Since time.Time `json:"since,omitzero"`
 	// Findings are ordered by severity, and then in the order of [Checks].
 	Findings []Finding `json:"findings"`
@@ -90,7 +89,6 @@ func (r *Report) Count(c Check, s Severity) (n int) {
 	return n
 }
 
-// compare orders by severity and check.
 func (f Finding) compare(o Finding) int {
 	severities := []Severity{Error, Warning, Note}
 	return cmp.Or(

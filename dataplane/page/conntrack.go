@@ -109,7 +109,6 @@ func (c *connections) compare(o *connections) int {
 	return -1
 }
 
-// add counts a flow.
 func (c *connections) add(f *conntrack.Flow) {
 	if f.Status&conntrack.StatusSeenReply == 0 {
 		c.Unanswered++

@@ -34,7 +34,7 @@
 //
 // # Cost
 //
-// Without requests, the page only records one line for each event of the engine ([Config.Recent]).
-// It lists all services once per state of the engine, and searches that list; docs/page.md has
-// figures for 10,000 services.
+// If there are no requests, the page only records one line for each event of the engine
+// ([Config.Recent]). It lists all services once per state of the engine, and searches that list;
+// docs/page.md has figures for 10,000 services.
 package page

@@ -102,7 +102,6 @@ func (p *Page) Close() error {
 	return nil
 }
 
-// routes registers the paths.
 func (p *Page) routes() {
 	p.mux.HandleFunc("GET /style.css", func(w http.ResponseWriter, r *http.Request) {
 		http.ServeFileFS(w, r, files, "files/style.css")

@@ -55,7 +55,6 @@ func (p *Page) trace(r *http.Request, s *dataplane.Status) (any, error) {
 	return d, nil
 }
 
-// packet parses the form.
 func (d *traceData) packet() (p servicemodel.Packet, err error) {
 	src, err := netip.ParseAddr(d.From)
 	if err != nil || src.Zone() != "" {

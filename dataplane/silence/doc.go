@@ -43,16 +43,16 @@
 // not ejected. An endpoint that did not answer promptly before, because it is new or slow, gets 3 s
 // instead of 200 ms, both for clients' connections and for the follower's own.
 //
-// At most a share of a pool's endpoints ([Config]) is ejected at a time, and one endpoint of each
-// pool is never ejected. If endpoints are removed from the state and too many of the rest are
-// ejected, the endpoints that were ejected first are let back in.
+// At most a fraction of a pool's endpoints ([Config].MaxShare) is ejected at a time, and one
+// endpoint of each pool is never ejected. If endpoints are removed from the state and too many of
+// the rest are ejected, the endpoints that were ejected first are let back in.
 //
 // # Return
 //
 // After a pause, the follower tries the endpoint every second, and lets it back in when it answers.
 // The pause is 1 s, and doubles with each relapse, up to a minute. An endpoint that never answers
 // the follower is let back in on trial after 30 pauses, because it may answer clients but not this
-// node. If the service has a slow start, the endpoint then begins with it.
+// node. If the service has a slow start, the endpoint then starts slowly.
 //
 // In the state that the engine gets, an ejected endpoint is not ready. Its open connections
 // continue, unless the service's policy for connections to removed endpoints says otherwise. If a

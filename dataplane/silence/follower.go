@@ -25,13 +25,13 @@ type Config struct {
 	// Held of an engine's Status. It must not block.
 	Table func() *servicemodel.Table
 	// Changed is called when an endpoint was ejected or let back in, after the new state was set:
-	// one call at a time. It must call no method of the follower except Ejected. If it is nil,
-	// changes are not reported.
+	// one call at a time. It must call no method of the follower except Ejected. Nil ignores
+	// changes.
 	Changed func(Change)
 	// Earlier are the endpoints that were ejected when an earlier process ended, as
 	// [Follower.Ejected] returned them. If the first state has them, they are ejected from the
-	// start, and tried at once. Without it, they start in use, and their connections get them
-	// ejected again.
+	// start, and tried at once. Without it, all endpoints are in use at first, and silent endpoints
+	// are ejected again.
 	Earlier []Change
 	// MaxShare is the largest share of a pool's endpoints that may be ejected at a time, from 0 to
 	// 1. Zero means a half. At least one endpoint of each pool is never ejected.
@@ -54,8 +54,8 @@ type Change struct {
 	// Out says that the endpoint was ejected, at Time. Otherwise it was let back in.
 	Out  bool      `json:"out"`
 	Time time.Time `json:"time"`
-	// Since is the time at which the first connection without an answer began, or, if the endpoint
-	// was let back in, the time at which it was ejected.
+	// Since is the start of the first unanswered connection or, if the endpoint was let back in,
+	// the time of its ejection.
 	Since time.Time `json:"since"`
 	// Connections and Clients count the unanswered connections that made the endpoint suspect. They
 	// are a sample if there are more than 250 new connections per second.
@@ -145,9 +145,8 @@ func NewFollower(set func(servicemodel.State), cfg *Config) (*Follower, error) {
 // Close releases the follower's sockets. Run must have returned.
 func (f *Follower) Close() error { return f.table.Close() }
 
-// Set takes the state that the program desires, and passes it to the engine without the ejected
-// endpoints. The cost depends on the number of endpoints of the services that have an ejected
-// endpoint.
+// Set passes a state to the engine, without the ejected endpoints. The cost depends on the number
+// of endpoints of the services that have an ejected endpoint.
 func (f *Follower) Set(s servicemodel.State) {
 	f.take(s, time.Now())
 	select {
@@ -391,9 +390,9 @@ func silent(err error) bool {
 		syscall.EHOSTDOWN}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// Without returns a state in which the given ejected endpoints, from [Follower.Ejected], are not
-// ready, or terminate. Their open connections continue or end according to the service's policy.
-// Changes of endpoints that are not in the state are ignored.
+// Without returns a state in which the given ejected endpoints, from [Follower.Ejected], take no
+// connections: they are not ready, or terminate. Their open connections continue or end according
+// to the service's policy. Changes of endpoints that are not in the state are ignored.
 func Without(s servicemodel.State, out []Change) servicemodel.State {
 	of := map[servicemodel.Name]map[place]bool{}
 	for _, c := range out {

@@ -142,7 +142,6 @@ func (j *judge) at(p place) *record {
 	return of[p.endpoint]
 }
 
-// hear records a sample.
 func (j *judge) hear(s sample, now time.Time) {
 	r := j.at(s.place)
 	r.seen = now
@@ -170,7 +169,6 @@ func (j *judge) hear(s sample, now time.Time) {
 	}
 }
 
-// answered records an answered connection.
 func (j *judge) answered(r *record, s sample, now time.Time) {
 	delete(j.failing[s.service], s.client)
 	if s.began.After(r.last) {
@@ -374,7 +372,6 @@ func (j *judge) room(p place, pools [][]netip.AddrPort) bool {
 	return true
 }
 
-// eject ejects an endpoint.
 func (j *judge) eject(r *record, p place, now time.Time) {
 	pause := between
 	if !r.returned.IsZero() && now.Sub(r.returned) < longest {

@@ -8,8 +8,8 @@
 //	state.Committed(change)
 //
 // After the backend has read the records, it calls [State.Read]. So if a process is killed between
-// any two steps, no value is without its guard, and another process finds the earlier values in the
-// kernel.
+// any two steps, every value still has its guard, and another process finds the earlier values in
+// the kernel.
 //
 // [Loopback] returns the value that node ports at loopback addresses need, and [Guards] finds the
 // guards of other programs.
@@ -29,7 +29,7 @@ import (
 )
 
 // Values reads and writes values of one network namespace. Their names are paths below /proc/sys,
-// such as "net/ipv4/ip_forward". A backend may add other names.
+// such as "net/ipv4/ip_forward". A backend may define other names.
 type Values interface {
 	// Read returns the current value. If the value does not exist, the error matches
 	// fs.ErrNotExist.
@@ -40,8 +40,7 @@ type Values interface {
 
 // Others reports how other programs use the values, including other instances of the backend.
 type Others interface {
-	// Earlier returns the values that were set before other programs changed them, as far as they
-	// are known.
+	// Earlier returns the values from before other programs changed them, as far as they are known.
 	Earlier(ctx context.Context) (map[string]string, error)
 	// Relied returns the reasons why other programs may rely on values, by name of the value.
 	Relied(ctx context.Context, names []string) (map[string]string, error)
@@ -56,8 +55,7 @@ type Owner struct {
 	// Ours are the values that this instance sets, by name, as far as they are known. If the
 	// current value differs from Ours, another program or a person set it, and it is not restored.
 	Ours map[string]string
-	// Logger gets a record at info level for each value that is not restored. If it is nil, nothing
-	// is logged.
+	// Logger gets a record at info level for each value that is not restored. Nil disables logging.
 	Logger *slog.Logger
 }
 
@@ -91,7 +89,7 @@ func (s State) Read(records map[string]string, complete bool) State {
 	return next
 }
 
-// Change is what a commit changes in values and records.
+// Change contains the changes of values and records in a commit.
 type Change struct {
 	// Records are the earlier values of all desired values. They belong in the transaction that
 	// adds the guards.
@@ -164,8 +162,8 @@ func (o *Owner) Look(ctx context.Context, s *State, want map[string]string) (err
 }
 
 // Drift calls Look, and lists the values that differ from the desired values. It leaves out values
-// that [Owner.Around] has restored for a failed transaction since the last call: the caller's next
-// commit, or the next call, handles them.
+// that [Owner.Around] has restored for a failed transaction since the last call: the next commit,
+// or the next call, handles them.
 func (o *Owner) Drift(ctx context.Context, s *State, want map[string]string) (l []string,
 	err error) {
 	err = o.Look(ctx, s, want)

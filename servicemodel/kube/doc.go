@@ -28,12 +28,12 @@
 // # Objects that are wrong
 //
 // An invalid object is left out of the state as a whole, and does not affect other objects. The
-// tracker uses neither parts of the object nor an earlier version of it. So the state depends only
-// on the current objects and not on their history, and a restarted program builds the same state.
-// Each fault is a [Problem] of severity [Error] that names the object and the field. If kube-proxy
-// skips a value, the tracker skips it, too: it reports a [Problem] of severity [Warning], and uses
-// the rest of the object. For objects that no API server has validated, see [Config.Strict].
-// [Tracker.Unmatched] returns valid objects that no service can use.
+// tracker uses neither the valid parts of such an object nor an earlier version of it. So the state
+// depends only on the current objects and not on their history, and a restarted program builds the
+// same state. Each fault is a [Problem] of severity [Error] that names the object and the field. If
+// kube-proxy skips a value, the tracker skips it, too: it reports a [Problem] of severity
+// [Warning], and uses the rest of the object. For objects that no API server has validated, see
+// [Config.Strict]. [Tracker.Unmatched] returns valid objects that no service can use.
 //
 // # Annotations
 //
@@ -74,9 +74,9 @@
 //
 // The tracker merges the endpoints of all slices. An address with several port numbers is a
 // separate endpoint for each number. Entries with the same address, port name, protocol and port
-// number are one endpoint. If the slices disagree about its condition, the tracker prefers an entry
-// that is not terminating, then a ready entry, then an entry that serves, then the first in the
-// order of the slices' names. The order in which the slices were set does not matter.
+// number count as one endpoint. If the slices disagree about its condition, the tracker prefers an
+// entry that is not terminating, then a ready entry, then an entry that serves, then the first in
+// the order of the slices' names. The order in which the slices were set does not matter.
 //
 // Endpoints objects (core/v1) are used only for services without a known valid EndpointSlice.
 // Kubernetes mirrors Endpoints that people write by hand to EndpointSlices. If both exist, the
@@ -94,8 +94,8 @@
 //     kube-proxy it is random.
 //   - The tracker follows changes of the Node's zone, addresses and pod CIDRs; kube-proxy needs a
 //     restart for most of them.
-//   - A CIDR in two ServiceCIDR objects stays until both are deleted; kube-proxy removes it with
-//     the first.
+//   - A CIDR in two ServiceCIDR objects stays until both are deleted; kube-proxy removes it when
+//     the first is deleted.
 //   - Resyncs, new resource versions, and changes of other labels and annotations do not change the
 //     state, and so cause no work.
 //   - Endpoints objects are used if there is no EndpointSlice; kube-proxy no longer supports them.

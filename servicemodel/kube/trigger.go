@@ -20,13 +20,12 @@ type triggers struct {
 	given   []time.Time // the times that a state contains
 }
 
-// Triggers returns the times of the changes that are new in the states that [Tracker.State]
-// returned since the last call of Triggers: one time for each changed EndpointSlice. The time comes
-// from the annotation endpoints.kubernetes.io/last-change-trigger-time: a pod or Service changed at
-// that time, and the control plane then wrote the slice. Triggers returns no times unless
-// [Config.Triggers] is set. The network programming latency, a service level indicator of
-// Kubernetes, is the duration from that time until the state is in the kernel. Package
-// dataplane/metrics measures it.
+// Triggers returns one time for each EndpointSlice whose change is in a state that [Tracker.State]
+// returned since the last call of Triggers. The time comes from the annotation
+// endpoints.kubernetes.io/last-change-trigger-time: a pod or Service changed at that time, and the
+// control plane then wrote the slice. Triggers returns no times unless [Config.Triggers] is set.
+// The network programming latency, a service level indicator of Kubernetes, is the duration from
+// that time until the state is in the kernel. Package dataplane/metrics measures it.
 func (t *Tracker) Triggers() []time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -72,7 +72,7 @@ type Scenario struct {
 	Steps   []Step
 }
 
-// Step is a state, and the expected fate of packets once it is applied.
+// Step is a state, and the expected fate of packets after it is applied.
 type Step struct {
 	State  servicemodel.State
 	Checks []Check
@@ -99,11 +99,11 @@ type Options struct {
 
 // Want is the expected fate of a packet.
 type Want struct {
-	// Outcome says whether the packet is balanced, rejected, dropped or left alone.
+	// Outcome says whether the packet is balanced, rejected, dropped or unaffected.
 	Outcome servicemodel.Outcome
 	// Servers are the servers that may answer, such as "pod1/8080", if the packet is balanced.
 	Servers []string
-	// Reset says that a rejected client of TCP gets a reset, and not ICMP port unreachable.
+	// Reset says that a rejected TCP client gets a reset instead of ICMP port unreachable.
 	Reset bool
 	// Masquerade says whether the server sees an address of the node instead of the client's.
 	// AnySource allows both.

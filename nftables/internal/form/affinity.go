@@ -72,7 +72,7 @@ func ParseAffinity(name string) (a Affinity, ok bool) {
 // the map in the group: see [AffinityMap].
 const (
 	GroupClients = "affinity" // by the leading bits of a client's address, and by frontend
-	// The same key, for outside clients that get other endpoints than pods and the host, if
+	// The same key, for outside clients whose endpoints differ from those of pods and the host, if
 	// prefixes are remembered: a prefix may contain clients of both kinds.
 	groupOutside  = "affinity-external"
 	GroupServices = "affinity-services" // by client and service
@@ -88,16 +88,16 @@ func (a Affinity) Group() string {
 }
 
 // A group has AffinityMaps maps. A hash of the client's address selects the map. When an endpoint
-// is removed, all maps are read, and other commits wait for one map at most. The kernel walks a map
-// from its beginning for each 32 KiB that it returns (nft_rhash_walk), so many small maps are also
-// read several times faster than one large map.
+// is removed, all maps are read, and other commits wait for at most one map. The kernel walks a map
+// from its beginning for each 32 KiB that it returns (nft_rhash_walk), so it is several times
+// faster to read many small maps than one large map.
 const (
 	AffinityMaps = 64
 	// the seed of the hash: the rules that look up and the rules that learn must use the same seed
 	affinitySeed = 0x6b6c62
-	// AffinitySize is the number of clients that one map remembers at once, of all services
-	// together. If a map is full, further clients are not remembered. Without a size, the kernel
-	// would stop at 65,535 (nft_dynset.c).
+	// AffinitySize is the number of clients that one map can remember, of all services together. If
+	// a map is full, further clients are not remembered. Without a size, the limit would be 65,535
+	// (nft_dynset.c).
 	AffinitySize = 1 << 12
 )
 
@@ -109,7 +109,7 @@ func AffinityMap(group string, i int) string { return group + "-" + strconv.Itoa
 
 func affinityName(k *Kind, a Affinity) string { return k.Prefix + SetAffinity + a.name() }
 
-// ServiceID stands for a service in the map of whole services. It has the form of an address. If
+// ServiceID represents a service in the map of whole services. It has the form of an address. If
 // two services had the same ID, a client of both could get only endpoints that both services have.
 func ServiceID(of servicemodel.Name, f *nft.Family) netip.Addr {
 	sum := sha256.Sum256([]byte(of.String()))
@@ -121,8 +121,9 @@ func ServiceID(of servicemodel.Name, f *nft.Family) netip.Addr {
 // affinity and an endpoint address, and whose value is the endpoint.
 const setByAddress = "-by-address"
 
-// ClientsOf returns the key under which the clients of a frontend are forgotten: the frontend's key
-// or, for the clients of a whole service, the service's ID without protocol and port.
+// ClientsOf returns the key that identifies the clients of a frontend when they are forgotten: the
+// frontend's key or, for the clients of a whole service, the service's ID without protocol and
+// port.
 func ClientsOf(fe *servicemodel.Frontend) servicemodel.FrontendKey {
 	if fe.AffinityService {
 		f := nft.Families[nft.FamilyIndex(fe.Key.Addr)]

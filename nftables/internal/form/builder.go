@@ -66,7 +66,7 @@ func (b *builder) original() (service, nodePort nft.Concat) {
 // set would not give nft the types that it needs.
 var withPorts = nft.CTProtocol(servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP)
 
-// loopback lists the loopback addresses at which node ports answer this host.
+// loopback lists the loopback addresses at which node ports answer to this host.
 func (b *builder) loopback() []netip.Prefix {
 	if b.f != nft.IPv4 {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Entry is an element of a pool in its map. If the elements do not show the slot or the weight of
-// an endpoint, the comment of the endpoint's first element contains it.
+// Entry is an element of a pool in its map. If the slot or the weight of an endpoint does not
+// follow from the elements, the comment of the endpoint's first element contains it.
 type Entry struct {
 	Endpoint netip.AddrPort
 	weight   uint16 // 0 if the comment has none

@@ -49,7 +49,7 @@ var WayNames = [...]string{InTurn: "-rr", ByHash: "-sh", ByMaglev: "-mh"}
 // external is part of the names of sets and chains for clients outside.
 const external = "-external"
 
-// Kind is a kind of frontends, by the keys with which packets find them. The names of the sets and
+// Kind is a kind of frontend, by the key that packets use to find it. The names of the sets and
 // chains of a kind have the same prefix.
 type Kind struct {
 	Prefix   string // "service"
@@ -110,7 +110,8 @@ func KindOf(k servicemodel.FrontendKey) *Kind {
 // isRange reports whether frontends of the kind are ranges of ports.
 func (k *Kind) isRange() bool { return k == KindRange || k == KindNodeRange }
 
-// HasAddress reports whether frontends of the kind have an address. Others have no source ranges.
+// HasAddress reports whether frontends of the kind have an address. Other frontends have no source
+// ranges.
 func (k *Kind) HasAddress() bool { return k == KindService || k == KindRange }
 
 // Key lists the fields in the key of a frontend of the kind.

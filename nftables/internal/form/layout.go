@@ -66,7 +66,7 @@ func (k *Kind) EndpointMaps(f *nft.Family, s *Shape) (l []*nft.Set) {
 	return l
 }
 
-// Memberships lists the sets that decide about the packets to their frontends.
+// Memberships lists the sets that determine what happens to packets to their frontends.
 func (k *Kind) Memberships(f *nft.Family, s *Shape) []*nft.Set {
 	var l []*nft.Set
 	add := func(name, comment string) {

@@ -13,7 +13,7 @@ import (
 )
 
 // This file is the index of owners. With it, a program finds the objects of one owner among the
-// frontends of thousands of other owners by asking for elements. For that the kernel has three
+// frontends of thousands of other owners by requesting elements. For this, the kernel has three
 // things:
 //
 // - the map owner-frontends has an owner and a number, from 0 on, as key, and a frontend as value;
@@ -54,8 +54,8 @@ func OwnerSets(f *nft.Family, s *Shape) []*nft.Set {
 	return l
 }
 
-// ownerID stands for an owner in the index. It is cut from a cryptographic hash, so that no program
-// can choose two names of owners with the same ID.
+// ownerID represents an owner in the index. It is part of a cryptographic hash, so that no program
+// can choose two owner names with the same ID.
 type ownerID [12]byte
 
 func OwnerIDOf(owner string) ownerID {
@@ -84,8 +84,8 @@ type AddrUsers map[netip.Addr]int
 
 const usersWord = " owners"
 
-// UsersElem is the element of an address with this number of users. The number 1 is not written,
-// because the addresses of a whole state have no number either.
+// UsersElem is the element of an address with this number of users. The number 1 is not written:
+// the addresses of a whole state have no number, either.
 func UsersElem(set string, a netip.Addr, users int) nft.Elem {
 	e := nft.Elem{Key: AppendAddrKey(nil, set, a)}
 	if users > 1 {

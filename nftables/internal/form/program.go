@@ -28,9 +28,8 @@ func (h *Hooks) Program(f *nft.Family, r servicemodel.Rules, s *Shape) nft.Progr
 	return b.Program
 }
 
-// dispatch builds the chain that decides whether a packet is for a service. Addresses of services
-// precede node ports, node ports precede ranges at addresses, and these precede ranges of node
-// ports.
+// dispatch builds the chain that decides whether a packet is for a service. The order of precedence
+// is: addresses of services, node ports, ranges at addresses, ranges of node ports.
 func (b *builder) dispatch() {
 	c := b.Chain("dispatch")
 	c.Add(b.frontend(KindService).In(KindService.Registry), nft.Goto(KindService.chain))

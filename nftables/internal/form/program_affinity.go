@@ -111,9 +111,9 @@ func (b *builder) byAddress(k *Kind, outside bool) string {
 	return name
 }
 
-// learn builds the chains that remember which endpoint a client was given, for each kind of
-// affinity and each map. The key comes from conntrack's original tuple, and the data from the
-// packet after DNAT. The counter tells Settle whether a client was remembered during its work.
+// learn builds the chains that remember which endpoint a client got, for each kind of affinity and
+// each map. The key comes from conntrack's original tuple, and the data from the packet after DNAT.
+// The counter tells Settle whether a client was remembered during its work.
 func (b *builder) learn() {
 	service, nodePort := b.original()
 	var rules []nft.Rule

@@ -14,7 +14,8 @@ func (b *builder) newPackets() {
 		c.Add(b.in(k, setDrop), nft.Drop)
 		c.Add(b.in(k, setReject), b.asItWas(k), b.answer(b.rules.NoEndpoints))
 
-		// A commit happened while the packet was in the chains of type nat. Its client sends again.
+		// A commit happened while the packet was in the chains of type nat. The client sends the
+		// packet again.
 		c.Add(nft.Drop)
 	}
 

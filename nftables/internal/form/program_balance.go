@@ -14,8 +14,8 @@ const (
 )
 
 // A draw of a slot finds an endpoint if the pool has a slot of that number. For its class, a packet
-// makes this number of draws, and it goes through the classes in this number of passes. Then at
-// most 2^-18 of a pool's packets come to a draw that favours the first half of the pool's slots.
+// makes this number of draws, and it goes through the classes in this number of passes. This way,
+// at most 2^-18 of a pool's packets come to a draw that favours the first half of the pool's slots.
 const (
 	draws  = 4
 	passes = 3
@@ -30,7 +30,7 @@ func (b *builder) balances(k *Kind) {
 		return
 	}
 
-	// A commit may have happened after the lookup in the set. The frontend's outside clients may
+	// A commit may have taken place after the lookup in the set. The frontend's outside clients may
 	// now have the same endpoints as all other clients.
 	outside := k.outside
 	b.balance(k, outside, SetExternalOver, nft.Join(b.in(k, SetSplit), b.asItWas(k), nft.Accept))
@@ -40,9 +40,9 @@ func (b *builder) balances(k *Kind) {
 	b.choose(c, outside)
 }
 
-// choose makes a packet choose an endpoint. Each lookup sees the latest commit. If a commit happens
-// between two lookups, the packet may find no slot in its class. So it goes through the classes
-// again, as it does after unlucky draws, and finally through a chain that does not depend on the
+// choose makes a packet choose an endpoint. Each lookup sees the latest commit. If a commit takes
+// place between two lookups, the packet may find no slot in its class. So it goes through the
+// classes again, as after unlucky draws, and finally through a chain that does not depend on the
 // class.
 func (b *builder) choose(c *nft.ProgramChain, prefix string) {
 	for range passes {
@@ -85,7 +85,7 @@ func (b *builder) smallest(c *nft.ProgramChain, k *Kind, prefix string, none nft
 	c.Add(nft.Jump(drawName(prefix, 2)))
 	c.Add(nft.Jump(drawName(prefix, 1)))
 	if b.shape.Has(Ways) {
-		// A commit may happen between the two lookups, and change the scheduler.
+		// A commit may take place between the two lookups, and change the scheduler.
 		c.Add(b.frontend(k).VMap(prefix + SetScheduled))
 		c.Add(nft.Jump(drawName(prefix, 1)))
 	}

@@ -5,7 +5,7 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// users adds a chain of the user if it is configured, and lets other chains jump to it.
+// users adds a user-defined chain if it is configured, and lets other chains jump to it.
 func (b *builder) users(chain string, from ...*nft.ProgramChain) {
 	if chain == "" {
 		return
@@ -19,7 +19,6 @@ func (b *builder) users(chain string, from ...*nft.ProgramChain) {
 // FilterChains are the base chains that drop and reject new packets to services.
 var FilterChains = [...]string{"filter-input", "filter-forward", "filter-output"}
 
-// baseChains builds the base chains.
 func (b *builder) baseChains() {
 	filter := prioFilter + int32(b.at.Filter)
 	if b.shape.Has(SourceRanges) {
@@ -39,7 +38,7 @@ func (b *builder) baseChains() {
 		input.Add(nft.Jump(ChainGuard))
 	}
 
-	// A packet of an established connection meets this one rule in each hook.
+	// A packet of an established connection is compared with this one rule in each hook.
 	input.Add(nft.CTStateNew, nft.Goto(chainNewInput))
 	b.Filter(FilterChains[1], nft.HookForward, filter).Add(nft.CTStateNew, nft.Goto(chainNew))
 	b.Filter(FilterChains[2], nft.HookOutput, filter).Add(nft.CTStateNew, nft.Goto(chainNew))

@@ -2,7 +2,6 @@ package form
 
 import "github.com/kernlb/kernlb/internal/nft"
 
-// ranges builds the chains of ranges.
 func (b *builder) ranges() {
 	if !b.shape.Has(Ranges) {
 		return

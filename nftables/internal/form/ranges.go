@@ -11,12 +11,12 @@ import (
 // use. The rules look up the packet's port in these maps in turn, the most bits first. So they find
 // the smallest block with the port, and this block belongs to the narrowest range: a block of a
 // range contains all blocks of narrower ranges in it. If several ranges have the same block, only
-// the first range ([servicemodel.Table.RangesAt]) has an element for it. The same holds if two
+// the first range ([servicemodel.Table.RangesAt]) has an element for it. The same is true if two
 // ranges overlap and neither contains the other.
 //
 // The values are the first and the last port, in the form of an address. Rules cannot look up the
 // result of a lookup. So the range is stored in the packet's destination, until the packet is
-// translated or its destination is restored. Conntrack knows the original destination. The key of a
+// translated or its destination is restored. Conntrack has the original destination. The key of a
 // range is the original destination, the protocol, and the range.
 //
 // Rules look for a range of node ports last, in separate maps whose keys have no address. The key

@@ -8,7 +8,7 @@ import (
 )
 
 // A pool of at most 2 slots is of class 0, a pool of at most 4 of class 1, a pool of at most 8 of
-// class 2, and so on. The sets -over-2, -over-4, -over-8 and so on show the class of a frontend. A
+// class 2, and so on. The sets -over-2, -over-4, -over-8 and so on tell the class of a frontend. A
 // packet is looked up in the sets of even classes in turn: -over-2, -over-8, -over-32. So each
 // lookup excludes two classes, the smallest ones first because small pools are usual. One more
 // lookup distinguishes the last two classes. A frontend is only in the sets that are looked up on

@@ -18,16 +18,17 @@ import (
 // Commits of other programs to other tables do not matter. (The generation of nf_tables belongs to
 // the network namespace: every commit of any program changes it.)
 //
-// Only the last transaction of an epoch deletes something: it deletes the set, and creates the set
+// Only the last transaction of an epoch deletes anything: it deletes the set, and creates the set
 // of the next epoch. The other transactions delete nothing, because after a commit with a deletion,
 // closing the socket waits for an RCU grace period (nft_rcv_nl_event in
-// net/netfilter/nf_tables_api.c). A program that runs once for each change would wait each time.
+// net/netfilter/nf_tables_api.c). A program that runs once for each change would have to wait each
+// time.
 type Version struct {
 	// Home is the family whose table has the set: the first table of a new instance, and another
 	// table after that table was deleted. It is nil if the instance has no version.
 	Home *nft.Family
-	// Epoch names the set. The first epoch of an instance is random. So tables that were deleted
-	// and created again do not reach an epoch that a running program remembers.
+	// Epoch names the set. The first epoch of an instance is random. So if tables are deleted and
+	// created again, their epochs differ from those that a running program remembers.
 	Epoch uint32
 	// Number counts the transactions of the epoch, from 1 on. Zero means that the instance has no
 	// version.
@@ -37,8 +38,8 @@ type Version struct {
 	Unswept bool
 	// Owners says that the index of owners is complete.
 	Owners bool
-	// Unfinished says that the tables are being created in several transactions, and that no packet
-	// meets them yet.
+	// Unfinished says that the tables are being created in several transactions, and that no
+	// packets reach them yet.
 	Unfinished bool
 }
 

@@ -9,7 +9,7 @@ import (
 
 // A pool whose scheduler is not random has its slots in a map of its scheduler, and not in the
 // ordinary map, and its frontends are in no set of a class. A packet to such a pool finds no slot
-// in the ordinary map. Then the map of verdicts "-scheduled" sends it to the chain for the
+// in the ordinary map. The map of verdicts "-scheduled" then sends it to the chain for the
 // scheduler and size of the pool. Packets to other services find their endpoint before that.
 
 // SchedulerWays are the ways in which the schedulers of nftables choose endpoints.

@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// This file computes the elements of a frontend. Only here does the model meet the sets.
+// This file computes the elements of a frontend. Only this file connects the model with the sets.
 
 // Sink receives elements, each with the name of its set. It must not retain an element's bytes.
 type Sink func(set string, e nft.Elem)

@@ -2,7 +2,7 @@ package plan
 
 import "math/bits"
 
-// Capacity gives a set that begins with many elements room for four times as many elements. The
+// Capacity gives a set that starts with many elements room for four times as many elements. The
 // kernel then allocates a hash table that is large enough from the start. Filling it takes half the
 // time that a growing table needs. It is never rehashed, so it can be read at any time. If the set
 // is full, the kernel returns ENFILE, and the next commit replaces the set.

@@ -53,8 +53,8 @@ func (pl *Planner) Plan(c *servicemodel.ChangeSet) *Plan {
 }
 
 // PlanAhead returns the plan that prepares the tables for a change set, or nil if none is needed. A
-// packet in flight meets the rules from before a commit, and the elements from after it. If these
-// rules do not know the new way of a pool, the packet would find no endpoint. So a separate
+// packet in flight may match the rules from before a commit and the elements from after it. If
+// these rules do not know the new way of a pool, the packet would find no endpoint. So a separate
 // transaction adds the rules first.
 func (pl *Planner) PlanAhead(c *servicemodel.ChangeSet) (p *Plan) {
 	needed := false

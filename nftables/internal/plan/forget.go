@@ -38,9 +38,9 @@ func (f *Forget) takes(ep netip.AddrPort) bool {
 	return f.gone[ep]
 }
 
-// Note records the result of a reading that began when the kernel was done with the packets of the
-// time done. It reports whether the clients are forgotten: after one reading without an entry if
-// the reading certainly saw all entries, and otherwise after two in a row.
+// Note records the result of a reading that started after the kernel had processed all packets from
+// before the time done. It reports whether the clients are forgotten: after one reading without an
+// entry if that reading certainly saw all entries, and otherwise after two such readings in a row.
 func (f *Forget) Note(done, now time.Time, sure bool) bool {
 	switch {
 	case f.Found:

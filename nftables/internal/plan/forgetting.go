@@ -10,7 +10,7 @@ import (
 )
 
 // planForgetting plans the clients to forget after the transaction. A client is forgotten if its
-// frontend loses the client's endpoint, in a table that stays.
+// frontend loses the client's endpoint, in a table that is kept.
 func (pl *Planner) planForgetting(p *Plan) {
 	for _, t := range p.Tables {
 		if t.Create || t.Renew || !t.next.Exists {

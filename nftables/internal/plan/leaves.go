@@ -8,9 +8,10 @@ import (
 	"github.com/kernlb/kernlb/nftables/internal/form"
 )
 
-// planLeaves plans the leaves of a table that stays. If other owners may need leaves, all leaves
+// planLeaves plans the leaves of a table that is kept. If other owners may need leaves, all leaves
 // stay. Otherwise unneeded leaves are removed: leaves of InTurn always, and the other leaves only
-// when the program is rewritten, because there are few of them. It returns the leaves that stay.
+// when the program is rewritten, because there are few of them. It returns the leaves that are
+// kept.
 func (pl *Planner) planLeaves(p *Plan, t *TablePlan) []string {
 	have := t.Have.Shape.Leaves
 	if t.Have.Leads == nil {

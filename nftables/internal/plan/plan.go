@@ -10,8 +10,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Table is the backend's knowledge of its table in one family: the last reading, and the effects of
-// the commits since. The table may not exist.
+// Table is what the backend knows about its table in one family: the last reading, and the effects
+// of the commits since then. The table may not exist.
 type Table struct {
 	Family *nft.Family
 	form.Skeleton
@@ -49,7 +49,7 @@ type Plan struct {
 	anew bool
 }
 
-// spares reports whether clients stay in a table whose other contents are replaced.
+// spares reports whether the plan keeps the clients in a table whose other contents are replaced.
 func (p *Plan) spares() bool {
 	return slices.ContainsFunc(p.Tables, func(t *TablePlan) bool { return len(t.spare) > 0 })
 }
@@ -64,14 +64,14 @@ func (p *Plan) Empty() bool {
 type TablePlan struct {
 	Family *nft.Family
 	Hooks  *form.Hooks // the user's chains keep their rules
-	// Have is the present table, and next its skeleton after the plan.
+	// Have is the current table, and next its skeleton after the plan.
 	Have *Table
 	next form.Skeleton
 	// need is the shape that the changes need, or the shape of all frontends if the program is
 	// written.
 	need form.Shape
-	// rebuild deletes the table first. Renew deletes the contents of the table, except the user's
-	// chains and remembered clients. spare are the affinity maps that stay.
+	// rebuild deletes the table first. Renew deletes the contents of the table, except user-defined
+	// chains and remembered clients. spare are the affinity maps that are kept.
 	rebuild bool
 	Renew   bool
 	spare   map[string]bool
@@ -99,13 +99,13 @@ type SetOps struct {
 	del, Add nft.ElemList
 }
 
-// Empty reports whether the plan leaves the table as it is.
+// Empty reports whether the plan does not change the table.
 func (t *TablePlan) Empty() bool {
 	// sets are added and removed only with the rules of a program
 	return !t.rebuild && !t.Create && t.Program == nil && len(t.Ops) == 0
 }
 
-// newTablePlan returns a plan that leaves the table as it is.
+// newTablePlan returns a plan that does not change the table.
 func newTablePlan(h *form.Hooks, have *Table) *TablePlan {
 	t := &TablePlan{Family: have.Family, Hooks: h, Have: have, next: have.Skeleton}
 	t.need.Uses = have.ahead
@@ -146,7 +146,7 @@ func (t *TablePlan) OpsOf(set string) *SetOps {
 	return ops
 }
 
-// differ compares elements before and after the change, and leaves equal elements alone.
+// differ compares elements before and after the change, and does not write equal elements.
 func (t *TablePlan) differ(was, is func(to form.Sink)) {
 	id := func(name string, e nft.Elem) string {
 		return name + "\x00" + string(e.Key) + string(e.KeyEnd)

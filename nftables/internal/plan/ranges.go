@@ -5,10 +5,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// planBlocks plans the blocks of ranges that stay. Their elements depend on the other ranges at the
-// address. If two ranges have a block in common, only the first one has an element for the block.
-// Of two overlapping ranges, the later one contains an end of the earlier one. So a search at both
-// ends of a changed range finds all affected ranges.
+// planBlocks plans the blocks of ranges that are kept. Their elements depend on the other ranges at
+// the address. If two ranges have a block in common, only the first one has an element for the
+// block. Of two overlapping ranges, the later one contains an end of the earlier one. So a search
+// at both ends of a changed range finds all affected ranges.
 func (pl *Planner) planBlocks(c *servicemodel.ChangeSet, t *TablePlan) {
 	var stay []servicemodel.FrontendKey
 	note := func(l ...*servicemodel.Frontend) {
@@ -41,7 +41,7 @@ func (pl *Planner) planBlocks(c *servicemodel.ChangeSet, t *TablePlan) {
 	}
 }
 
-// rangePort plans the port of the endpoints of a range that stays.
+// rangePort plans the port of the endpoints of a range that is kept.
 func (pl *Planner) rangePort(p *Plan, t *TablePlan, old, new *servicemodel.Frontend) {
 	if new.Key.EndPort == 0 {
 		return

@@ -36,9 +36,10 @@ func (pl *Planner) planWhole(p *Plan, t *TablePlan) {
 	}
 }
 
-// planRenewal plans which objects of a table are removed before its contents are replaced. Chains
-// of the user stay. Sets of the right type and size also stay, because rules of the user may use
-// them; they are emptied. Maps of remembered clients stay with their clients.
+// planRenewal plans which objects of a table are removed before its contents are replaced.
+// User-defined chains are kept. Sets of the right type and size are also kept, because user-defined
+// rules may refer to them; they are emptied. Maps of remembered clients are kept with their
+// clients.
 func (t *TablePlan) planRenewal(have form.Version) {
 	held, right := t.Have.Held, map[string]bool{}
 	t.spare = map[string]bool{}

@@ -101,7 +101,7 @@ func (p *Plan) Write(to Writers) {
 		}
 	}
 
-	// The base chains of new tables come last, because packets meet a table as soon as it has base
+	// The base chains of new tables come last, because packets pass a table as soon as it has base
 	// chains. A large new instance is written in steps.
 	for _, t := range p.Tables {
 		if t.Create {

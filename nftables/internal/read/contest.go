@@ -11,10 +11,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// contest finds service ports that seem whole although leftover elements concern them: additional
-// elements of their frontends, or frontends whose comment names the same service port. These
-// service ports no longer count as whole. All their elements are left over, too, although they are
-// as wanted.
+// contest finds service ports that look complete although leftover elements concern them:
+// additional elements of their frontends, or frontends whose comment names the same service port.
+// These service ports no longer count as complete. All their elements are left over, too, although
+// they are as desired.
 func (r *Reading) contest(context.Context, *Reading) error {
 	if r.want == nil {
 		return nil

@@ -17,7 +17,7 @@ var ErrRehashed = fmt.Errorf("%w: the kernel was rehashing a set while it was re
 	rawnl.ErrDumpInterrupted)
 
 // dump returns the pass that dumps the small or the large sets with more elements than were found.
-// It keeps the elements that were not asked for. A set that is too large for a dump makes the
+// It keeps the elements that were not requested. A set that is too large for a dump makes the
 // reading partial.
 func (k *Reader) dump(large bool) func(context.Context, *Reading) error {
 	return func(ctx context.Context, r *Reading) error {

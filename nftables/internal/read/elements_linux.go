@@ -13,17 +13,17 @@ import (
 
 // Elements reads the elements of a table, in this order:
 //
-//  1. Ask for the wanted elements. A dump takes time quadratic in the number of elements, but
-//     questions take linear time. The numbers of found elements show which sets have more. If
-//     everything is as wanted, the reading ends here.
-//  2. Dump small sets with more elements. They name the unwanted frontends.
-//  3. Ask for one slot more than each wanted pool has, in maps that are too large for a dump.
-//  4. Leftover elements of the passes so far may concern service ports that seem whole. All
+//  1. Request the desired elements. A dump takes time quadratic in the number of elements, but
+//     requests take linear time. The numbers of found elements show which sets have more. If
+//     everything is as desired, the reading ends here.
+//  2. Dump small sets with more elements. They name the frontends that are not desired.
+//  3. Request one slot more than each desired pool has, in maps that are too large for a dump.
+//  4. Leftover elements of the passes so far may concern service ports that look complete. All
 //     elements of these service ports are then left over, too.
-//  5. Ask for the slots of the frontends that are left over.
-//  6. Ask for hairpins of the endpoints in those slots, and in pools that are not as wanted.
+//  5. Request the slots of the frontends that are left over.
+//  6. Request hairpins of the endpoints in those slots, and in pools that are not as desired.
 //  7. Dump the large sets that still have more elements, as few as possible.
-//  8. Leftover elements of that dump, too, may concern service ports that seem whole.
+//  8. Leftover elements of that dump, too, may concern service ports that look complete.
 func (k *Reader) Elements(ctx context.Context, r *Reading, want *servicemodel.Table) error {
 	r.want = want
 	defer func() { // readings are rare, and the questions of a whole instance take much memory
@@ -53,7 +53,7 @@ func (k *Reader) Elements(ctx context.Context, r *Reading, want *servicemodel.Ta
 	})
 }
 
-// queryWanted asks for all wanted elements. Two parallel connections need half the time, because
+// queryWanted requests all desired elements. Two parallel connections need half the time, because
 // readers take no lock in the kernel (nfnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
 func (k *Reader) queryWanted(ctx context.Context, r *Reading) error {
 	outer := ctx

@@ -6,8 +6,8 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// querying returns a pass that asks for the elements that which names. It adds the existing
-// elements to the reading: they are not as wanted.
+// querying returns a pass that requests the elements that which names. It adds the existing
+// elements to the reading: they are not as desired.
 func (k *Reader) querying(which func(queryFunc)) func(context.Context, *Reading) error {
 	return func(ctx context.Context, r *Reading) error {
 		q, err := k.Queriers[0].questions(), error(nil)

@@ -60,7 +60,6 @@ func (q *questions) reset() {
 	}
 }
 
-// keep copies bytes.
 func (q *questions) keep(b []byte) []byte {
 	if b == nil {
 		return nil

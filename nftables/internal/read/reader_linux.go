@@ -14,10 +14,11 @@ import (
 type Reader struct {
 	Conn *rawnl.Conn
 	Req  rawnl.Batch
-	// Queriers ask for elements, in parallel.
+	// Queriers request elements, in parallel.
 	Queriers [2]*querier
-	// Dumpable limits the size of a set that a reading dumps to find unwanted elements. The limit
-	// applies to sets that grow with the endpoints, if the reading knows the wanted table.
+	// Dumpable limits the size of a set that a reading dumps to find elements that are not desired.
+	// The limit applies to sets that grow with the endpoints, if the reading knows the desired
+	// table.
 	Dumpable int
 	hooks    form.Hooks
 	// takeOver says that tables without the instance's marks belong to the instance.
@@ -26,11 +27,11 @@ type Reader struct {
 	Chunk int
 }
 
-// The numbers of elements to ask for at once. Larger numbers take more memory.
+// The numbers of elements to request at once. Larger numbers take more memory.
 const (
 	Chunk        = 512
 	chunkObjects = 64 // wanted objects, each with all of its elements
-	// queryEntries is the number of elements that one message asks for. The kernel stops at the
+	// queryEntries is the number of elements that one message requests. The kernel stops at the
 	// first missing element. With short messages, one datagram finds many missing elements. Longer
 	// messages are not faster.
 	queryEntries = 20
@@ -56,7 +57,7 @@ func (k *Reader) About(f *nft.Family, table string) nft.Query {
 	return nft.Query{Conn: k.Conn, Family: f, Table: table}
 }
 
-// querier asks for elements, through its own connection.
+// querier requests elements through its own connection.
 type querier struct {
 	Conn    *rawnl.Conn
 	req     rawnl.Batch

@@ -9,8 +9,8 @@ import (
 )
 
 // Reading is one table of the kernel: its sets, chains and rules, its elements, and their meaning
-// in the model. All methods of reading fill a Reading: a dump, questions about wanted elements, and
-// questions about elements of some owners. An engine uses [Reader.Elements].
+// in the model. All methods of reading fill a Reading: a dump, questions about desired elements,
+// and questions about elements of some owners. An engine uses [Reader.Elements].
 type Reading struct {
 	Family  *nft.Family
 	Name    string
@@ -36,8 +36,8 @@ type Reading struct {
 	// are left at the end are drift.
 	Elems map[string]map[string]*nft.Elem
 
-	// want is the table that the kernel is asked about, nil if nothing is wanted. Elements that are
-	// as wanted are not added to Elems.
+	// want is the table whose elements are requested from the kernel, nil if no table is desired.
+	// Elements that are as desired are not added to Elems.
 	want       *servicemodel.Table
 	sets       map[string]*nft.Set // the expected sets that exist
 	found      map[string]int      // by set, the number of found elements that were asked for

@@ -8,10 +8,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// queryFunc asks for an element by set and key.
+// queryFunc requests an element by set and key.
 type queryFunc func(set string, key []byte)
 
-// moreSlots asks for the slots of the frontends that are left over: the maximum number of slots for
+// moreSlots requests the slots of the frontends that are left over: the maximum number of slots for
 // the class of their pool, or for the chain of the pool's scheduler.
 func (r *Reading) moreSlots(query queryFunc) {
 	for _, k := range r.Shape.Kinds() {
@@ -48,9 +48,8 @@ func (r *Reading) leafOf(k *form.Kind, outside bool, over, key string) form.Leaf
 	return l
 }
 
-// slotsAfterWanted asks whether the wanted frontends have one slot more than is wanted, if their
-// map has more elements than were found. Maps whose numbers the kernel does not report are dumped
-// later.
+// slotsAfterWanted checks whether the desired frontends have one slot too many, if their map has
+// more elements than were found. Maps whose numbers the kernel does not report are dumped later.
 func (r *Reading) slotsAfterWanted(query queryFunc) {
 	for fe := range form.FrontendsOf(r.want, r.Family) {
 		internal, external := r.want.PoolsOf(fe)
@@ -72,7 +71,7 @@ func (r *Reading) slotsAfterWanted(query queryFunc) {
 	}
 }
 
-// slotsLeftOver asks for the slots of the frontends that are left over. A map that is dumped anyway
+// slotsLeftOver requests the slots of the frontends that are left over. A map that is dumped anyway
 // needs no questions.
 func (r *Reading) slotsLeftOver(query queryFunc) {
 	if r.want != nil || r.hasLength(form.KindService.Prefix+form.SetEndpoints) {
@@ -80,8 +79,8 @@ func (r *Reading) slotsLeftOver(query queryFunc) {
 	}
 }
 
-// hairpinsLeftOver asks for the hairpins of unwanted endpoints that were found, unless a dump reads
-// the set.
+// hairpinsLeftOver requests the hairpins of undesired endpoints that were found, unless a dump
+// reads the set.
 func (r *Reading) hairpinsLeftOver(query queryFunc) {
 	asked := map[netip.Addr]bool{}
 	for _, k := range r.Shape.Kinds() {

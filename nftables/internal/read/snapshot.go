@@ -70,7 +70,7 @@ func (s *Snapshot) OtherLayout() bool {
 	return slices.ContainsFunc(s.Tables, func(r *Reading) bool { return r.otherLayout })
 }
 
-// Merge returns the table in the kernel. Only elements that are not as wanted are interpreted.
+// Merge returns the table in the kernel. Only elements that are not as desired are interpreted.
 func (s *Snapshot) Merge(want *servicemodel.Table) (*servicemodel.Table, error) {
 	var c servicemodel.Contents
 	for _, r := range s.Tables {
@@ -90,8 +90,8 @@ func (s *Snapshot) Merge(want *servicemodel.Table) (*servicemodel.Table, error) 
 	return t, nil
 }
 
-// assemble returns the table in the kernel: the wanted table without the missing objects, plus the
-// objects that are left over. It shares memory with the wanted table.
+// assemble returns the table in the kernel: the desired table without the missing objects, plus the
+// objects that are left over. It shares memory with the desired table.
 func (s *Snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents) (
 	*servicemodel.Table, error) {
 	if want == nil || !slices.ContainsFunc(s.Tables, (*Reading).Stands) {
@@ -128,7 +128,7 @@ func (s *Snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents
 	return want.Apply(c), nil
 }
 
-// subtract removes the incomplete objects from the wanted table.
+// subtract removes the incomplete objects from the desired table.
 func (r *Reading) subtract(want *servicemodel.Table, c *servicemodel.ChangeSet) {
 	addresses := map[string]*[]servicemodel.AddrChange{form.SetClusterIPs: &c.ClusterIPs,
 		form.SetHairpins: &c.Hairpins}

@@ -35,7 +35,7 @@ func (k *Reader) Tables(ctx context.Context, table string, crowded bool) (*Snaps
 }
 
 // Table reads everything about a table except its elements; it includes the settings. Commits to
-// other tables do not disturb the reading: sets and rules are dumped by table, chains are asked for
+// other tables do not disturb the reading: sets and rules are dumped by table, chains are requested
 // by name.
 func (k *Reader) Table(ctx context.Context, f *nft.Family, table string) (*Reading, error) {
 	r := NewReading(f, table)

@@ -22,9 +22,9 @@
 //
 // # Loss of the API server
 //
-// The source keeps the known objects and its last state. client-go watches each kind again with its
-// backoff, from the point where the watch broke off, or from a new list if the server has forgotten
-// that version. The new list also reveals objects that were deleted during the interruption.
+// The source keeps the known objects and its last state. client-go watches each kind again after a
+// backoff: from where the watch stopped or, if the server no longer has that version, from a new
+// list. The new list also reveals objects that were deleted during the interruption.
 // [Source.Status] and the log report the error.
 //
 // # Permissions

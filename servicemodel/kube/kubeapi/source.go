@@ -35,7 +35,7 @@ type Config struct {
 
 	// Logger gets a record when a kind cannot be listed or watched, when this works again, when the
 	// source waits for the Node object before its first state, and for each object with a problem.
-	// If it is nil, nothing is logged.
+	// Nil disables logging.
 	Logger *slog.Logger
 }
 

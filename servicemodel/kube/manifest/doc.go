@@ -9,7 +9,7 @@
 //	…
 //	result, err := engine.Apply(ctx, tracker.State())
 //
-// A loader is used in these steps:
+// To use a loader:
 //
 //	files ──split──► documents ──tree──► values ──decode──► objects ──defaults──► kube.Tracker
 //

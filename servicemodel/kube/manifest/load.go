@@ -98,7 +98,7 @@ func (l *Loader) ReadFile(name string) error {
 	return l.Read(name, f)
 }
 
-// Read reads r to its end, as ReadFile does. Problems call the file name.
+// Read reads r to its end, as ReadFile does. Problems refer to the file as name.
 func (l *Loader) Read(name string, r io.Reader) error {
 	data, err := io.ReadAll(io.LimitReader(r, l.maxSize+1))
 	if err != nil {
