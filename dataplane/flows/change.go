@@ -59,9 +59,9 @@ func (k *Keeper) change() (conntrack.Change, error) {
 	due := slices.SortedFunc(maps.Keys(k.due), servicemodel.FrontendKey.CompareRange)
 	for _, key := range due {
 		if key.EndPort != 0 && k.services.Frontend(key) == nil {
-			c.addPieces(key, k.due[key])
+			c.addPieces(key)
 		} else {
-			c.add(key, c.index.at(key), key, k.due[key])
+			c.add(key, c.index.at(key), key)
 		}
 
 		if key.EndPort != 0 {
@@ -117,16 +117,22 @@ func (c *changeMaker) endpointsOf(f *servicemodel.Frontend) (list []netip.AddrPo
 }
 
 // add adds a key whose packets now go to the frontend f, which may be nil. The search is for the
-// flows of the frontend was.
+// flows of the frontend was, and for those of f, because the matcher finds the key instead of f.
 func (c *changeMaker) add(key servicemodel.FrontendKey, f *servicemodel.Frontend,
-	was servicemodel.FrontendKey, s *search) {
+	was servicemodel.FrontendKey) {
 	may, translated := c.endpointsOf(f)
-	departed := slices.SortedFunc(maps.Keys(c.departed[was]), netip.AddrPort.Compare)
 	shifted := f != nil && f.Shifted
 	if shifted {
-		may, departed = moved(may, key.Port-f.Key.Port), moved(departed, key.Port-was.Port)
+		may = moved(may, key.Port-f.Key.Port)
 	}
-	may = append(slices.Clip(may), departed...)
+	s := merged{gone: []netip.AddrPort{}}
+	c.merge(&s, was, key, shifted)
+	if f != nil && f.Key != was {
+		c.merge(&s, f.Key, key, shifted)
+	} else if f == nil && !s.all && len(s.gone) == 0 {
+		return // untranslated flows belong to another program now
+	}
+	may = append(slices.Clip(may), s.departed...)
 	for i, e := range may {
 		if e.Port() == 0 && key.EndPort == 0 { // endpoints of a range keep the port
 			may = slices.Clone(may)
@@ -136,16 +142,39 @@ func (c *changeMaker) add(key servicemodel.FrontendKey, f *servicemodel.Frontend
 
 	due := conntrack.Frontend{Key: flowKey(key), Endpoints: may, Shifted: shifted,
 		Untranslated: translated && key.Protocol == servicemodel.UDP}
-	due.Backwards = due.Untranslated && (s.fresh || s.echo) && !slices.Contains(c.own, key.Addr)
+	due.Backwards = due.Untranslated && s.late && !slices.Contains(c.own, key.Addr)
 	if !s.all {
-		due.Removed = append([]netip.AddrPort{}, s.gone...)
-		if key.Port != was.Port { // the range was perhaps shifted
-			due.Removed = append(due.Removed, moved(s.gone, key.Port-was.Port)...)
-		}
+		due.Removed = s.gone
 	}
 	c.append(due)
 	if key.NodePort() {
 		c.protect(key, due)
+	}
+}
+
+// merged is the sum of searches at one key. late says that one of them is fresh or an echo.
+type merged struct {
+	all, late      bool
+	gone, departed []netip.AddrPort
+}
+
+// merge adds the search and the departed endpoints of a frontend to a search at a key.
+func (c *changeMaker) merge(m *merged, of, key servicemodel.FrontendKey, shifted bool) {
+	by := key.Port - of.Port
+	departed := slices.SortedFunc(maps.Keys(c.departed[of]), netip.AddrPort.Compare)
+	if shifted {
+		departed = moved(departed, by)
+	}
+	m.departed = append(m.departed, departed...)
+	s := c.due[of]
+	if s == nil {
+		return
+	}
+
+	m.all, m.late = m.all || s.all, m.late || s.fresh || s.echo
+	m.gone = append(m.gone, s.gone...)
+	if by != 0 { // the range was perhaps shifted
+		m.gone = append(m.gone, moved(s.gone, by)...)
 	}
 }
 
@@ -176,7 +205,7 @@ func (c *changeMaker) append(f conntrack.Frontend) {
 // addPieces adds a removed range, in pieces that each belong to at most one of the present ranges.
 // It leaves out the pieces of narrower ranges, because these ranges had the ports before, or are
 // due themselves.
-func (c *changeMaker) addPieces(gone servicemodel.FrontendKey, s *search) {
+func (c *changeMaker) addPieces(gone servicemodel.FrontendKey) {
 	ends := []int{int(gone.Port), int(gone.EndPort) + 1}
 	for _, k := range c.near(gone) {
 		for _, end := range []int{int(k.Port), int(k.EndPort) + 1} {
@@ -197,7 +226,7 @@ func (c *changeMaker) addPieces(gone servicemodel.FrontendKey, s *search) {
 			continue
 		}
 		if key == gone || c.due[key] == nil {
-			c.add(key, f, gone, s)
+			c.add(key, f, gone)
 		}
 	}
 }

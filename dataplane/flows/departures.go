@@ -31,6 +31,7 @@ type inspection struct {
 	now       time.Time
 	left      map[[2]pools][]netip.AddrPort   // results of leftOf
 	lingering map[servicemodel.Name]lingering // results of lingeringOf
+	pending   []servicemodel.FrontendKey      // ranges due since earlier changes
 }
 
 // lingering are the endpoints of the ports of a service that terminate or are quiesced, but still
@@ -119,7 +120,7 @@ func (in *inspection) inspect(key servicemodel.FrontendKey) {
 	}
 
 	switch udp := key.Protocol == servicemodel.UDP; {
-	case udp && old == nil && new != nil && inRange(in.change.Old, key):
+	case udp && old == nil && new != nil && (inRange(in.change.Old, key) || in.inPending(key)):
 		in.find(key, new.Service).all = true
 	case udp && old != nil && new == nil && was.empty() && inRange(in.change.New, key):
 		in.find(key, old.Service).all = true
@@ -153,6 +154,15 @@ func inRange(t *servicemodel.Table, key servicemodel.FrontendKey) bool {
 	}
 
 	return false
+}
+
+// inPending reports whether a range that is still due has the first or the last port of a new
+// frontend. Perhaps the range was removed before.
+func (in *inspection) inPending(key servicemodel.FrontendKey) bool {
+	return slices.ContainsFunc(in.pending, func(r servicemodel.FrontendKey) bool {
+		return r.Protocol == key.Protocol && (r.Addr == key.Addr || r.Addr == anywhere(key).Addr) &&
+			(r.Contains(key.Port) || r.Contains(key.LastPort()))
+	})
 }
 
 // leftOf returns the endpoints that a change removed from a frontend. Frontends with the same pools
