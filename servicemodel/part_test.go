@@ -55,7 +55,12 @@ func TestPartsAreApart(t *testing.T) {
 				at := map[string]*sm.Table{owner: own, other(owner): both}
 				together, err := table.WithParts(at)
 				require.NoError(t, err)
-				require.True(t, last.Equal(together), sm.Diff(last, together))
+				c := sm.Diff(last, together)
+				for _, h := range c.Hairpins { // kept in turn for an endpoint of the other owner
+					require.False(t, h.Added, c)
+				}
+				c.Hairpins = nil
+				require.True(t, c.Empty(), c)
 			}
 			held[owner] = own
 			if own == nil {
