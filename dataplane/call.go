@@ -19,10 +19,10 @@ func (e *Engine) begin(ctx context.Context, name string, p Phase) (context.Conte
 		doing = name + ": "
 	}
 	if e.turn == nil {
-		return nil, fmt.Errorf("%s%w", doing, cmp.Or(e.unusable, errNoBackend))
+		return nil, &PhaseError{p, fmt.Errorf("%s%w", doing, cmp.Or(e.unusable, errNoBackend))}
 	}
 	if e.isWithin(ctx) {
-		return nil, fmt.Errorf("%s%w", doing, errWithin)
+		return nil, &PhaseError{p, fmt.Errorf("%s%w", doing, errWithin)}
 	}
 	err := wait.Ended(ctx)
 	if err == nil {

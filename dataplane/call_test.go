@@ -58,7 +58,12 @@ func TestCallsWithinACallFail(t *testing.T) {
 	tried := map[string]bool{}
 	try := func(ctx context.Context, v any) {
 		for name, call := range withContext(v) {
-			require.ErrorContains(t, call(ctx), within, name)
+			err := call(ctx)
+			require.ErrorContains(t, err, within, name)
+			if name == "Apply" || name == "ApplyAll" {
+				var phase *dataplane.PhaseError
+				require.ErrorAs(t, err, &phase, name)
+			}
 			tried[name] = true
 		}
 	}

@@ -103,7 +103,8 @@ type Settled struct {
 // Switched, and the kernel has the state.
 type Failed struct {
 	// Doing is the operation: "apply", "apply changes", "settle", "switch" or "cleanup"; for parts,
-	// "apply the part", "remove the parts", "keep parts", "configure parts" or "settle parts".
+	// "apply the part", "apply the parts", "remove the parts", "keep parts", "configure parts" or
+	// "settle parts".
 	Doing    string
 	Owners   []string // the owners of the parts, as far as they are known
 	Backend  string   // the name of the engine's backend at that time

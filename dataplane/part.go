@@ -36,8 +36,9 @@ type PartsConfig struct {
 //
 // Settings for the whole node ([servicemodel.Rules]) belong to the instance. The first part sets
 // them from its node. Later parts adopt them, and a node in their states must agree with the
-// settings. [Parts.Configure] changes the settings, and so does an Apply while no other owner has a
-// part. Removing the last part removes the whole instance from the kernel.
+// settings, unless the part is empty. [Parts.Configure] changes the settings, and so does an Apply
+// while no other owner has a part. Removing the last part removes the whole instance from the
+// kernel.
 //
 // An instance has either one engine or parts, because [Engine.Apply] makes an instance match
 // exactly one state and so removes parts. Backends with different tables, chains or marks are
@@ -76,12 +77,13 @@ func NewParts(b backends.Backend, cfg *PartsConfig) *Parts {
 	return p
 }
 
-// Subscribe registers an observer for future calls. Each Apply, ApplyAll, Remove and Keep ends with
-// [Applied], [PartRefused] or [Failed]. These events name the owners, the phase that failed, and
-// the time of each phase. [Warned], [Repaired] and the PartRefused of ApplyAll precede Applied.
-// Failed follows Applied if later work failed ([Result.Unsettled]). A call of Settle ends with
-// [Settled] or Failed. Each time the kernel is read again, a [WriteConflict] precedes these events.
-// Calling unsubscribe removes the observer, but does not stop a call in progress.
+// Subscribe registers an observer for future calls. Each Apply, ApplyAll, Remove, Keep and
+// Configure ends with [Applied], [PartRefused] or [Failed]. These events name the owners, the phase
+// that failed, and the time of each phase. [Warned], [Repaired] and the PartRefused of ApplyAll
+// precede Applied. Failed follows Applied if later work failed ([Result.Unsettled]). A call of
+// Settle ends with [Settled] or Failed. Each time the kernel is read again, a [WriteConflict]
+// precedes these events. Calling unsubscribe removes the observer, but does not stop a call in
+// progress.
 func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.observers.add(o) }
 
 // Apply makes an owner's part match the services of a state exactly. All of them must be in the
@@ -115,7 +117,7 @@ func (p *Parts) Apply(ctx context.Context, owner string, s servicemodel.State) (
 // two owners claim an address, the owner whose name sorts first gets it, and the other is refused.
 // But an owner that already has the address keeps it if it is not in states or is refused. An owner
 // that wants the address of a refused owner is refused, too. The settings of the instance change
-// only if no other owner has a part. They then come from the first owner.
+// only if no other owner has a part. They then come from the first owner with services.
 //
 // ApplyAll fails for the same reasons as Apply, except refusals. The error matches [ErrRefused]
 // only if the backend refuses the instance itself.
@@ -150,6 +152,7 @@ func (p *Parts) Remove(ctx context.Context, owners ...string) (*Result, error) {
 
 // Keep removes the parts of all owners for which keep returns false. It is garbage collection in
 // one call. keep must return true for owners of other programs, which it recognizes by their names.
+// It must not call methods of p, because they wait until Keep returns.
 func (p *Parts) Keep(ctx context.Context, keep func(owner string) bool) (*Result, error) {
 	if keep == nil {
 		return nil, errors.New("keep parts: there is no function that says which")
@@ -164,8 +167,8 @@ func (p *Parts) Keep(ctx context.Context, keep func(owner string) bool) (*Result
 	}})
 }
 
-// Settle does the work that earlier changes left and that is due, see [Engine.Settle]. Each Apply,
-// Remove and Keep does this, too.
+// Settle does the work that earlier changes left and that is due, see [Engine.Settle]. Each call
+// that changes parts does this, too.
 func (p *Parts) Settle(ctx context.Context) (next time.Duration, err error) {
 	r, err := p.change(ctx, task{doing: doingSettleParts, compare: func() (*Result, error) {
 		_, err := p.observeOwners(ctx, nil)

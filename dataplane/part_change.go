@@ -200,17 +200,20 @@ func (p *Parts) changed(states map[string]servicemodel.State, r *Result) {
 	if e.cfg.Flows == nil || len(r.Owners) == 0 {
 		return
 	}
-	others, news := p.notified.WithoutParts(r.Owners...), c
-	p.notified = others
+	parts := map[string]*servicemodel.Table{}
 	for _, owner := range r.Owners {
-		s, part := states[owner], c.New.Part(owner)
-		next, err := p.notified.WithPart(owner, part)
-		if err != nil { // notified is outdated: another owner has one of these frontends
-			others, next = nil, part
-		}
-		p.state, p.notified = p.state.WithNode(s.Node()).WithPart(owner, s), next
+		s := states[owner]
+		p.state, parts[owner] = p.state.WithNode(s.Node()).WithPart(owner, s), c.New.Part(owner)
 	}
 
+	others, news := p.notified.WithoutParts(r.Owners...), c
+	next, err := others.WithParts(parts)
+	if err != nil { // notified is outdated: another owner has one of these frontends
+		others = nil
+		next, _ = others.WithParts(parts)
+	}
+
+	p.notified = next
 	if _, ok := as[backends.PartReader](e.backend); ok {
 		news = servicemodel.Diff(over(others, c.Old), over(others, c.New))
 	}

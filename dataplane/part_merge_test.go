@@ -51,6 +51,22 @@ func TestOwnersSwapPortsInOneCommit(t *testing.T) {
 	})
 }
 
+// The flows keep the knowledge of all owners of a commit, even if another program removed an owner
+// that this one knows.
+func TestFlowsKnowAllOwnersOfACommit(t *testing.T) {
+	onBackends(t, func(t *testing.T, b inMemory) {
+		flows := &told{}
+		p := dataplane.NewParts(b, &dataplane.PartsConfig{Flows: flows})
+		ok(p.Apply(t.Context(), "a", published("a", 6, 80)))(t)
+		ok(dataplane.NewParts(memory.New(b.Kernel()), nil).Remove(t.Context(), "a"))(t)
+		ok(p.ApplyAll(t.Context(), map[string]servicemodel.State{
+			"b": published("b", 7, 90), "c": published("c", 8, 80)}))(t)
+		ok(p.Apply(t.Context(), "d", published("d", 9, 70)))(t)
+		last := flows.changes[len(flows.changes)-1]
+		require.Equal(t, 3, last.New.Len())
+	})
+}
+
 // Each refused owner is named with its own problems, and the other owners are applied.
 func TestRefusedOwnersAreNamed(t *testing.T) {
 	t.Parallel()

@@ -117,6 +117,7 @@ type inMemory interface {
 	backends.Backend
 	Kernel() *memory.Kernel
 	Calls(of memory.Call) int
+	Refuse(f func(*servicemodel.ChangeSet) error)
 }
 
 // onBackends runs a test with each of the two ways in which a backend reads parts.

@@ -127,8 +127,8 @@ func (t *Table) WithPart(owner string, part *Table) (*Table, error) {
 //
 // The parts are added in the order of their owners' names. WithParts fails if another owner, whose
 // part stays or was added before, already has a frontend of a part, or if two services of a part
-// claim the same frontend. It then returns no table, and a joined *[TakenError] for each such
-// frontend of the first part with any. Between owners, an exact port does not take precedence over
+// claim the same frontend. It then leaves out such parts, and returns no table, but a joined
+// *[TakenError] for each such frontend. Between owners, an exact port does not take precedence over
 // a range.
 //
 // It costs O(log n) for each object of the owners, plus a walk over the frontends at the address of
@@ -138,12 +138,12 @@ func (t *Table) WithParts(parts map[string]*Table) (*Table, error) {
 	t = t.orEmpty()
 	owners := slices.Sorted(maps.Keys(parts))
 	next := t.WithoutParts(owners...)
+	var errs []error
 	for _, owner := range owners {
 		part := parts[owner]
-		if err := next.taken(part); err != nil {
-			return nil, err
-		}
-		if part == nil {
+		taken := next.taken(part)
+		errs = append(errs, taken...)
+		if part == nil || len(taken) > 0 {
 			continue
 		}
 		if next.rules.MasqueradeMark == 0 {
@@ -163,13 +163,15 @@ func (t *Table) WithParts(parts map[string]*Table) (*Table, error) {
 		next.hairpins = added(next.hairpins, part.Hairpins())
 	}
 
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
 	return next, nil
 }
 
 // taken returns a *[TakenError] for each frontend of the part that an owner in t holds or that two
-// services of the part claim, joined.
-func (t *Table) taken(part *Table) error {
-	var errs []error
+// services of the part claim.
+func (t *Table) taken(part *Table) (errs []error) {
 	for c := range part.Conflicts() {
 		errs = append(errs, &TakenError{c.Key, c.Winner, c.Loser, part.portField(c.Key, c.Loser)})
 	}
@@ -180,7 +182,7 @@ func (t *Table) taken(part *Table) error {
 		}
 	}
 
-	return errors.Join(errs...)
+	return errs
 }
 
 // portField returns the field of a service port that claims a frontend.
