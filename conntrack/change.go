@@ -73,9 +73,9 @@ type Frontend struct {
 	Untranslated bool
 
 	// Backwards says that flows from the frontend's own address and port are stale, too. A late
-	// answer creates such a flow: an untranslated flow is deleted while an answer of the address's
-	// previous owner is in flight. The answer creates a new flow, and conntrack treats all further
-	// packets of the client as replies in this flow. So set Backwards for a second cleanup, some
+	// answer creates such a flow: if an untranslated flow is deleted while an answer of the
+	// address's previous owner is in flight, the answer starts a new flow, and conntrack treats all
+	// further packets of the client as replies in it. So set Backwards for a second cleanup, some
 	// time after a cleanup that deleted untranslated flows. It has no effect at the addresses of
 	// the node, because the node itself opens flows from any port there.
 	Backwards bool

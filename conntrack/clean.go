@@ -50,7 +50,7 @@ const (
 	scanAll
 )
 
-// CleanOptions are options of a cleanup. The zero value is right for most programs.
+// CleanOptions are options of a cleanup. The zero value suits most programs.
 type CleanOptions struct {
 	// KeepOpen deletes TCP connections without resetting them: the peers notice when they send.
 	// Without it, Clean also needs CAP_NET_RAW, see [Table.Clean].

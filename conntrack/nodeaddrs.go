@@ -8,8 +8,8 @@ import (
 )
 
 // NodeAddrs returns those addresses of the namespace's interfaces that are in one of the ranges,
-// sorted, without loopback and IPv6 link-local addresses. If node ports answer in these ranges,
-// these addresses are the right [Change.NodeAddrs].
+// sorted, without loopback and IPv6 link-local addresses. If node ports answer in these ranges, use
+// the result as [Change.NodeAddrs].
 func (t *Table) NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {
 	var found []net.Addr
 	err := t.ns.Do(func() (err error) {

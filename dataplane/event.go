@@ -90,8 +90,8 @@ type FlowsCleaned struct{ backends.Cleaned }
 // Applied.
 type EndpointDrained struct{ backends.Drained }
 
-// Settled is a successful call of [Engine.Settle] by Run or by the program. Work that an apply
-// settles is included in Applied. Both events mean that no failed work is left, unless Unsettled of
+// Settled is a successful call of [Engine.Settle] by Run or by the program. An Applied includes the
+// work that its apply settled. Both events mean that no failed work is left, unless Unsettled of
 // Applied is set.
 type Settled struct {
 	Next     time.Duration // time until more work is due; 0 means that no work is left
@@ -148,7 +148,6 @@ func (WatchFailed) event()     {}
 func (Switched) event()        {}
 func (CleanedUp) event()       {}
 
-// observers are the subscribed observers.
 type observers struct {
 	mu   sync.Mutex
 	list []*Observer // not changed in place
@@ -173,7 +172,6 @@ func (o *observers) add(f Observer) (remove func()) {
 	}
 }
 
-// emit passes an event to all observers.
 func (o *observers) emit(ctx context.Context, ev Event) {
 	o.mu.Lock()
 	list := o.list

@@ -56,9 +56,9 @@ type Result struct {
 	// Settle is the time until [Engine.Settle] has work to do. 0 means that no work is left.
 	Settle time.Duration `json:"-"`
 	// Unsettled is the error of later work that this call or an earlier call left. The kernel has
-	// the state all the same, but still has stale flows, drained endpoints or, after a Switch, the
-	// objects of the former backend. The next Apply or Settle tries again, and so does
-	// [Engine.Run]. Nil means that nothing failed.
+	// the state anyway, but stale flows, drained endpoints or, after a Switch, objects of the
+	// former backend are left. The next Apply or Settle tries again, and so does [Engine.Run]. Nil
+	// means that nothing failed.
 	Unsettled error `json:"-"`
 	// Step says that the apply was not a request: it was a step of slow starts ([Engine.Settle]),
 	// or changed only shares ([servicemodel.Endpoint.Share]). Steps are logged at debug level.

@@ -62,7 +62,6 @@ type dispatch struct {
 	source bool   // whether the rules match the source address too: hairpins
 }
 
-// key returns the key of a frontend.
 func (d *dispatch) key(k servicemodel.FrontendKey) string {
 	b := make([]byte, 0, 21)
 	if d.addr > 0 {

@@ -3,8 +3,8 @@
 // iptables: it writes the rules through nf_tables' netlink interface, with the expressions and the
 // x_tables compatibility layer of iptables-nft, in one transaction.
 //
-// [New] opens the backend, and an engine writes to it. By default, it takes over kube-proxy's
-// chains; [Config.Prefix] selects other names:
+// [New] opens the backend, and an engine uses it. By default, it takes over kube-proxy's chains;
+// [Config.Prefix] selects other names:
 //
 //	backend, err := iptables.New(&iptables.Config{Prefix: "MYLB"})
 //	…
@@ -177,8 +177,8 @@
 //
 // Adoption: the kernel takes half of the time, 5 µs for each rule that it sends. Decoding and
 // comparing the rules take the other half. 10,000 services of 10 endpoints have 120,000 rules.
-// Chains are read over one connection per processor. There is no cheaper way to learn the contents
-// of a rule.
+// Chains are read over one connection per processor. The contents of a rule cannot be read more
+// cheaply.
 //
 // Affinity: when a rule with a list is added, recent_mt_check compares its name with the names of
 // all lists, and an endpoint has two such rules. With 10,000 lists these comparisons take 6 s of

@@ -63,7 +63,6 @@ func (t table) String() string { return t.family().Name + " " + t.kind().String(
 // chain returns the identity of a chain of the table.
 func (t table) chain(name string) chainID { return chainID{t, name} }
 
-// tablesOf returns the tables of a family.
 func tablesOf(f *nft.Family) [2]table { return [2]table{nat.of(f), filter.of(f)} }
 
 const (

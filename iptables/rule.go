@@ -57,10 +57,8 @@ func sameRules(a, b []rule) bool {
 // portRange is a range of destination ports, both ends included. The zero value is every port.
 type portRange struct{ from, to uint16 }
 
-// any reports whether r is every port.
 func (r portRange) any() bool { return r == portRange{} }
 
-// single returns the range of one port.
 func single(port uint16) portRange { return portRange{port, port} }
 
 // stateMatch matches the state of a packet in conntrack.

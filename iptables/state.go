@@ -40,7 +40,6 @@ func (s *state) has(d *dispatch) bool {
 	return s.present[d.f] && (!optional || len(s.trees[d.place]) > 0)
 }
 
-// chainChange is the change of one chain.
 type chainChange struct {
 	id chainID
 	// shared says that the chain may also contain rules of other programs. before and after are
@@ -54,7 +53,6 @@ type chainChange struct {
 	before, after   []rule
 }
 
-// changes collects the changes of chains.
 type changes map[chainID]*chainChange
 
 func (c changes) of(id chainID) *chainChange {

@@ -33,7 +33,6 @@ func (n names) version(v uint32) string {
 	return fmt.Sprintf("%s-%s-%08x", n.prefix, kindVersion, v)
 }
 
-// parseVersion is the inverse of version.
 func (n names) parseVersion(chain string) (uint32, bool) {
 	rest, ok := strings.CutPrefix(chain, n.prefix+"-"+kindVersion+"-")
 	if !ok {

@@ -37,7 +37,6 @@ type foundRule struct {
 	rule   rule
 }
 
-// decodeRuleMessage reads a message about a rule.
 func (d *decoder) decodeRuleMessage(attrs []byte) (foundRule, error) {
 	info, err := nft.DecodeRule(attrs)
 	if err != nil {

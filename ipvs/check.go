@@ -118,7 +118,8 @@ func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
 // Check returns the parts of a change set that IPVS cannot express on any kernel. These are:
 //
 //   - schedulers that IPVS does not have, such as random;
-//   - direct routing and tunnels of node ports, of ranges of ports and to different ports;
+//   - direct routing and tunnels, for node ports, ranges of ports, and endpoints at a port other
+//     than the frontend's;
 //   - ports at loopback addresses ([servicemodel.Node.LocalhostNodePorts]);
 //   - masqueraded neighbours;
 //   - under sh and mh, more endpoints than the table of mh has entries;

@@ -11,7 +11,7 @@
 // # Objects
 //
 //   - A virtual server for each frontend, at its address and port; for a node port, a virtual
-//     server at each address of the node that accepts node ports. It also exists while the frontend
+//     server at each address of the node that answers node ports. It also exists while the frontend
 //     rejects or drops packets, so that draining connections continue.
 //   - A virtual server by firewall mark for each frontend whose endpoints for pods and the host
 //     differ from the endpoints for clients outside (external traffic policy Local). An instance
@@ -79,8 +79,8 @@
 //
 // All marks of an instance have the same twelve upper bits, [Config.Mark]. By default, these are
 // 0xc0000000 and ten bits derived from the instance's name. The backend sets them only on packets
-// to services, and removes them after IPVS has sent a packet on. It neither changes nor reads the
-// mark of a packet without these bits.
+// to services, and removes them after IPVS has sent a packet on. If a packet's mark lacks these
+// bits, it neither reads nor changes the mark.
 //
 //	Mark               a packet to IPVS; its 18 lower bits belong to other programs
 //	Mark + 0x40000 + n the same, for the virtual server of that mark
@@ -199,9 +199,9 @@
 // its record in the companion, and the observation lacks its pool unless another frontend has the
 // same pool. The engine assumes that the pool is as desired.
 //
-// The kernel lists virtual servers in several parts, and resumes each part by counting. If other
-// programs add or delete virtual servers during a reading, the reading may miss one of ours. The
-// commit that adds it again then gets a conflict, and everything is read again.
+// The kernel lists virtual servers in several messages, and finds the start of the next message by
+// counting. If other programs add or delete virtual servers during a reading, the reading may miss
+// one of ours. The commit that adds it again then gets a conflict, and everything is read again.
 //
 // # Sysctls and timeouts
 //

@@ -29,7 +29,6 @@ type planner struct {
 	pools [2]poolDestinations
 }
 
-// newPlanner returns a planner without an observation.
 func newPlanner(c Config) planner {
 	return planner{cfg: c, instance: instanceFlag(c.Table), tunables: c.tunables(),
 		have: newObserved(), unusable: map[netip.Addr]bool{},

@@ -27,7 +27,6 @@ type server struct {
 
 type destinations map[ipvsnl.DestinationKey]ipvsnl.Destination
 
-// poolDestinations are the destinations for a pool.
 type poolDestinations struct {
 	pool    *servicemodel.Pool
 	entries int // of the scheduler's table, 0 without

@@ -46,7 +46,6 @@ func (v version) next(writing bool) version {
 	return version{number: v.number + 1, exists: true, writing: writing}
 }
 
-// elem is the element of the version.
 func (v version) elem() nft.Elem {
 	e := nft.Elem{Key: nft.Native32(v.number)}
 	if v.writing {

@@ -1,7 +1,7 @@
 //revive:disable:line-length-limit a rule cannot be wrapped
 
 // Package nftables is the nftables backend of kernlb: it programs services in nf_tables over raw
-// netlink. [New] opens a backend, and an engine writes to it:
+// netlink. [New] opens a backend, and an engine uses it:
 //
 //	backend, err := nftables.New(nil)
 //	…
@@ -188,7 +188,7 @@
 // jumps to the chain guard-loopback, which drops such packets from other hosts. The backend turns
 // the sysctl on after the transaction that adds the guard, and restores it before the transaction
 // that removes the guard. A setting in the table records the value to be restored. The sysctl stays
-// on if another instance, kube-proxy, kubelet or the iptables backend has its own guard; a log
+// on if another instance, kube-proxy, the kubelet or the iptables backend has its own guard; a log
 // record then says so. The last instance restores the value that was set before the first instance.
 // If another program turns the sysctl off, the next apply turns it on again.
 //
@@ -208,7 +208,7 @@
 // is too large to be sent through the socket at once, as in an unprivileged user namespace, takes
 // several transactions, none of which splits a service. A large new instance takes many short
 // transactions, so that other programs can commit in between; the last transaction creates the base
-// chains, and only then do packets enter.
+// chains, and packets enter only after that.
 //
 // Each transaction adds the next number to a set in one of the tables, such as "version-5f3a09c2".
 // So if a program does not know the last number, its transaction fails as a whole. The program then
@@ -222,11 +222,11 @@
 // empty at once, but the chains leave their hooks one by one. Without the first transaction, the
 // filter chains would drop packets that are no longer translated.
 //
-// The backend notices manual edits before the next change. If another program has changed the
-// generation of nf_tables, the backend compares tables, chains, rules and, on Linux 6.16 and newer,
-// the numbers of elements with the expected ones. It makes up to eight such checks without a pause,
-// and then at most one per second. If checks take long, they are limited to a twentieth of the
-// time.
+// The backend notices manual edits before the next change. If another program has committed to
+// nf_tables since the last check, the backend compares tables, chains, rules and, on Linux 6.16 and
+// newer, the numbers of elements with the expected ones. It makes up to eight such checks without a
+// pause, and then at most one per second. If checks take long, they are limited to a twentieth of
+// the time.
 //
 // # The code
 //

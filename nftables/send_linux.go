@@ -7,7 +7,6 @@ import (
 	"github.com/kernlb/kernlb/nftables/internal/plan"
 )
 
-// send commits a plan.
 func (b *backend) send(ctx context.Context, p *plan.Plan) (backends.Stats, error) {
 	k := &b.kernel
 	elements, size := p.Load()

@@ -256,7 +256,6 @@ func (p *Pool) equalButUnits(o *Pool) bool {
 		slices.Equal(p.Slots, o.Slots)
 }
 
-// clone returns a deep copy of r.
 func (r Rules) clone() Rules {
 	r.LocalPods.CIDRs = slices.Clone(r.LocalPods.CIDRs)
 	r.NodePorts = slices.Clone(r.NodePorts)

@@ -25,8 +25,8 @@ import (
 type TakenError struct {
 	// Key is the key of the holder's frontend.
 	Key FrontendKey
-	// Holder has the frontend or, within one part, wins it ([Conflict]). Claimant is the other
-	// service.
+	// Holder is the service that has the frontend or, within one part, wins it ([Conflict]).
+	// Claimant is the other service.
 	Holder, Claimant PortName
 	// Field is the path of the port in the claimant's service, such as "ports[1].nodePort". It is
 	// empty if the claimant's table was not made by [Resolve].

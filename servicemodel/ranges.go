@@ -48,7 +48,8 @@ func (b PortBlock) Last() uint16 { return b.First | ^b.mask() }
 func (b PortBlock) mask() uint16 { return ^uint16(0) << (16 - b.Bits) }
 
 // Blocks yields the smallest number of blocks that together are the ports of a frontend, at most
-// 30, in order. Every block of a narrower range within this range lies within one of these blocks.
+// 30, in order. If a range contains a narrower one, each block of the narrower range lies within
+// one block of the other.
 func (k FrontendKey) Blocks() iter.Seq[PortBlock] {
 	return func(yield func(PortBlock) bool) {
 		for first, end := uint32(k.Port), uint32(k.LastPort())+1; first < end; {
@@ -66,10 +67,10 @@ func (k FrontendKey) Blocks() iter.Seq[PortBlock] {
 const minRun = 16
 
 // JoinPorts merges n published ports into ranges, for programs that have lists of single ports. at
-// returns the place where the i-th port is published, and whether it may be part of a range. All
-// ports of a place that may be must have the same endpoints, and packets must keep their ports
-// there. The result yields the index of each port that remains single, with 0, and for each range
-// the index of its first port, with its last port. A range has at least 16 consecutive ports. Ports
+// returns the place where the i-th port is published, and whether it may be part of a range. Ports
+// of one place that may be joined must have the same endpoints, and packets to them must keep their
+// ports. The result yields the index of a port that remains single and 0, or the index of the first
+// port of a range and the last port of that range. A range has at least 16 consecutive ports. Ports
 // that are listed twice remain single.
 func JoinPorts[K comparable](n int,
 	at func(i int) (place K, port uint16, may bool)) iter.Seq2[int, uint16] {

@@ -27,8 +27,8 @@ type Service struct {
 	// Cluster IPs determine the families of the service. If all cluster IPs are of one family, the
 	// node does not balance addresses and node ports of the other family, as in Kubernetes. A
 	// service without cluster IPs, which Kubernetes does not have, has both families. Its node
-	// ports answer in the families of its endpoints and other addresses, or in both families if it
-	// has neither.
+	// ports answer in each family in which it has an endpoint or another address, or in both
+	// families if it has neither.
 	ClusterIPs []netip.Addr `json:"clusterIPs,omitempty"`
 
 	// ExternalIPs are further addresses at which clients reach the service from outside.
@@ -292,7 +292,6 @@ func (s Scheduler) weighs() bool {
 // Even reports whether the scheduler treats all endpoints alike, whatever their weights.
 func (s Scheduler) Even() bool { return s == RoundRobin || s == LeastConn }
 
-// list joins words with a separator.
 func list[T ~string](l []T, separator string) string {
 	var b strings.Builder
 	for i, s := range l {

@@ -234,7 +234,6 @@ func (d PodDetector) equal(o PodDetector) bool {
 // Values are copied when a caller passes them in and when a caller gets them. This file and
 // endpoint.go contain the copying. Inside the package, shared values are read without a copy.
 
-// clone returns a deep copy of s.
 func (s *Service) clone() *Service {
 	own := *s
 	own.Ports = slices.Clone(s.Ports)
@@ -251,7 +250,6 @@ func (s *Service) clone() *Service {
 	return &own
 }
 
-// clone returns a deep copy of n.
 func (n Node) clone() *Node {
 	n.Addresses = slices.Clone(n.Addresses)
 	n.NodePortAddresses.CIDRs = slices.Clone(n.NodePortAddresses.CIDRs)

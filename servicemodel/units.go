@@ -136,7 +136,6 @@ func keepUnits(units []int32, left []int, like, p *Pool) (kept int) {
 	return kept
 }
 
-// weights returns the sum of the weights.
 func (p *Pool) weights() (sum int) {
 	for _, s := range p.Slots {
 		sum += int(s.Weight)

@@ -66,9 +66,9 @@ type PartReader interface {
 	// the observation contains the rules of the instance and all objects of the named owners. From
 	// other owners, it contains the frontends with a key of want. If dataplane.Flows would need
 	// them, it also contains the frontends with the protocol and port of a node port of the named
-	// owners or of want. The table lacks the pools of these frontends. If it contains more of
-	// another owner's part, it contains the whole parts of all other owners. Drift is limited to
-	// the named owners.
+	// owners or of want. The table lacks the pools of these frontends. If it contains anything else
+	// of another owner, it contains the complete parts of all owners. Drift is limited to the named
+	// owners.
 	//
 	// If another version of kernlb made the instance ([Observation.OtherLayout]), the table
 	// contains the frontends of all owners, without their pools, and no rules. Commit then accepts

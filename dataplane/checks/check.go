@@ -216,7 +216,6 @@ func isMD5(s string) bool {
 	return len(s) == 32 && strings.Trim(strings.ToLower(s), "0123456789abcdef") == ""
 }
 
-// codes is a range of status codes.
 type codes struct{ first, last int }
 
 // parseStatus reads a list of codes and ranges.

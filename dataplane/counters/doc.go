@@ -48,7 +48,7 @@
 // On a two-core machine with Linux 6.18 and 10,000 services on nftables, counting adds about 1 µs
 // of processor time to the 12 µs of a packet from pod to pod, and 2.5 µs to the 16 µs of the first
 // packet of a connection. Counting does not slow down applies. Reading 10,000 pairs takes 0.1 s
-// ("kernlb show -counters" of 10,000 services 0.5 s in all), and 60,000 pairs take 1.5 s: the
+// ("kernlb show -counters" with 10,000 services takes 0.5 s), and 60,000 pairs take 1.5 s: the
 // kernel walks the set from the start for each 32 KB of the dump (nft_rhash_walk).
 //
 // # After a flush

@@ -34,7 +34,6 @@ const (
 	flowsLimit = 2 * time.Second
 )
 
-// runner is one run.
 type runner struct {
 	*Config
 	report       *Report

@@ -45,7 +45,6 @@ func Hooks(chains []hooks.Chain, f servicemodel.Family, ours func(*hooks.Chain) 
 	return h.Graph
 }
 
-// hookDrawing is the drawing of chains.
 type hookDrawing struct {
 	*Graph
 	at   map[hooks.Hook][]*hooks.Chain

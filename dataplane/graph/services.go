@@ -55,7 +55,6 @@ type services struct {
 	endpoints map[endpoint]*box
 }
 
-// endpoint is an endpoint of a protocol.
 type endpoint struct {
 	addr     netip.AddrPort
 	protocol servicemodel.Protocol

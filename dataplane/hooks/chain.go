@@ -17,7 +17,7 @@ type Config struct {
 // or its number, such as "hook 5".
 type Hook string
 
-// The hooks of packets of IP.
+// The hooks for IP packets.
 const (
 	Prerouting  Hook = "prerouting"  // incoming packets, before they are routed
 	Input       Hook = "input"       // packets for this node

@@ -29,7 +29,6 @@ func (p place) compare(o place) int {
 		cmp.Compare(p.chain, o.chain))
 }
 
-// reading contains the contents of all tables.
 type reading struct {
 	base  []Chain
 	at    []place // of each base chain

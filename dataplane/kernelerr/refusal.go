@@ -56,8 +56,8 @@ func (e *OpError) Is(target error) bool {
 		target == ErrNoPermission && e.Errno.Is(fs.ErrPermission)
 }
 
-// OpErrors are all refused requests of one batch, in the order of the messages. The text shows the
-// first few.
+// OpErrors lists the refused requests of one batch, in the order in which they were sent. The text
+// shows the first few.
 type OpErrors []*OpError
 
 // Error returns the text of the first few errors, and the number of further errors.

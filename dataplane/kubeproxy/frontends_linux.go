@@ -114,7 +114,6 @@ func (k *kernel) readVirtualFrontends(ctx context.Context, c contents) error {
 	})
 }
 
-// contents are frontends by key.
 type contents map[servicemodel.FrontendKey]Frontend
 
 // add adds a frontend. A frontend with endpoints replaces a frontend without endpoints, because

@@ -51,7 +51,6 @@ func open(cfg *Config) (*kernel, error) {
 	return k, nil
 }
 
-// close closes the sockets and the namespace.
 func (k *kernel) close() {
 	k.links.Close()
 	if k.nf != nil {

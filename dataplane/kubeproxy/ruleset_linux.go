@@ -22,7 +22,6 @@ func (k *kernel) query(t TableID) nft.Query {
 // are in chains that are deleted as a whole.
 type ruleset map[TableID][]chain
 
-// chain is a chain that was read.
 type chain struct {
 	name string
 	base bool // it is at a hook

@@ -1,7 +1,7 @@
-// Package livetrace traces a real packet through the kernel. It shows the rules of kernlb and other
-// programs that the packet matched, where the packet was dropped, refused, delivered or sent on,
-// and the answer. [Open] starts to watch for packets, and [Tracer.Next] waits for one; [Send] sends
-// a packet from this node, and traces it.
+// Package livetrace traces a real packet through the kernel. It shows which rules of kernlb and
+// other programs the packet matched, where it was dropped, refused, delivered or sent on, and the
+// answer. [Open] starts to watch for packets, and [Tracer.Next] waits for one; [Send] sends a
+// packet from this node, and traces it.
 //
 // It uses the tracing of nf_tables, like "nft monitor trace". So it sees the rules of every
 // nf_tables table from prerouting and output on, including those of iptables-nft, with any backend.

@@ -28,7 +28,6 @@ type Conns struct {
 	rounds  int
 }
 
-// conn is one connection.
 type conn struct {
 	stream interface {
 		io.ReadWriteCloser
@@ -44,8 +43,8 @@ type ConnsReport struct {
 	// Answered counts the pings that were echoed.
 	Answered int
 	// Reset counts connections that were reset, Closed connections that the server closed, and
-	// Silent connections that did not get the right answer in time. Each is counted once, because a
-	// dead connection is not tried again.
+	// Silent connections that did not get the expected answer in time. Each is counted once,
+	// because a dead connection is not tried again.
 	Reset, Closed, Silent int
 	// Errors are the first few errors, one for each connection that died.
 	Errors []error
@@ -54,9 +53,9 @@ type ConnsReport struct {
 // Lost returns the number of connections that died.
 func (r ConnsReport) Lost() int { return r.Reset + r.Closed + r.Silent }
 
-// OpenConns opens count connections from a host to servers of this package behind an address, and
-// waits for each greeting. If a connection cannot be opened, it closes all connections and returns
-// an error. Each connection uses two file descriptors of this process, one for each end.
+// OpenConns opens count connections from a host to this package's servers behind an address, and
+// waits for the greeting of each. If a connection cannot be opened, it closes all connections and
+// returns an error. Each connection uses two file descriptors of this process, one for each end.
 func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*Conns, error) {
 	// The timeout allows the kernel to send a lost SYN again, after a second.
 	p := Probe{From: from, Proto: servicemodel.TCP, To: to, Timeout: 5 * time.Second}

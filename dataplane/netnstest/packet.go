@@ -7,7 +7,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// packet is one IP packet.
 type packet struct {
 	// Proto is the transport protocol. Src and Dst contain ports for TCP, UDP and SCTP, and port 0
 	// otherwise.

@@ -175,7 +175,6 @@ func (p Probe) source() netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// check refuses a probe with invalid fields.
 func (p Probe) check() error {
 	switch {
 	case p.From == nil || p.From.NS == nil:

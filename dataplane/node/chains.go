@@ -164,7 +164,6 @@ func at(words []string, i int) string {
 	return ""
 }
 
-// prefix parses an address or a prefix.
 func prefix(text string) (netip.Prefix, bool) {
 	if a, err := netip.ParseAddr(text); err == nil {
 		return netip.PrefixFrom(a, a.BitLen()), true

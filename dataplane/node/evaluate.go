@@ -107,7 +107,6 @@ func (f *facts) findings(t *servicemodel.Table) []Finding {
 	return l
 }
 
-// adder adds a finding.
 type adder = func(c Check, s Severity, do, means string, args ...any)
 
 func (f *facts) forwarding(family servicemodel.Family, u *use, add adder) {

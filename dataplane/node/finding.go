@@ -46,7 +46,7 @@ const (
 	Neighbours Check = "neighbours"
 )
 
-// Checks returns all checks in the order of reports.
+// Checks returns all checks, in the order in which reports list them.
 func Checks() []Check {
 	return []Check{Repairs, Forwarding, ForeignChains, Conntrack, MasqueradePorts, Neighbours,
 		ReversePath, Bridge, RouteLocalnet, KubeProxy}

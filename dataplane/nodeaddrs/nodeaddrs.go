@@ -29,9 +29,9 @@ import (
 type Config struct {
 	// NetNS names the node's network namespace.
 	NetNS netns.Namespace
-	// Except are the names of devices whose addresses are ignored, such as a device with the
-	// addresses of services. The devices need not exist. The devices of kube-proxy (kube-ipvs0) and
-	// of kube-router (kube-dummy-if) are always ignored.
+	// Except names devices whose addresses are ignored, such as a device with the addresses of
+	// services. The devices need not exist. The devices of kube-proxy (kube-ipvs0) and of
+	// kube-router (kube-dummy-if) are always ignored.
 	Except []string
 }
 

@@ -29,7 +29,6 @@ func (c condition) bad() bool {
 	return c == refused || c == rejects || c == drops || c == conflict
 }
 
-// entry is a service of a listing.
 type entry struct {
 	name      servicemodel.Name
 	text      string                          // the name

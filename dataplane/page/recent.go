@@ -17,7 +17,6 @@ import (
 // maxChanges is the number of changes kept per kind of object in a change set.
 const maxChanges = 25
 
-// event is an event of the engine.
 type event struct {
 	Time time.Time `json:"time"`
 	Kind string    `json:"kind"` // such as "applied"
@@ -143,7 +142,6 @@ func applied(kind string, r *dataplane.Result) event {
 	return e
 }
 
-// recentData holds the engine's last events.
 type recentData struct {
 	Totals dataplane.Totals `json:"totals"`
 	Events []event          `json:"events"` // the newest first

@@ -14,7 +14,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// serviceData holds all data about a service.
 type serviceData struct {
 	Name      servicemodel.Name       `json:"name"`
 	Condition condition               `json:"condition"`

@@ -13,7 +13,6 @@ import (
 // perPage is the number of services on a page.
 const perPage = 50
 
-// servicesData is the list of services.
 type servicesData struct {
 	Query string `json:"query,omitempty"`
 	Show  string `json:"show"` // "all" or "problems"
@@ -29,7 +28,6 @@ type servicesData struct {
 	Refresh string `json:"-"` // the parameter of the request
 }
 
-// serviceRow is a service in the list.
 type serviceRow struct {
 	Service   servicemodel.Name          `json:"service"`
 	Condition condition                  `json:"condition"`
@@ -98,7 +96,6 @@ func (d *servicesData) fill(l *listing) {
 	}
 }
 
-// row returns the row of a service.
 func (l *listing) row(e *entry) serviceRow {
 	r := serviceRow{Service: e.name, Condition: e.condition,
 		Frontends: make([]servicemodel.FrontendKey, len(e.frontends))}

@@ -154,7 +154,7 @@ func (j *judge) hear(s sample, now time.Time) {
 
 	// An endpoint that is known to answer in time is judged by connections as old as quick, any
 	// other endpoint by connections as old as patience. Connections that began before an answered
-	// connection say nothing.
+	// connection are ignored.
 	if s.late == r.prompt || !s.began.After(r.last) || s.began.Before(r.since) || r.out {
 		return
 	}
@@ -417,7 +417,6 @@ func (j *judge) enter(r *record, p place, trial bool, now time.Time) {
 	delete(j.open, p)
 }
 
-// isOut reports whether an endpoint is ejected.
 func (j *judge) isOut(p place) bool {
 	r := j.records[p.service][p.endpoint]
 	return r != nil && r.out

@@ -14,9 +14,9 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// Guards finds guards of [RouteLocalnet] in nf_tables: chains named [GuardChain] that contain
-// rules, and the rule of kube-proxy, the kubelet and the iptables backend in a chain …-FIREWALL of
-// the table filter. It implements [Others] for a backend that needs only this sysctl.
+// Guards finds guards of [RouteLocalnet] in nf_tables. A guard is a chain named [GuardChain] that
+// contains rules, or the rule of kube-proxy, the kubelet and the iptables backend in a chain
+// …-FIREWALL of the table filter. It implements [Others] for a backend that needs only this sysctl.
 type Guards struct {
 	// NetNS names the network namespace to search.
 	NetNS netns.Namespace

@@ -75,9 +75,8 @@ type State struct {
 	restored map[string]string
 }
 
-// Read returns the state after these records were read. complete says that the instance's settings
-// were also found. Without the settings, records may have been lost, so the state remembers the
-// previous records.
+// Read returns the new state once records have been read. If complete is false, the instance's
+// settings were missing. Records may then be lost too, so the state remembers the previous ones.
 func (s State) Read(records map[string]string, complete bool) State {
 	next := State{Records: records, restored: s.restored}
 	if !complete && len(s.Records) > 0 {
@@ -190,10 +189,10 @@ func (o *Owner) Hold(ctx context.Context, want map[string]string) (bool, error) 
 	return true, nil
 }
 
-// Around sets and restores the values of a change around the transaction that adds or removes the
-// guards and the records. A commit of several steps calls [Owner.Set] and [Owner.Restore] itself.
-// If the transaction fails, for example because another program has committed, restored values stay
-// restored, because it is unknown whether the guards still exist.
+// Around restores the values of a change, runs the transaction that adds or removes guards and
+// records, and then sets the new values. A commit of several steps calls [Owner.Set] and
+// [Owner.Restore] itself. If the transaction fails, for example because another program has
+// committed, restored values stay restored, because it is unknown whether the guards still exist.
 func (o *Owner) Around(ctx context.Context, s *State, c Change, transaction func() error) error {
 	if err := o.Restore(ctx, c); err != nil {
 		return err

@@ -124,7 +124,6 @@ func (r *report) skip(field, value, format string, args ...any) {
 	r.add(!r.strict, field, value, format, args...)
 }
 
-// failed reports whether the object is invalid.
 func (r *report) failed() bool { return len(r.wrong) > 0 }
 
 // mentions reports whether an error about a field was reported.

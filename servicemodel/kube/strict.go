@@ -88,7 +88,6 @@ func (r *report) refuseRoutable(at, value string) {
 	}
 }
 
-// asPath builds a path from its text.
 func asPath(at string) *field.Path { return field.NewPath(at) }
 
 // refuseHostAndNode checks the host and node names of the address of an endpoint.

@@ -135,7 +135,6 @@ func PoolFrom(id servicemodel.PoolID, s servicemodel.Scheduler, l []Entry,
 	return p
 }
 
-// maglevTable is the table of a pool.
 type maglevTable struct {
 	of    *servicemodel.Pool
 	table []uint16

@@ -12,8 +12,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// Set holds the objects of several manifests and keeps a tracker equal to them while they change.
-// If several files have an object, the last file in the order of their names wins.
+// Set has the objects of several manifests, and keeps a tracker up to date while they change. If
+// several files have an object, the last file in the order of their names wins.
 type Set struct {
 	// AllowEmpty works as in [Loader].
 	AllowEmpty bool

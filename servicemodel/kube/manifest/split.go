@@ -2,7 +2,6 @@ package manifest
 
 import "bytes"
 
-// document is one document of a file.
 type document struct {
 	text []byte
 	line int // in the file, from 1
