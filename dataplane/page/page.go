@@ -53,9 +53,12 @@ type Config struct {
 	// broken manifest, one line each. Each page shows the number of problems, and /refused lists
 	// them. Nil means no problems.
 	Problems func() []string
-	// Silent returns the endpoints that were ejected because they do not answer clients, such as
-	// [silence.Follower.Ejected]. Nil means no endpoints.
+	// Silent returns the endpoints that do not answer clients, ejected or on trial, such as
+	// [silence.Follower.Silent]. Nil means no endpoints.
 	Silent func() []silence.Change
+	// Links are further pages of the program, in the navigation: texts and their addresses, relative
+	// to the page, such as "Backends" and "backends".
+	Links map[string]string
 	// Recent is the number of the engine's events that the page keeps. Zero means 100, negative no
 	// events.
 	Recent int

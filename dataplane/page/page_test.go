@@ -144,8 +144,8 @@ func TestServiceShowsWeightsAndShares(t *testing.T) {
 	require.Regexp(t, "^"+eps[2].Endpoint+" ejected ", trace.Steps[len(trace.Steps)-2].Text)
 	_, body := s.get("/service?name=default/web")
 	require.Contains(t, body, "75 %")
-	require.Contains(t, body, "internalTrafficPolicy <b>Cluster</b>")
-	require.Contains(t, body, "externalTrafficPolicy <b>Local</b>")
+	require.Contains(t, body, "clients at cluster IPs: <b>endpoints anywhere</b>")
+	require.Contains(t, body, "clients from outside: <b>endpoints on this node</b>")
 	code, _ := s.get("/service?name=default/wep")
 	require.Equal(t, http.StatusNotFound, code)
 	code, _ = s.get("/service?name=web")
@@ -462,4 +462,14 @@ func TestThePageOfNoEngine(t *testing.T) {
 func TestHostileClients(t *testing.T) {
 	t.Parallel()
 	servetest.HostileToHandler(t, "/", holding(t, web(), nil))
+}
+
+// The navigation of each page has the links of the program.
+func TestThePageHasLinksOfTheProgram(t *testing.T) {
+	t.Parallel()
+	s := newShown(t, &page.Config{Links: map[string]string{"Backends": "backends"}})
+	for _, path := range []string{"/", "/node", "/trace"} {
+		_, body := s.get(path)
+		require.Contains(t, body, `<li><a href="backends">Backends</a></li>`)
+	}
 }

@@ -58,6 +58,7 @@ func parseTemplates() map[string]*template.Template {
 		"count":   count,
 		"join":    strings.Join,
 		"target":  servicemodel.TargetText,
+		"where":   where,
 	}).ParseFS(files, "files/frame.html"))
 	all := map[string]*template.Template{}
 	names, _ := fs.Glob(files, "files/*.html") // the pattern is valid
@@ -73,6 +74,14 @@ const (
 	refreshOn  = "on"
 )
 
+// where says which endpoints a policy uses.
+func where(p servicemodel.TrafficPolicy) string {
+	if p == servicemodel.PolicyLocal {
+		return "on this node"
+	}
+	return "anywhere"
+}
+
 // frame is the part of each page outside the view, with the data of the view.
 type frame struct {
 	View   string
@@ -80,6 +89,7 @@ type frame struct {
 	Status *dataplane.Status
 	Data   any
 	Err    error
+	Links  map[string]string // Config.Links
 	// Problems is the number of [Config.Problems].
 	Problems int
 	// Refreshes says whether the browser reloads the page after a while. The page itself requests
@@ -111,7 +121,7 @@ func (p *Page) html(name string, v view) http.Handler {
 		status := p.engine.Status()
 		data, err := v(r, &status)
 		f := frame{View: name, Status: &status, Data: data, Err: err,
-			Problems: len(p.cfg.Problems())}
+			Links: p.cfg.Links, Problems: len(p.cfg.Problems())}
 		if name != "ask" { // a link does not ask
 			f.JSON = "./" + name + ".json"
 			if r.URL.RawQuery != "" {

@@ -140,7 +140,8 @@ func (d *serviceData) addSilent(out []silence.Change, now time.Time) {
 	for _, c := range out {
 		for _, port := range d.Ports {
 			for i := range port.Endpoints {
-				if row := &port.Endpoints[i]; port.Port == c.Service && row.Endpoint == c.Endpoint {
+				row := &port.Endpoints[i]
+				if c.Out && port.Port == c.Service && row.Endpoint == c.Endpoint {
 					row.Excluded, row.ExcludedLocal = c.Status(now), c.Status(now)
 				}
 			}

@@ -29,7 +29,7 @@ func (b *balancer) handler(keeper *flows.Keeper, table *conntrack.Table) (h http
 	collector := metrics.New(b.engine, &metrics.Config{Flows: keeper, Conntrack: table,
 		Problems: b.problems, Node: b.node.Report, Silent: b.silent})
 	shown := page.New(b.engine, &page.Config{Conntrack: table, Problems: b.problems,
-		Node: b.node.Report, Silent: b.silent})
+		Node: b.node.Report, Silent: b.silent, Links: map[string]string{"Backends": "backends"}})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector, verdicts{b}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
