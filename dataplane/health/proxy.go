@@ -29,8 +29,8 @@ type ProxyConfig struct {
 	// Problems returns problems of the program's input that the engine does not see, such as a
 	// broken manifest, one line each. Answers include them. Nil means no problems.
 	Problems func() []string
-	// Silent returns the endpoints that were ejected because they do not answer clients, such as
-	// [silence.Follower.Ejected]. Answers include them. Nil means no endpoints.
+	// Silent returns the endpoints that do not answer clients, ejected or on trial, such as
+	// [silence.Follower.Silent]. Answers include them. Nil means no endpoints.
 	Silent func() []silence.Change
 	// Node checks the node for the services in the kernel, such as [node.Checker.Report]. The
 	// result is part of the JSON of /healthz. It does not affect the status code. Nil means no

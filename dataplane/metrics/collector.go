@@ -42,8 +42,8 @@ type Config struct {
 	// Problems returns problems of the program's input that the engine does not see, such as a
 	// broken manifest, one line each. Nil means no problems.
 	Problems func() []string
-	// Silent returns the endpoints that were ejected because they do not answer clients, such as
-	// [silence.Follower.Ejected]. Nil means no endpoints.
+	// Silent returns the endpoints that do not answer clients, ejected or on trial, such as
+	// [silence.Follower.Silent]. Nil means no endpoints.
 	Silent func() []silence.Change
 	// Node checks the node for the services in the kernel, at each scrape, such as
 	// [node.Checker.Report]. Nil means no such metrics.

@@ -117,8 +117,8 @@ func (m *ownMetrics) makeState(r *maker) {
 			"A family that the kernel lacks counts as one.")
 	m.wrong = r.gauge("kernlb_input_problems",
 		"Problems of the program's input that no refusal reports, such as a broken manifest.")
-	m.silent = r.gauge("kernlb_silent_endpoints", "Endpoints that take no new connections because "+
-		"they do not answer clients.")
+	m.silent = r.gauge("kernlb_silent_endpoints", "Endpoints that do not answer clients: "+
+		"ejected, or on trial without an answer so far.")
 	m.claims = r.gauge("kernlb_claim_conflicts",
 		"Addresses and ports that a service claims and another service has.")
 	m.warnings = r.gauge("kernlb_warnings",

@@ -88,10 +88,16 @@ func (c Change) Evidence() string {
 		c.Time.Sub(c.Since).Round(time.Millisecond))
 }
 
-// Status describes the state of an ejected endpoint, such as "ejected 4s ago: 12 connections of 5
-// clients unanswered in 400ms".
+// Status describes the state of an endpoint that is ejected, such as "ejected 4s ago: 12 connections
+// of 5 clients unanswered in 400ms", or on trial, such as "on trial for 4s: no answer since it was
+// ejected 34s ago".
 func (c Change) Status(now time.Time) string {
-	return fmt.Sprintf("ejected %s ago: %s", now.Sub(c.Time).Truncate(time.Second), c.Evidence())
+	age := now.Sub(c.Time).Truncate(time.Second)
+	if c.Trial {
+		return fmt.Sprintf("on trial for %s: no answer since it was ejected %s ago", age,
+			now.Sub(c.Since).Truncate(time.Second))
+	}
+	return fmt.Sprintf("ejected %s ago: %s", age, c.Evidence())
 }
 
 // Follower passes states to an engine, without the endpoints that do not answer. Its methods are
@@ -170,6 +176,14 @@ func (f *Follower) Ejected() []Change {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.judge.ejected()
+}
+
+// Silent returns the ejected endpoints, and the endpoints that were let back in on trial and have
+// not answered since ([Change.Trial]), in the order of time.
+func (f *Follower) Silent() []Change {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.judge.silent()
 }
 
 // Run watches new connections until the context ends, and returns the context's error, or the error

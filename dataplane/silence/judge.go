@@ -115,6 +115,7 @@ type judge struct {
 	all     history
 	records map[servicemodel.PortName]map[netip.AddrPort]*record
 	open    map[place]*record // endpoints that are out, or have a run
+	trials  map[place]Change  // endpoints let in on trial that have not answered since
 	// failing maps each client whose last connection to a service had no answer to the endpoint of
 	// that connection. The zero AddrPort means several endpoints.
 	failing map[servicemodel.PortName]map[netip.Addr]netip.AddrPort
@@ -125,6 +126,7 @@ type judge struct {
 func newJudge(most float64) *judge {
 	return &judge{most: most, records: map[servicemodel.PortName]map[netip.AddrPort]*record{},
 		open:    map[place]*record{},
+		trials:  map[place]Change{},
 		failing: map[servicemodel.PortName]map[netip.Addr]netip.AddrPort{}}
 }
 
@@ -201,6 +203,7 @@ func (j *judge) alive(r *record, p place, now time.Time) {
 
 	r.run = run{}
 	delete(j.open, p)
+	delete(j.trials, p)
 }
 
 // missed remembers the client of a connection without an answer.
@@ -267,7 +270,12 @@ func (j *judge) sweep(now time.Time) {
 	j.swept = now
 	for service, of := range j.records {
 		maps.DeleteFunc(of, func(endpoint netip.AddrPort, r *record) bool {
-			return j.open[place{service, endpoint}] == nil && now.Sub(r.seen) > forget
+			p := place{service, endpoint}
+			old := j.open[p] == nil && now.Sub(r.seen) > forget
+			if old {
+				delete(j.trials, p)
+			}
+			return old
 		})
 		if len(of) == 0 {
 			delete(j.records, service)
@@ -381,6 +389,7 @@ func (j *judge) eject(r *record, p place, now time.Time) {
 	r.ejection = Change{Service: p.service, Endpoint: p.endpoint, Out: true, Time: now,
 		Since: r.run.first, Connections: r.run.total, Clients: len(r.run.clients)}
 	j.news = append(j.news, r.ejection)
+	delete(j.trials, p)
 }
 
 // remember ejects the endpoints that an earlier process had ejected. They are tried at once.
@@ -401,6 +410,16 @@ func (j *judge) ejected() (out []Change) {
 		}
 	}
 
+	return sorted(out)
+}
+
+// silent returns the ejected endpoints and those on trial.
+func (j *judge) silent() []Change {
+	return sorted(slices.AppendSeq(j.ejected(), maps.Values(j.trials)))
+}
+
+// sorted sorts changes by their time.
+func sorted(out []Change) []Change {
 	slices.SortFunc(out, func(a, b Change) int {
 		return cmp.Or(a.Time.Compare(b.Time), a.Endpoint.Compare(b.Endpoint),
 			a.Service.Compare(b.Service))
@@ -410,9 +429,12 @@ func (j *judge) ejected() (out []Change) {
 
 // enter lets an endpoint back in.
 func (j *judge) enter(r *record, p place, trial bool, now time.Time) {
-	j.news = append(j.news, Change{Service: p.service, Endpoint: p.endpoint, Time: now,
-		Since: r.ejection.Time, Connections: r.ejection.Connections,
-		Clients: r.ejection.Clients, Trial: trial})
+	in := Change{Service: p.service, Endpoint: p.endpoint, Time: now, Since: r.ejection.Time,
+		Connections: r.ejection.Connections, Clients: r.ejection.Clients, Trial: trial}
+	j.news = append(j.news, in)
+	if trial {
+		j.trials[p] = in
+	}
 	r.out, r.since, r.returned, r.run = false, now, now, run{}
 	delete(j.open, p)
 }
@@ -426,6 +448,7 @@ func (j *judge) isOut(p place) bool {
 // endpoints are ejected, it lets endpoints back in, starting with the one that was ejected first.
 func (j *judge) keep(wanted func(place) bool, pools func(place) [][]netip.AddrPort,
 	now time.Time) {
+	maps.DeleteFunc(j.trials, func(p place, _ Change) bool { return !wanted(p) })
 	out := map[place]*record{}
 	for p, r := range j.open {
 		switch {

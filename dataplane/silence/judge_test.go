@@ -485,3 +485,38 @@ func TestEndpointsAreComparedWithOneThatAnswers(t *testing.T) {
 	_, ok = w.control(w.judge.at(w.place(0)), w.place(0))
 	require.False(t, ok, "its return is not compared")
 }
+
+// An endpoint on trial is silent until it answers, is removed, or has no connections for long: a
+// metric of silent endpoints does not say that it works.
+func TestATrialIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	for end, do := range map[string]func(w *world){
+		"answer":  func(w *world) { w.connect(0, client(3), 0); w.pass(time.Second) },
+		"relapse": func(w *world) { w.eject(w.records[web][w.endpoints[0]], w.place(0), w.now) },
+		"removed": func(w *world) {
+			w.keep(func(p place) bool { return p != w.place(0) }, w.pools, w.now)
+		},
+		"unused": func(w *world) { w.pass(forget + 2*time.Minute) },
+	} {
+		t.Run(end, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 2)
+			w.warm()
+			w.answers = silent0
+			w.connect(0, client(1), never)
+			w.connect(0, client(2), never)
+			w.pass(20 * time.Millisecond)
+			w.connect(1, client(2), 0)
+			w.pass(20 * time.Second)
+			require.Equal(t, w.ejected(), w.silent())
+			w.pass(11 * time.Second)
+			require.Empty(t, w.ejected())
+			require.Empty(t, w.ejected())
+			require.Len(t, w.silent(), 1)
+			require.True(t, w.silent()[0].Trial)
+			require.Contains(t, w.silent()[0].Status(w.now), "on trial for 0s: no answer since")
+			do(w)
+			require.Equal(t, w.ejected(), w.silent())
+		})
+	}
+}

@@ -174,7 +174,7 @@ func (w *watcher) run(ctx context.Context, e *dataplane.Engine) error {
 		return err
 	}
 	defer follower.Close() //nolint:errcheck // it only reads
-	w.give, w.silent = follower.Set, follower.Ejected
+	w.give, w.silent = follower.Set, follower.Silent
 	closePage, err := w.listen(ctx, e)
 	if err != nil {
 		return err

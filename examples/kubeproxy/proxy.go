@@ -89,7 +89,7 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 			return err
 		}
 		defer p.silent.Close()
-		p.give, tracking.Silent = p.silent.Set, p.silent.Ejected
+		p.give, tracking.Silent = p.silent.Set, p.silent.Silent
 	}
 
 	tracking.Problems = p.problems

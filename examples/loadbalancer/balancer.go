@@ -275,6 +275,9 @@ func (b *balancer) apply(s servicemodel.State) {
 func (b *balancer) silentBackends() map[backendKey]silence.Change {
 	out := map[backendKey]silence.Change{}
 	for _, c := range b.silent() {
+		if !c.Out {
+			continue // on trial
+		}
 		out[backendKey{c.Service.Name.Name, c.Endpoint}] = c
 	}
 	return out

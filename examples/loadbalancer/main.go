@@ -442,7 +442,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	defer follower.Close()
-	b.give, b.silent = follower.Set, follower.Ejected
+	b.give, b.silent = follower.Set, follower.Silent
 	if err := b.start(ctx, file); err != nil {
 		return err
 	}
