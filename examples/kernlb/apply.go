@@ -79,6 +79,10 @@ func (p *program) apply(ctx context.Context) error {
 		p.warnConflicts(r.Conflicts)
 		p.warnState(r.Warnings)
 		p.noteRefusing(r.Changes.New)
+		if n := s.Ejecting(); n > 0 {
+			p.warn("warning: silent-endpoints: eject has no effect on %s: apply ends now, and "+
+				"only kernlb watch notices silent endpoints", count(n, "service"))
+		}
 		if chosen {
 			p.warnOthers(ctx)
 		}
@@ -186,6 +190,7 @@ func (p *program) plan(ctx context.Context) error {
 		p.warnConflicts(v.Conflicts)
 		p.warnState(v.Warnings)
 		p.noteRefusing(v.Changes.New)
+		p.noteBack(ctx, v.Changes)
 		p.refused(v.Refused)
 		return errors.Join(p.printPlan(v), p.complete())
 	})

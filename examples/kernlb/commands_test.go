@@ -143,3 +143,20 @@ func TestApplyNamesARefusedFamily(t *testing.T) {
   ]`)
 	require.ErrorIs(t, p.complete(), errIncomplete)
 }
+
+// A trace of manifests says what the backend would refuse: the kernel would never hold it.
+func TestTraceNamesWhatTheBackendRefuses(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(serviceManifest("a", "10.96.0.1",
+		"annotations: {kernlb.io/scheduler: sed}", "")), 0o600))
+	const line = " -from 10.244.1.1 -to 10.96.0.1:80/tcp -page http://127.0.0.1:1 -f "
+	code, out, _ := run(t, "trace -backend nftables"+line+file)
+	require.Equal(t, exitDone, code)
+	require.Contains(t, out, "default/a has 10.96.0.1:80, but is refused: nftables cannot express "+
+		"service default/a:http: scheduler: sed")
+	require.NotContains(t, out, "balanced")
+
+	_, out, _ = run(t, "trace -backend ipvs"+line+file)
+	require.Contains(t, out, "balanced")
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -77,7 +79,10 @@ func (p *program) flows(ctx context.Context) error {
 	if p.opts.flow.watch {
 		return l.watch(ctx)
 	}
-	return l.list(ctx)
+	silent := slices.DeleteFunc(p.silent(ctx, o.Table), func(c silence.Change) bool {
+		return p.opts.show.service != "" && c.Service.Name.String() != p.opts.show.service
+	})
+	return errors.Join(l.list(ctx), p.printSilent(silent))
 }
 
 // knowsService returns an error if the flags name a service that t does not have.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,5 +115,17 @@ func servedWeb(t *testing.T, backend string) (*netnstest.Cluster, func(n int)) {
 				To: netip.MustParseAddrPort("10.96.0.1:80")}.Send(t.Context())
 			require.Equal(t, netnstest.Answered, got.Kind, got)
 		}
+	}
+}
+
+// apply notices no silent endpoints, because it ends.
+func TestApplySaysThatItEjectsNothing(t *testing.T) {
+	t.Parallel()
+	ns := netnstest.Start(t, netnstest.Options{}).Node.NS
+	for policy, warns := range map[string]bool{"eject": true, "stay": false} {
+		_, errs := kernlb(t, ns, serviceManifest("a", "10.96.0.1",
+			"annotations: {kernlb.io/silent-endpoints: "+policy+"}", ""), exitDone, "apply -f -")
+		require.Equal(t, warns, strings.Contains(errs,
+			"warning: silent-endpoints: eject has no effect on 1 service: apply ends now"), errs)
 	}
 }

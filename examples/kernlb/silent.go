@@ -14,6 +14,12 @@ import (
 // clients. It returns those that the kernel's table does not have either, so the answer of a
 // program with another instance does no harm. If no program answers, none are known.
 func (p *program) silent(ctx context.Context, held *servicemodel.Table) []silence.Change {
+	return slices.DeleteFunc(p.allSilent(ctx),
+		func(c silence.Change) bool { return !missing(held, c) })
+}
+
+// allSilent asks the running program for the endpoints that it took out.
+func (p *program) allSilent(ctx context.Context) []silence.Change {
 	ctx, stop := context.WithTimeout(ctx, time.Second)
 	defer stop()
 	_, h, err := p.askHealth(ctx, "/livez")
@@ -24,7 +30,7 @@ func (p *program) silent(ctx context.Context, held *servicemodel.Table) []silenc
 		return nil
 	}
 
-	return slices.DeleteFunc(h.Silent, func(c silence.Change) bool { return !missing(held, c) })
+	return slices.DeleteFunc(h.Silent, func(c silence.Change) bool { return !c.Out })
 }
 
 // missing reports whether a table has endpoints of a service port, but not the endpoint that is
@@ -46,6 +52,16 @@ func missing(t *servicemodel.Table, c silence.Change) bool {
 	}
 
 	return known
+}
+
+// noteBack says which endpoints that the running program took out an apply of the files would bring
+// back: the files know nothing of ejections.
+func (p *program) noteBack(ctx context.Context, changes *servicemodel.ChangeSet) {
+	for _, c := range p.silent(ctx, changes.Old) {
+		if !missing(changes.New, c) {
+			p.warn("note: %s; the plan brings it back, the running program does not", silentText(c))
+		}
+	}
 }
 
 // silentText returns a line about an endpoint that is out.

@@ -10,10 +10,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/livetrace"
 	"github.com/kernlb/kernlb/dataplane/silence"
 	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -111,10 +113,11 @@ func newTracedPacket(t servicemodel.Trace) *tracedPacket {
 
 // trace says what happens to a packet, according to manifests or to the kernel.
 func (p *program) trace(ctx context.Context) error {
-	table, err := p.tableOf(ctx)
+	status, err := p.traced(ctx)
 	if err != nil {
 		return err
 	}
+	table := status.Held
 	here, err := p.locality()
 	if err != nil {
 		return err
@@ -124,11 +127,41 @@ func (p *program) trace(ctx context.Context) error {
 	if p.opts.trace.live {
 		return p.traceLive(ctx, table, packet, here)
 	}
-	t := table.Trace(packet, here)
+	t := status.Trace(packet, here)
 	silence.Explain(&t, p.silent(ctx, table), time.Now())
 	p.explainChoice(table, &t)
 	p.notePods(table, packet.Src.Addr(), t)
 	return p.print(newTracedPacket(t), t.String())
+}
+
+// traced returns the table that trace follows: the kernel's, or with manifests the table that the
+// kernel would have for them, without endpoints that the running program took out and services that
+// the backend refuses.
+func (p *program) traced(ctx context.Context) (s dataplane.Status, err error) {
+	if len(p.opts.files) == 0 {
+		s.Held, err = p.tableOf(ctx)
+		return s, err
+	}
+	if s.State, err = p.read(); err != nil {
+		return s, err
+	}
+	s.State = silence.Without(s.State, p.allSilent(ctx))
+	if s.Held, err = servicemodel.Resolve(nil, s.State); err != nil {
+		return s, p.invalid(err)
+	}
+	check := map[string]func(*servicemodel.ChangeSet) error{nftables.Name: nftables.Check,
+		iptables.Name: iptables.Check, ipvs.Name: ipvs.Check}[p.opts.backend]
+	if check == nil {
+		return s, nil
+	}
+	rest := s.State
+	for _, problem := range dataplane.Problems(check(servicemodel.Diff(nil, s.Held))) {
+		s.Refused = append(s.Refused,
+			dataplane.Refusal{Service: problem.Service, Err: problem.Err})
+		rest = rest.WithoutService(problem.Service)
+	}
+	s.Held, err = servicemodel.Resolve(nil, rest)
+	return s, err
 }
 
 // explainChoice adds the endpoint that a scheduler chooses, if the backend can tell.
