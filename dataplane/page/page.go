@@ -56,7 +56,7 @@ type Config struct {
 	// Silent returns the endpoints that do not answer clients, ejected or on trial, such as
 	// [silence.Follower.Silent]. Nil means no endpoints.
 	Silent func() []silence.Change
-	// Links are further pages of the program, in the navigation: texts and their addresses, relative
+	// Links are further pages of the program for the navigation: texts and addresses, relative
 	// to the page, such as "Backends" and "backends".
 	Links map[string]string
 	// Recent is the number of the engine's events that the page keeps. Zero means 100, negative no

@@ -88,9 +88,9 @@ func (c Change) Evidence() string {
 		c.Time.Sub(c.Since).Round(time.Millisecond))
 }
 
-// Status describes the state of an endpoint that is ejected, such as "ejected 4s ago: 12 connections
-// of 5 clients unanswered in 400ms", or on trial, such as "on trial for 4s: no answer since it was
-// ejected 34s ago".
+// Status describes the state of an endpoint that is ejected, such as "ejected 4s ago: 12
+// connections of 5 clients unanswered in 400ms", or on trial, such as "on trial for 4s: no answer
+// since it was ejected 34s ago".
 func (c Change) Status(now time.Time) string {
 	age := now.Sub(c.Time).Truncate(time.Second)
 	if c.Trial {
