@@ -112,7 +112,7 @@ const (
 )
 
 // replace replaces the flows with tombstones and makes their peers send. It returns the flows that
-// a packet created again before the tombstone for the client's packets existed.
+// were created again, by a packet that came before the client's tombstone existed.
 func (c *cutting) replace(ctx context.Context, targets []target) (survivors []Flow, err error) {
 	var b rawnl.Batch
 	var parts []part

@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// FollowOptions select the events. The zero value selects all.
+// FollowOptions select the events. The zero value selects all events.
 type FollowOptions struct {
 	// Types are the types of events to report; none means all. EventsLost is always reported. The
 	// kernel generates no events of other types unless another program listens for them.

@@ -40,8 +40,8 @@ func (r *raw) sorted() []chainID {
 type observed struct {
 	state  *state
 	kernel kernelState
-	// text describes the drift, one line for each chain. The first lines, absent in number, name
-	// chains that are missing or empty: the others often differ because of them.
+	// text describes the drift, one line for each chain. The first lines, whose number is absent,
+	// name chains that are missing or empty: these are often why others differ.
 	text   []string
 	absent int
 	// otherLayout says that a different version of kernlb has made the instance.

@@ -143,7 +143,7 @@ type Frontend struct {
 	Masquerade Origins `json:"masquerade,omitzero"`
 	// AffinityBits is the number of leading bits of an address that identify a client with
 	// affinity; zero means the whole address. AffinityService gives a client the same endpoint
-	// address at all ports of the service that have AffinityService, too.
+	// address at all ports of the service that also have AffinityService.
 	AffinityBits    uint8 `json:"affinityBits,omitzero"`
 	AffinityService bool  `json:"affinityService,omitzero"`
 

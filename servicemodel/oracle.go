@@ -44,7 +44,7 @@ const (
 	Dropped   Outcome = "dropped"   // it gets no answer
 )
 
-// Decision is what a table requires to happen to a packet, and why.
+// Decision says what should happen to a packet according to a table, and why.
 type Decision struct {
 	Outcome Outcome `json:"outcome"`
 	// Candidates are the endpoints that a balanced packet may reach, in slot order.

@@ -127,7 +127,7 @@ func (r *Report) add(faults ...*Fault) {
 	}
 }
 
-// merge makes one fault of the faults of a kind, if several of the endpoints that were asked have
+// merge replaces the faults of a kind with a single fault, if several of the asked endpoints have
 // it.
 func (r *Report) merge(kind Kind, says string, endpoints []netip.AddrPort, asked int) {
 	if len(endpoints) < 2 {

@@ -192,7 +192,7 @@ func (j *judge) answered(r *record, s sample, now time.Time) {
 	j.alive(r, s.place, now)
 }
 
-// alive ends the run of an endpoint that answers, and lets the endpoint back in.
+// alive ends the run of an endpoint that has answered, and lets it back in.
 func (j *judge) alive(r *record, p place, now time.Time) {
 	if r.out {
 		j.enter(r, p, false, now)

@@ -10,8 +10,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Elements of an incomplete frontend are drift. Whoever reads the drift wants to know what the
-// frontend lacks, because the elements that are left say only what another program left in place.
+// Elements of an incomplete frontend are drift. The text of the drift begins with what the frontend
+// lacks, because the remaining elements do not show what another program removed.
 
 // lack names an element that the kernel should have.
 func (r *Reading) lack(set string, e nft.Elem) {
@@ -51,8 +51,8 @@ func (r *Reading) leaf(fe *servicemodel.Frontend, outside bool) (form.Leaf, bool
 	return form.Leaf{Kind: k, Outside: outside}, true
 }
 
-// lackRegistered names the frontends that have elements, and none in the set of all frontends of
-// their kind. whole are the frontends that lack nothing.
+// lackRegistered names the frontends that have elements, but are missing from the set of all
+// frontends of their kind. whole are the frontends that lack nothing.
 func (r *Reading) lackRegistered(whole []*servicemodel.Frontend) {
 	found, registries := map[servicemodel.FrontendKey]bool{}, map[string]bool{}
 	for _, k := range form.Kinds {

@@ -202,7 +202,7 @@ type KindStatus struct {
 	// the known objects during a failure. If the server answered, Err wraps a *StatusError of
 	// k8s.io/apimachinery/pkg/api/errors.
 	Err error
-	// Since is the time of the first of the failures since the watch last worked.
+	// Since is the time of the first failure after the watch last worked.
 	Since time.Time
 }
 
