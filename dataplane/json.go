@@ -64,26 +64,26 @@ type resultFields Result
 
 // MarshalJSON writes r without its states. Its change sets have fingerprints, which cost as much as
 // encoding their tables.
-func (r *Result) MarshalJSON() ([]byte, error) {
+func (r Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		*resultFields
 		Settle    string `json:"settle,omitempty"`
 		Unsettled string `json:"unsettled,omitempty"`
 		Duration  string `json:"duration,omitempty"`
-	}{(*resultFields)(r), text(r.Settle), message(r.Unsettled), text(r.Duration)})
+	}{(*resultFields)(&r), text(r.Settle), message(r.Unsettled), text(r.Duration)})
 }
 
 type previewFields Preview
 
 // MarshalJSON writes p with the plan as text, and with the counts. [Engine.ApplyChanges] can apply
 // the stored changes later.
-func (p *Preview) MarshalJSON() ([]byte, error) {
+func (p Preview) MarshalJSON() ([]byte, error) {
 	v := struct {
 		Counts servicemodel.Counts `json:"counts"`
 		*previewFields
 		Plan  string         `json:"plan"`
 		Stats backends.Stats `json:"stats"`
-	}{previewFields: (*previewFields)(p)}
+	}{previewFields: (*previewFields)(&p)}
 	if p.Changes != nil {
 		v.Counts = p.Changes.Counts()
 	}
@@ -136,8 +136,17 @@ type eventJSON struct {
 	Error    string                 `json:"error,omitempty"`
 }
 
+// MarshalJSON is [MarshalEvent], also without a result.
+func (ev Applied) MarshalJSON() ([]byte, error) { return MarshalEvent(ev) }
+
+// MarshalJSON is [MarshalEvent], also without a result.
+func (ev Repaired) MarshalJSON() ([]byte, error) { return MarshalEvent(ev) }
+
+// MarshalJSON is [MarshalEvent], also without a result.
+func (ev Switched) MarshalJSON() ([]byte, error) { return MarshalEvent(ev) }
+
 // MarshalEvent returns an event as a JSON object whose field "event" is the name of its type. Do
-// not use json.Marshal: for events that embed a result, it would write only the result.
+// not use json.Marshal: for events that embed a refusal or a warning, it would write only that.
 // docs/json.md lists the fields.
 func MarshalEvent(ev Event) ([]byte, error) {
 	v := eventJSON{Event: strings.TrimPrefix(fmt.Sprintf("%T", ev), "dataplane.")}

@@ -91,6 +91,29 @@ func TestResultsAsJSON(t *testing.T) {
 	golden.File(t, "testdata/results.json", string(text)+"\n")
 }
 
+// A value and a pointer to it have the same JSON, also if they are zero.
+func TestValuesAsJSON(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	full := dataplane.Result{Settle: time.Second, Unsettled: errors.New("x"), Duration: 1}
+	preview := ok(b.engine.Plan(t.Context(), services(1)))(t)
+	for _, v := range []any{full, *preview, dataplane.Result{}, dataplane.Preview{},
+		dataplane.Status{}, dataplane.Refusal{}, dataplane.Problem{}, dataplane.Phases{},
+		dataplane.Totals{}, dataplane.Undone{}, backends.Stats{}, backends.Observation{},
+		dataplane.Applied{}, dataplane.Repaired{}, dataplane.Switched{}, dataplane.Refused{},
+		dataplane.ClaimConflict{}, dataplane.Warned{}, dataplane.Failed{}} {
+		to := reflect.New(reflect.TypeOf(v))
+		to.Elem().Set(reflect.ValueOf(v))
+		require.Equal(t, asJSON(t, to.Interface()), asJSON(t, v), "%T", v)
+		if ev, is := v.(dataplane.Event); is {
+			require.NoError(t, errOf(dataplane.MarshalEvent(ev)), "%T", v)
+		}
+	}
+
+	require.Contains(t, asJSON(t, full), `"unsettled":"x"`)
+	require.Contains(t, asJSON(t, *preview), `"plan":"`)
+}
+
 // Values from an engine can be changed without effect on the engine.
 func TestAnEngineCannotBeChangedFromOutside(t *testing.T) {
 	t.Parallel()

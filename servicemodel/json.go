@@ -67,8 +67,8 @@ type frontendJSON struct {
 type frontendFields Frontend
 
 // MarshalJSON returns f with its affinity as text, such as "3h0m0s".
-func (f *Frontend) MarshalJSON() ([]byte, error) {
-	return json.Marshal(frontendJSON{(*frontendFields)(f), duration(f.Affinity)})
+func (f Frontend) MarshalJSON() ([]byte, error) {
+	return json.Marshal(frontendJSON{(*frontendFields)(&f), duration(f.Affinity)})
 }
 
 // UnmarshalJSON is the inverse of MarshalJSON.
@@ -285,7 +285,7 @@ type tableJSON struct {
 }
 
 // MarshalJSON returns all contents of the table, each kind of objects in the order of their keys.
-func (t *Table) MarshalJSON() ([]byte, error) {
+func (t Table) MarshalJSON() ([]byte, error) {
 	return json.Marshal(tableJSON{t.Contents(), slices.Collect(t.HealthChecks())})
 }
 
@@ -328,8 +328,8 @@ type changeSetFields ChangeSet
 // MarshalJSON returns the changes, and fingerprints instead of the tables. It costs as much as
 // encoding both tables. It includes all health checks of the new table, because the process that
 // reads the output starts from a table without health checks.
-func (c *ChangeSet) MarshalJSON() ([]byte, error) {
-	from, to, stored := c.from, c.to, *c
+func (c ChangeSet) MarshalJSON() ([]byte, error) {
+	from, to, stored := c.from, c.to, c
 	if from == "" {
 		var err error
 		if from, err = c.Old.fingerprint(); err != nil {

@@ -45,17 +45,20 @@ func TestEachTypeHasStrictJSON(t *testing.T) {
 		for v.Kind() == reflect.Pointer || v.Kind() == reflect.Slice {
 			v = v.Elem()
 		}
-		text := reflect.PointerTo(v).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
-		if seen[v] || text && v.Kind() != reflect.Struct ||
+		asText := reflect.PointerTo(v).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+		if seen[v] || asText && v.Kind() != reflect.Struct ||
 			!strings.HasSuffix(v.PkgPath(), "servicemodel") {
 			return
 		}
 
 		seen[v] = true
 		into := reflect.New(v).Interface()
-		_, err := json.Marshal(into)
+		text, err := json.Marshal(into)
 		require.NoError(t, err, "the zero %v", v)
-		if text || v.Kind() != reflect.Struct {
+		value, err := json.Marshal(reflect.Zero(v).Interface())
+		require.NoError(t, err, "the zero %v", v)
+		require.Equal(t, string(text), string(value), "%v and its pointer", v)
+		if asText || v.Kind() != reflect.Struct {
 			return
 		}
 		require.ErrorContains(t, json.Unmarshal([]byte(`{"noSuchField": 1}`), into),
