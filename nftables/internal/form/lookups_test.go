@@ -225,13 +225,13 @@ func TestLookupsAreDocumented(t *testing.T) {
 		row(fmt.Sprintf("first packet, a pool of %d", slots), slots, false)
 	}
 	for _, slots := range []int{1, 10, 100, 400, 5000} {
-		row(fmt.Sprintf("first packet, a pool of %d beside one of 129", slots), slots, true)
+		row(fmt.Sprintf("first packet, a pool of %d, and one of 129 exists", slots), slots, true)
 	}
 	row("first packet to no service", 0, false, "ct status dnat")
 	row("further packets", 3, false, "ct state new")
 
 	scheduled.Affinity = []Affinity{{Seconds: 10800}}
-	row("first packet, a pool of 10 beside services with session affinity", 10, false)
+	row("first packet, a pool of 10, and services with session affinity exist", 10, false)
 	scheduled.Affinity = nil
 	all := []*Leaf{{Kind: KindService, Way: InTurn, Slots: 10}, {Kind: KindService, Way: ByHash,
 		Slots: 16}, {Kind: KindService, Way: ByMaglev, Slots: 1021}}
@@ -240,7 +240,7 @@ func TestLookupsAreDocumented(t *testing.T) {
 			l.chain())
 	}
 
-	row("first packet, a pool of 10 beside services with schedulers", 10, false)
+	row("first packet, a pool of 10, and services with schedulers exist", 10, false)
 	for i, name := range []string{"`rr`", "`sh`", "`mh`"} {
 		by = all[i]
 		row("first packet, a pool of 10, "+name, 10, false)
