@@ -86,8 +86,8 @@ type WriteConflict struct {
 // FlowsCleaned reports stale flows that [Flows] deleted. It precedes Settled or Applied.
 type FlowsCleaned struct{ backends.Cleaned }
 
-// EndpointDrained is a draining endpoint that has no connections left. It precedes Settled or
-// Applied.
+// EndpointDrained is a draining endpoint that has no connections left: those that were open at the
+// deadline have been reset. It precedes Settled or Applied.
 type EndpointDrained struct{ backends.Drained }
 
 // Settled is a successful call of [Engine.Settle] by Run or by the program. An Applied includes the

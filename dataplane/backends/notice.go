@@ -28,7 +28,7 @@ type Drained struct {
 	Frontend servicemodel.FrontendKey
 	Endpoint netip.AddrPort
 	// Deadline says that the drain time is over, see [servicemodel.ConnectionPolicy]. Connections
-	// that were still open are cut.
+	// that were still open have been reset.
 	Deadline bool
 }
 

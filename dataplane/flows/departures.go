@@ -362,9 +362,7 @@ func (k *Keeper) expire(now time.Time) (next time.Duration) {
 	slices.SortFunc(drained, func(a, b backends.Drained) int {
 		return cmp.Or(a.Frontend.Compare(b.Frontend), a.Endpoint.Compare(b.Endpoint))
 	})
-	for _, ev := range drained {
-		k.said = append(k.said, ev)
-	}
+	k.drained = append(k.drained, drained...)
 	for key, times := range k.echoes {
 		for len(times) > 0 && come(times[0]) {
 			k.find(key, servicemodel.PortName{}).echo = true

@@ -12,6 +12,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/internal/wait"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -55,5 +56,32 @@ func TestCleaningsAreTold(t *testing.T) {
 			require.False(t, seen[d], "%v is told once", d)
 			seen[d] = true
 		}
+	})
+}
+
+// An endpoint is told to be drained only after its connections have been reset, even if the caller
+// waits for the kernel's packets in between.
+func TestDrainedMeansReset(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, flows.Config{Connections: drain(10 * time.Second)})
+		w.restartAt(t, serving(service(), endpoints(1, 2)))
+		w.put(tcp1)
+		w.apply(t, serving(service(), endpoints(2)))
+		told := 0
+		ctx := backends.WithNotices(t.Context(), func(_ context.Context, n backends.Notice) {
+			if _, is := n.(backends.Drained); is {
+				told++
+				require.Empty(t, w.list())
+			}
+		})
+
+		for next := time.Duration(1); next > 0; {
+			packets := wait.Packets{Done: time.Now()}
+			time.Sleep(next)
+			next = ok(w.keeper.Settle(packets.In(ctx)))(t)
+		}
+
+		require.Positive(t, told)
 	})
 }

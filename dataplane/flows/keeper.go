@@ -69,8 +69,10 @@ type Keeper struct {
 	// unknown are the protocols for which the keeper has not yet searched for draining connections
 	// from before its start.
 	unknown []servicemodel.Protocol
-	// said are the events that Settle emits when it returns.
-	said []backends.Notice
+	// said are the events that Settle emits when it returns. drained are those that wait until the
+	// connections of their frontends have been cut.
+	said    []backends.Notice
+	drained []backends.Drained
 	// former are ranges that used to take node ports. The next pass includes them.
 	former []netip.Prefix
 	// formerLocalhost: 127.0.0.1 used to take node ports, too.
@@ -172,7 +174,13 @@ func (k *Keeper) Settle(ctx context.Context) (next time.Duration, err error) {
 	k.mu.Lock()
 	next, err = k.settle(ctx)
 	said := k.said
-	k.said = nil
+	k.said, k.drained = nil, slices.DeleteFunc(k.drained, func(d backends.Drained) bool {
+		over := k.due[d.Frontend] == nil
+		if over {
+			said = append(said, d)
+		}
+		return over
+	})
 	k.mu.Unlock()
 	for _, ev := range said {
 		backends.Notify(ctx, ev)
