@@ -190,9 +190,11 @@ func (e *Engine) Observe(ctx context.Context) (*backends.Observation, error) {
 // repairs changes by other programs.
 func (e *Engine) Resync() { e.resync.Store(true) }
 
-// Cleanup removes every trace of the instance from the kernel. Existing flows of its services
-// continue. After that, no state is desired until the next Set or Apply, even while [Engine.Run] is
-// running.
+// Cleanup removes every trace of the instance from the kernel. Open connections of its services
+// continue only while another program, or another instance, has NAT rules in the network namespace.
+// Without any, the kernel stops translating packets, and the connections break. Applying an empty
+// state keeps them. After Cleanup, no state is desired until the next Set or Apply, even while
+// [Engine.Run] is running.
 func (e *Engine) Cleanup(ctx context.Context) (backends.Stats, error) {
 	ctx, err := e.begin(ctx, "cleanup", PhaseCleanup)
 	if err != nil {

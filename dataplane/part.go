@@ -143,7 +143,8 @@ func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*
 	})
 }
 
-// Remove removes the parts of owners. Removing an owner without a part is not an error.
+// Remove removes the parts of owners. Removing an owner without a part is not an error. Without any
+// part left, the instance is removed, like with [Engine.Cleanup].
 func (p *Parts) Remove(ctx context.Context, owners ...string) (*Result, error) {
 	owners = slices.Compact(slices.Sorted(slices.Values(owners))) // each once
 	return p.change(ctx, task{doing: "remove the parts", owners: owners,

@@ -382,7 +382,8 @@ func ParseSilentPolicy(s string) (SilentPolicy, error) {
 
 // MasqueradePolicy selects the connections whose source becomes the node's address, so that
 // endpoints answer to the node. Two kinds of connections are always masqueraded: connections from
-// an endpoint to itself, and from the node itself to a loopback address.
+// an endpoint to itself, and, with [Node.LocalhostNodePorts], connections from the node itself to
+// IPv4 node ports and loopback addresses.
 type MasqueradePolicy string
 
 const (

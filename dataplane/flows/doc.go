@@ -50,7 +50,8 @@
 // ([conntrack.Table.Clean]). To cut an SCTP connection, it deletes the flow. The same policy limits
 // the time that a terminating endpoint keeps its UDP flows: with leave, as long as it serves; with
 // drain, at most the drain time; with cut, not at all. Connections to a removed frontend are
-// treated like connections to removed endpoints. An endpoint that comes back keeps its flows.
+// treated like connections to removed endpoints. An endpoint that comes back keeps its flows. No
+// policy outlives [dataplane.Engine.Cleanup].
 //
 // # Restarts
 //

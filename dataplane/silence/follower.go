@@ -151,8 +151,8 @@ func NewFollower(set func(servicemodel.State), cfg *Config) (*Follower, error) {
 // Close releases the follower's sockets. Run must have returned.
 func (f *Follower) Close() error { return f.table.Close() }
 
-// Set passes a state to the engine, without the ejected endpoints. The cost depends on the number
-// of endpoints of the services that have an ejected endpoint.
+// Set passes a state to the engine, without the ejected endpoints, before it returns. The cost
+// depends on the number of endpoints of the services that have an ejected endpoint.
 func (f *Follower) Set(s servicemodel.State) {
 	f.take(s, time.Now())
 	select {

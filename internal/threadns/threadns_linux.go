@@ -75,7 +75,7 @@ func (n *NS) Do(fn func() error) error {
 func In(file *os.File, fn func() error) error {
 	return OnThread(func() error {
 		if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("enter the network namespace: %w", err)
+			return fmt.Errorf("enter the network namespace %s: %w", file.Name(), err)
 		}
 		return fn()
 	})

@@ -29,5 +29,6 @@ func TestWhatIsNoNamespaceIsRefused(t *testing.T) {
 	t.Parallel()
 	ns := must.OK(Open(os.DevNull))(t)
 	defer ns.Close()
-	require.ErrorContains(t, ns.Do(func() error { return nil }), "enter the network namespace")
+	require.ErrorContains(t, ns.Do(func() error { return nil }),
+		"enter the network namespace "+os.DevNull)
 }
