@@ -54,7 +54,7 @@ func (p pair) talk() error {
 			return err
 		}
 		buf := make([]byte, 5)
-		way[1].SetReadDeadline(time.Now().Add(3 * time.Second))
+		way[1].SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := way[1].Read(buf); err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func listen(tb testing.TB, host *netnstest.Host, at netip.AddrPort) *net.TCPList
 
 // waitReset reads until the connection is reset.
 func waitReset(conn *net.TCPConn) error {
-	conn.SetReadDeadline(time.Now().Add(3 * time.Second))
+	conn.SetReadDeadline(time.Now().Add(time.Minute))
 	n, err := conn.Read(make([]byte, 1))
 	return fmt.Errorf("%d bytes: %w", n, err)
 }

@@ -304,7 +304,7 @@ func TestKernelConnectionsOutliveTheConntrackTable(t *testing.T) {
 // say sends a few bytes from one end of a connection to the other.
 func say(t *testing.T, from, to net.Conn) error {
 	t.Helper()
-	require.NoError(t, to.SetReadDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, to.SetReadDeadline(time.Now().Add(time.Minute)))
 	if _, err := from.Write([]byte("hello")); err != nil {
 		return err
 	}
@@ -325,12 +325,12 @@ func (k *kernel) pair(from *netnstest.Host, service, endpoint netip.AddrPort) (c
 
 	defer l.Close()
 	require.NoError(k.t, from.NS.Do(func() (err error) {
-		client, err = net.DialTimeout("tcp", service.String(), 10*time.Second)
+		client, err = net.DialTimeout("tcp", service.String(), time.Minute)
 		return err
 	}))
 
 	k.t.Cleanup(func() { client.Close() })
-	require.NoError(k.t, l.SetDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(k.t, l.SetDeadline(time.Now().Add(time.Minute)))
 	server = ok(l.Accept())(k.t)
 	k.t.Cleanup(func() { server.Close() })
 	return client, server

@@ -100,7 +100,7 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 					editByHand(t, ns, program, tc.nft)
 					require.Eventually(t, func() bool {
 						return e.Status().Totals.Repairs == 1
-					}, 20*time.Second, 10*time.Millisecond)
+					}, time.Minute, 10*time.Millisecond)
 					require.Equal(t, want, listing(t, ns, program))
 					require.Zero(t, e.Status().Totals.Failures)
 					return

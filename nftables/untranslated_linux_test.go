@@ -37,7 +37,7 @@ func TestAPacketWithoutEndpointIsSentAgain(t *testing.T) {
 	for to, from := range targets {
 		go func() {
 			outcomes <- netnstest.Probe{From: from, Proto: servicemodel.TCP,
-				To: netip.MustParseAddrPort(to), Timeout: 5 * time.Second}.Send(t.Context())
+				To: netip.MustParseAddrPort(to), Timeout: time.Minute}.Send(t.Context())
 		}()
 	}
 

@@ -397,7 +397,7 @@ func TestConnectionsAreClosed(t *testing.T) {
 		s.Start()
 		defer s.Close()
 		for _, c := range []checks.Check{{}, {Path: "/broken", Service: "stopping"},
-			{Path: "/hangs", Service: "hangs", Timeout: 20 * time.Millisecond}} {
+			{Path: "/hangs", Service: "hangs", Timeout: time.Second}} {
 			c.Type = kind
 			if kind == checks.HTTP {
 				c.Service = ""

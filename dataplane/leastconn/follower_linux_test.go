@@ -87,7 +87,7 @@ func (n *network) run(kind string, s servicemodel.State) {
 		_, _ = n.follower.Close(), backend.Close()
 	})
 
-	require.Eventually(n.t, func() bool { return !n.engine.Status().Pending() }, 20*time.Second,
+	require.Eventually(n.t, func() bool { return !n.engine.Status().Pending() }, time.Minute,
 		10*time.Millisecond)
 }
 
@@ -211,7 +211,7 @@ func TestABusyEndpointGetsFewer(t *testing.T) {
 func TestFollowerSetsShares(t *testing.T) {
 	t.Parallel()
 	n := start(t, nftables.Name, servicemodel.WeightedLC, 2)
-	require.Eventually(t, func() bool { return len(n.units()) == 2 }, 20*time.Second,
+	require.Eventually(t, func() bool { return len(n.units()) == 2 }, time.Minute,
 		10*time.Millisecond)
 	svc := n.state(servicemodel.WeightedLC, 2).Service(name)
 	svc.Ports = []servicemodel.ServicePort{{Name: "a", Protocol: servicemodel.TCP, Port: 80},
@@ -233,10 +233,10 @@ func TestFollowerSetsShares(t *testing.T) {
 		}
 
 		return pools == 2
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	n.follower.Set(servicemodel.State{})
 	require.Eventually(t, func() bool { return n.engine.Status().Held.Len() == 0 },
-		20*time.Second, 10*time.Millisecond)
+		time.Minute, 10*time.Millisecond)
 }
 
 // units returns the number of units of each endpoint in the kernel.

@@ -12,7 +12,7 @@ import (
 )
 
 // patience is far longer than any answer takes.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 func TestConnectionsAreHeldAndTheirLossIsSeen(t *testing.T) {
 	t.Parallel()

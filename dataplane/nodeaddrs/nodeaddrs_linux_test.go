@@ -61,7 +61,7 @@ func (n *node) has(want ...string) {
 			text = append(text, a.String())
 		}
 		require.Equal(c, append([]string{}, want...), text)
-	}, 20*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 }
 
 func TestAddressesAreThoseThatOthersCanReach(t *testing.T) {
@@ -139,7 +139,7 @@ func TestAnEngineFollowsTheNode(t *testing.T) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			return fmt.Sprint(kernel.Table().Rules().NodePorts) == want
-		}, 20*time.Second, time.Millisecond, want)
+		}, time.Minute, time.Millisecond, want)
 	}
 
 	at("[]")

@@ -105,7 +105,7 @@ func start(t *testing.T, kind string, pods, clients int) *network {
 	})
 
 	t.Cleanup(func() { stop(); runs.Wait(); _ = n.follower.Close() })
-	require.Eventually(t, func() bool { return !engine.Status().Pending() }, 60*time.Second,
+	require.Eventually(t, func() bool { return !engine.Status().Pending() }, 2*time.Minute,
 		10*time.Millisecond)
 	return n
 }
@@ -186,7 +186,7 @@ func (n *network) next() (c silence.Change) {
 	n.t.Helper()
 	select {
 	case c = <-n.changes:
-	case <-time.After(60 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(n.t, "no change")
 	}
 

@@ -51,7 +51,7 @@ func TestKernelGivesSilentEndpointsNoConnections(t *testing.T) {
 				n.warm(300)
 				n.traffic(100 * time.Millisecond)
 				require.Eventually(t, func() bool { return len(n.since(time.Time{})) >= 5 },
-					60*time.Second, 50*time.Millisecond)
+					2*time.Minute, 50*time.Millisecond)
 				began := time.Now()
 				failure.fail(n)
 				out := n.next()
@@ -65,7 +65,7 @@ func TestKernelGivesSilentEndpointsNoConnections(t *testing.T) {
 
 				// Connections that begin later are answered by the other endpoint.
 				require.Eventually(t, func() bool { return len(n.since(out.Time)) >= 15 },
-					60*time.Second, 50*time.Millisecond)
+					2*time.Minute, 50*time.Millisecond)
 				var first, last time.Time
 				for _, o := range n.since(began) {
 					if o.Kind == netnstest.Answered {
@@ -79,7 +79,7 @@ func TestKernelGivesSilentEndpointsNoConnections(t *testing.T) {
 
 				t.Logf("ejected %s, last connection %s after the first unanswered one",
 					out.Time.Sub(first), last.Sub(first))
-				require.Less(t, last.Sub(first), 5*time.Second)
+				require.Less(t, last.Sub(first), 30*time.Second)
 
 				failure.mend(n)
 				mended := time.Now()
@@ -98,9 +98,9 @@ func TestKernelGivesSilentEndpointsNoConnections(t *testing.T) {
 					}
 
 					return false
-				}, 60*time.Second, 50*time.Millisecond)
+				}, 2*time.Minute, 50*time.Millisecond)
 
-				require.Less(t, in.Time.Sub(mended), 10*time.Second)
+				require.Less(t, in.Time.Sub(mended), time.Minute)
 			})
 		}
 	}
@@ -163,7 +163,7 @@ func TestEndpointsThatAnswerStay(t *testing.T) {
 
 			require.Eventually(t, func() bool {
 				return len(n.since(time.Time{})) >= c.connections
-			}, 120*time.Second, 50*time.Millisecond)
+			}, 2*time.Minute, 50*time.Millisecond)
 			answered := 0
 			all := n.since(time.Time{})
 			for _, o := range all {

@@ -90,7 +90,7 @@ func (w *world) soon(want string) {
 	require.EventuallyWithT(w, func(c *assert.CollectT) {
 		assert.Equal(c, ordered(want+": load-balancer of balancer/web, from outside"),
 			ordered(w.decides("198.51.100.7")))
-	}, 20*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }
 
 // ordered returns a decision with its endpoints in order. In the kernel, the endpoints are in the

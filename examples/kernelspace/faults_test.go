@@ -307,7 +307,7 @@ func TestRunRepairs(t *testing.T) {
 	require.Eventually(t, func() bool {
 		l, err := m.hns.LoadBalancers()
 		return err == nil && len(l) == len(lbs)
-	}, 30*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 
 	t.Logf("repaired after %v", time.Since(deleted))
 	require.Equal(t, want, m.content())

@@ -222,7 +222,7 @@ func (n *clientNode) watch(t *testing.T, e event) string {
 		broken += r.Lost()
 	}
 
-	require.Eventually(t, func() bool { return n.connect(n.Outside[0]) }, 10*time.Second,
+	require.Eventually(t, func() bool { return n.connect(n.Outside[0]) }, time.Minute,
 		10*time.Millisecond, "%s: nobody is served any more", e.name)
 	return fmt.Sprintf("%s | %d of %d | %s", fresh, broken, clientConns, udp)
 }

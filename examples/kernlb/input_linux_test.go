@@ -53,7 +53,7 @@ func TestASecondSignalEndsTheWaitForInput(t *testing.T) {
 	require.NoError(t, err)
 	defer r.Close()
 	defer w.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, "/proc/self/exe", "plan", "-f", "-")
 	c.Env, c.Stdin = append(os.Environ(), asProgram+"=1"), r
@@ -61,11 +61,16 @@ func TestASecondSignalEndsTheWaitForInput(t *testing.T) {
 	ok(w.WriteString("\n"))(t)
 	require.Eventually(t, func() bool {
 		return ok(unix.IoctlGetInt(int(w.Fd()), unix.TIOCINQ))(t) == 0
-	}, 10*time.Second, 10*time.Millisecond, "it reads")
-	for range 2 {
-		require.NoError(t, c.Process.Signal(syscall.SIGTERM))
-		time.Sleep(100 * time.Millisecond)
+	}, time.Minute, 10*time.Millisecond, "it reads")
+	ended := make(chan error)
+	go func() { ended <- c.Wait() }()
+	for { // signals that come before the program has handled the last one are lost
+		_ = c.Process.Signal(syscall.SIGTERM)
+		select {
+		case err = <-ended:
+			require.EqualError(t, err, "signal: terminated")
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
-
-	require.EqualError(t, c.Wait(), "signal: terminated")
 }

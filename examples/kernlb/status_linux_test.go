@@ -31,7 +31,7 @@ func TestStatusPrintsWhatLosesConnections(t *testing.T) {
 			_ = p.Wait()
 			said = out.String()
 			return p.ProcessState.ExitCode() == code
-		}, 10*time.Second, 100*time.Millisecond, "%s", w.log)
+		}, time.Minute, 100*time.Millisecond, "%s", w.log)
 
 		return said
 	}
@@ -67,7 +67,7 @@ func TestStatusNamesWhoUndoesRepairs(t *testing.T) {
 		_ = p.Wait() // its exit code is compared
 		return p.ProcessState.ExitCode() == exitNode &&
 			strings.Contains(out.String(), "error: repairs: nft keeps undoing repairs: ")
-	}, 30*time.Second, 50*time.Millisecond, "%s", w.log)
+	}, time.Minute, 50*time.Millisecond, "%s", w.log)
 }
 
 // The page can be at a socket. One that a killed program left is replaced, one in use is not.
@@ -87,7 +87,7 @@ func TestStatusAsksASocket(t *testing.T) {
 		p, out := process(t, w.ns, "status", "-page", "unix:"+socket)
 		_ = p.Wait() // what it printed says more
 		return strings.Contains(out.String(), "in sync: the kernel holds what is wanted")
-	}, 10*time.Second, 100*time.Millisecond, "%s", w.log)
+	}, time.Minute, 100*time.Millisecond, "%s", w.log)
 
 	p, out := process(t, w.ns, w.args...)
 	require.Error(t, p.Wait())

@@ -31,5 +31,5 @@ func TestWatchCountsConnections(t *testing.T) {
 			return p.UnitCounts() != nil
 		}
 		return false
-	}, 20*time.Second, 50*time.Millisecond, w.log)
+	}, time.Minute, 50*time.Millisecond, w.log)
 }

@@ -131,14 +131,14 @@ func (w *watched) holds(addrs ...string) {
 		return strings.Count(out, ":80/tcp") == len(addrs)
 	}
 
-	require.Eventually(w.t, ok, 10*time.Second, 20*time.Millisecond, "%v\n%s", addrs, w.log)
+	require.Eventually(w.t, ok, time.Minute, 20*time.Millisecond, "%v\n%s", addrs, w.log)
 }
 
 // logs waits until the program has logged a text.
 func (w *watched) logs(text string) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool { return strings.Contains(w.log.String(), text) },
-		10*time.Second, 10*time.Millisecond, "%s\n%s", text, w.log)
+		time.Minute, 10*time.Millisecond, "%s\n%s", text, w.log)
 }
 
 // notifications returns the socket of a service manager, and a function that waits for the next
@@ -402,7 +402,7 @@ func TestWatchFollowsTheAddressesOfTheNode(t *testing.T) {
 	}))
 
 	require.Eventually(t, func() bool { return planned() == "nothing would change\n" },
-		10*time.Second, 20*time.Millisecond, "%s", w.log)
+		time.Minute, 20*time.Millisecond, "%s", w.log)
 }
 
 // The service manager learns when the kernel holds the services, and not earlier. It learns that

@@ -120,7 +120,7 @@ func becomeConnections(t *testing.T, backend string) {
 			got = netnstest.Probe{From: from, Proto: servicemodel.TCP,
 				To: netip.MustParseAddrPort(to)}.Send(t.Context())
 			return string(got.Kind)+" "+got.Server == want
-		}, 20*time.Second, 20*time.Millisecond, "%s from %s: want %s", to, from.Name, want)
+		}, time.Minute, 20*time.Millisecond, "%s from %s: want %s", to, from.Name, want)
 	}
 
 	restricted := service() // at load balancer IPs, of which it has none
@@ -132,7 +132,7 @@ func becomeConnections(t *testing.T, backend string) {
 		text, err := os.ReadFile(log.Name())
 		return err == nil && strings.Contains(string(text),
 			`msg="state warning" service=default/web field=loadBalancerSourceRanges `)
-	}, 20*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	answers(c.Outside[0], netnstest.Net.NodeIPv4+":30080", "answered pod1")
 	says(t, c.Node, "32000", "200 OK")
 	says(t, c.Node, "10256/healthz", `"nodeEligible":true`)
@@ -170,7 +170,7 @@ func says(t *testing.T, node *netnstest.Host, what, text string) {
 	require.Eventually(t, func() bool {
 		answer, err := get(node, what)
 		return err == nil && strings.Contains(answer, text)
-	}, 20*time.Second, 20*time.Millisecond, "%s: %s", what, text)
+	}, time.Minute, 20*time.Millisecond, "%s: %s", what, text)
 }
 
 // requireMetrics requires the metrics of kube-proxy's dashboard, and counts that include the test's

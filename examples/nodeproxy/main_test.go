@@ -103,7 +103,7 @@ func TestServicesWithoutAKernel(t *testing.T) {
 func requireSoon(t *testing.T, want string, get func() string) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Contains(c, get(), want) },
-		20*time.Second, 5*time.Millisecond)
+		time.Minute, 5*time.Millisecond)
 }
 
 // page returns the status and the body of a page, or the error.

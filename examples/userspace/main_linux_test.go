@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is the maximum wait of a test.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // program is a running program.
 type program struct {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"os/exec"
+	"slices"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -80,28 +82,32 @@ func TestWhoComesAgainAtOnceLetsOthersGoFirst(t *testing.T) {
 	seldom := must.OK(OpenTurn(""))(t)
 	defer seldom.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan int)
+	ended := make(chan struct{})
+	var turns atomic.Int32 // of the busy one
 	go func() {
-		turns := 0
-		for ; ctx.Err() == nil; turns++ {
+		for ; ctx.Err() == nil; turns.Add(1) {
 			if release, err := take(ctx, busy, time.Minute); err == nil {
 				time.Sleep(time.Millisecond)
 				release()
 			}
 		}
 
-		ended <- turns
+		close(ended)
 	}()
 
-	const turns = 50
-	for range turns {
+	passed := make([]int, 51) // turns of the busy one while the other waited
+	for i := range passed {
+		before := turns.Load()
 		release := must.OK(take(t.Context(), seldom, time.Minute))(t)
+		passed[i] = int(turns.Load() - before)
 		release()
 		time.Sleep(100 * time.Microsecond)
 	}
 
 	cancel()
-	require.Less(t, <-ended, 20*turns, "turns of the other meanwhile")
+	<-ended
+	slices.Sort(passed)
+	require.Less(t, passed[len(passed)/2], 20, passed)
 }
 
 // If the lock cannot be taken at all, or the Turn is closed, Lock returns an error at once.
@@ -132,14 +138,13 @@ func pathOnly(t *testing.T) int {
 
 // TestStrangersAreNotWaitedFor lets a user without privileges hold the lock, and then root.
 func TestStrangersAreNotWaitedFor(t *testing.T) {
-	const patience = 3 * time.Second
 	for _, tt := range []struct {
-		user  uint32
-		least time.Duration
-		most  time.Duration
+		user     uint32
+		patience time.Duration
+		least    time.Duration
 	}{
-		{65534, strangePatience, patience - 1},
-		{0, patience, time.Minute},
+		{65534, 2 * time.Minute, strangePatience},
+		{0, 3 * time.Second, 3 * time.Second},
 	} {
 		holder := exec.Command("flock", "-x", "/proc/self/ns/net", "sh", "-c",
 			"echo held; exec cat")
@@ -157,23 +162,23 @@ func TestStrangersAreNotWaitedFor(t *testing.T) {
 
 		turn := must.OK(OpenTurn(""))(t)
 		start := time.Now()
-		_, err := take(t.Context(), turn, patience)
+		_, err := take(t.Context(), turn, tt.patience)
 		waited := time.Since(start)
 		require.NoError(t, in.Close())
 		require.NoError(t, holder.Wait())
 		require.NoError(t, err)
 		require.NoError(t, turn.Close())
 		require.GreaterOrEqual(t, waited, tt.least, "the holder is of user %d", tt.user)
-		require.LessOrEqual(t, waited, tt.most, "the holder is of user %d", tt.user)
+		require.Less(t, waited, time.Minute, "the holder is of user %d", tt.user)
 	}
 }
 
-// TestAQueueIsWaitedForToItsEnd lets five processes hold the lock one after the other, each for
+// TestAQueueIsWaitedForToItsEnd lets eight processes hold the lock one after the other, each for
 // less than the patience.
 func TestAQueueIsWaitedForToItsEnd(t *testing.T) {
-	const each = 800 * time.Millisecond
+	const each, count = 800 * time.Millisecond, 8
 	var holders []*exec.Cmd
-	for range 5 {
+	for range count {
 		holder := exec.Command("flock", "-x", "/proc/self/ns/net", "sleep", "0.8")
 		if err := holder.Start(); errors.Is(err, exec.ErrNotFound) {
 			t.Skip(err)
@@ -188,7 +193,7 @@ func TestAQueueIsWaitedForToItsEnd(t *testing.T) {
 	defer turn.Close()
 	time.Sleep(each / 4) // the first has it
 	start := time.Now()
-	release := must.OK(take(t.Context(), turn, 3*each))(t)
+	release := must.OK(take(t.Context(), turn, 5*each))(t)
 	release()
 	require.False(t, turn.stuck, "after %v", time.Since(start))
 	for _, holder := range holders {

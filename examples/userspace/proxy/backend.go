@@ -27,6 +27,7 @@ type Backend struct {
 	work          sync.WaitGroup // all goroutines
 	slots         chan struct{}  // one for each TCP connection
 	full, refused notice
+	forkTime      time.Duration // forkTime, except in tests
 
 	mu      sync.Mutex
 	table   *servicemodel.Table
@@ -52,7 +53,7 @@ func New(cfg *Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{cfg: c, slots: make(chan struct{}, c.MaxConnections),
+	b := &Backend{cfg: c, forkTime: forkTime, slots: make(chan struct{}, c.MaxConnections),
 		sockets: map[where]*socket{}, pools: map[servicemodel.PoolID]*pool{},
 		conns: map[*conn]struct{}{}, clients: map[client]memory{},
 		flows: udpFlows{most: c.MaxFlows, timeout: c.UDPTimeout,

@@ -258,6 +258,7 @@ func TestCheckBesideForks(t *testing.T) {
 	defer forks.Wait()
 	defer stop()
 	s := newSite(t, Config{})
+	s.forkTime = patience // a child may wait for a processor
 	for range 300 {
 		r := s.apply(state(service(), 1))
 		require.Empty(t, r.Refused)

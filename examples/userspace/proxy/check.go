@@ -28,7 +28,7 @@ func (b *Backend) Check(c *servicemodel.ChangeSet) error {
 	e := b.edit(c.New, b.node, c)
 	b.mu.Unlock()
 	errs = append(errs, e.refused...)
-	until := time.Now().Add(forkTime)
+	until := time.Now().Add(b.forkTime)
 	for _, k := range e.open {
 		if slices.ContainsFunc(e.close, k.excludes) {
 			continue // the commit closes the other socket first

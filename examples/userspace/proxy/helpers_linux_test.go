@@ -22,7 +22,7 @@ import (
 )
 
 // patience limits the waits of tests.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 var tests atomic.Uint32
 
