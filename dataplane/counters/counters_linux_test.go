@@ -91,7 +91,7 @@ func testCounted(t *testing.T, backend, where string) {
 	_, err := count.Read(t.Context())
 	require.ErrorIs(t, err, ErrOff)
 	require.NoError(t, count.Start(t.Context()))
-	require.Zero(t, conns.Ping(6*time.Second).Lost())
+	require.Zero(t, conns.Ping(time.Minute).Lost())
 	require.NoError(t, count.Start(t.Context()), "it goes on")
 	nstest.Run(t, c.Node.NS, "nft delete table ip6 "+defaultTable)
 	_, err = count.Read(t.Context())
@@ -120,7 +120,7 @@ func testCounted(t *testing.T, backend, where string) {
 	require.NoError(t, count.Stop(t.Context()))
 	require.NoError(t, count.Stop(t.Context()), "it is off")
 	require.NotContains(t, nftList(t, c), defaultTable)
-	require.Zero(t, conns.Ping(6*time.Second).Lost())
+	require.Zero(t, conns.Ping(time.Minute).Lost())
 }
 
 // checkCounted sends a packet, gets an answer, and requires that both were counted.

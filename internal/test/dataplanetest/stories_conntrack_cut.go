@@ -64,7 +64,7 @@ func requirePings(t *testing.T, p servicemodel.ConnectionPolicy, all []*netnstes
 	reset int) {
 	t.Helper()
 	for i, c := range all {
-		r := c.Ping(3 * time.Second)
+		r := c.Ping(deathPatience)
 		if r.Answered != living || r.Reset != reset || r.Silent+r.Closed > 0 {
 			t.Errorf("%s, connections %d: wanted %d living and %d reset, got %+v", p, i, living,
 				reset, r)

@@ -24,7 +24,7 @@ const (
 	// streamSome is the number of datagrams that shows their fate reliably. streamBusy is the time
 	// that a busy machine may need for them.
 	streamSome = 4
-	streamBusy = 5 * time.Second
+	streamBusy = time.Minute
 )
 
 // stream is a UDP client that sends continuously from one port, so that all its datagrams are one
@@ -129,10 +129,10 @@ func (s *stream) send() {
 	}
 }
 
-// wait waits until every datagram was answered or refused, or nothing came for half a second.
+// wait waits until every datagram was answered or refused, or nothing came for two seconds.
 func (s *stream) wait() {
 	y := s.tally()
-	for quiet := 0; y.lost > y.refused && quiet < 50; quiet++ {
+	for quiet := 0; y.lost > y.refused && quiet < 200; quiet++ {
 		time.Sleep(10 * time.Millisecond)
 		now := s.tally()
 		if now.lost != y.lost || now.refused != y.refused {
