@@ -20,8 +20,8 @@ import (
 // servicemodel.Diff(nil, table).
 //
 // For ranges of ports, Check also refuses endpoints with different ports, the schedulers sh and mh,
-// and affinity of prefixes and of whole services. For ranges of node ports, it refuses endpoints
-// with a port, all affinity, and MasqueradeIPs.
+// and affinity of prefixes and of whole services. For ranges of node ports, it refuses all
+// affinity, and MasqueradeIPs.
 func Check(c *servicemodel.ChangeSet) error {
 	if c == nil {
 		return rendering.NoChanges(Name)
@@ -51,14 +51,9 @@ func checkRanges(c *servicemodel.ChangeSet) error {
 				return
 			}
 		}
-		port, ok := form.RangePort(internal, external)
-		switch {
-		case !ok:
+		if _, ok := form.RangePort(internal, external); !ok {
 			refuse(fe, backends.FieldEndPort, strconv.Itoa(int(fe.Key.EndPort)),
 				"on nftables the endpoints of a range have one port, or all have port 0")
-		case port != 0 && fe.Key.NodePort():
-			refuse(fe, backends.FieldEndPort, strconv.Itoa(int(fe.Key.EndPort)),
-				"on nftables the endpoints of a range with node ports have port 0")
 		}
 	}
 
@@ -99,7 +94,7 @@ var abilities = rendering.Abilities{
 	SchedulerHint: "nftables has random, rr, wrr, sh, mh, lc and wlc, and ipvs the others",
 
 	ForwardingHint: "nftables only translates addresses", Answers: true, Neighbours: true,
-	Ranges: true, NodeRanges: true, MasqueradeIPs: true,
+	Ranges: true, NodeRanges: true, Shifted: true, MasqueradeIPs: true,
 	Frontend: func(r *rendering.Refusals, fe *servicemodel.Frontend) {
 		const nodeRange = "not at ranges of node ports"
 		switch node := fe.Key.NodePort(); {

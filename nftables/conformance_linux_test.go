@@ -11,7 +11,7 @@ import (
 
 // underTest is the backend for the tests of package dataplanetest.
 var underTest = dataplanetest.Backend{Loopback: true, Neighbours: true, Answers: true,
-	Ranges: true, NodeRanges: true, MasqueradeIPs: true,
+	Ranges: true, NodeRanges: true, Shifted: true, MasqueradeIPs: true,
 	Open: func(ns netns.Namespace) (backends.Backend, error) {
 		return nftables.New(&nftables.Config{NetNS: ns})
 	}}
@@ -31,9 +31,8 @@ func TestEveryField(t *testing.T) {
 	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{
 		Ranges: true, MasqueradeIPs: true,
 		Refused: []string{"endpoint.Ports[last].Port", "service.Forwarding",
-			"service.Ports[last].NodePort", "service.Ports[last].TargetPort", "service.Scheduler",
-			"service.SessionAffinity.Bits4", "service.SessionAffinity.Bits6",
-			"service.SessionAffinity.WholeService"},
+			"service.Ports[last].NodePort", "service.Scheduler", "service.SessionAffinity.Bits4",
+			"service.SessionAffinity.Bits6", "service.SessionAffinity.WholeService"},
 		Second: func(ns netns.Namespace) (backends.Backend, error) {
 			return nftables.New(&nftables.Config{NetNS: ns, Table: "second"})
 		}})

@@ -251,7 +251,7 @@ func (b *memoryBackend) apply(held *servicemodel.Table, s servicemodel.State) (
 // randomConfig configures random states.
 func randomConfig() randstate.Config {
 	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true,
-		Ranges: true, NodeRanges: true, Edit: randstate.ForRanges,
+		Ranges: true, NodeRanges: true, Shifted: true, Edit: randstate.ForRanges,
 		Schedulers: []servicemodel.Scheduler{"", "", "", "", "", "", servicemodel.Random, "rr",
 			"rr", "wrr", "sh", "sh+port", "sh+fallback", "mh"}}
 	for i := range 8 {

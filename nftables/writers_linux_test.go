@@ -14,7 +14,7 @@ import (
 // randomStates returns n states, most of which differ little from the previous state.
 func randomStates(seed uint64, n int) []servicemodel.State {
 	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true,
-		Ranges: true, NodeRanges: true, Edit: randstate.ForRanges,
+		Ranges: true, NodeRanges: true, Shifted: true, Edit: randstate.ForRanges,
 		Node: servicemodel.Node{Name: "node-0"}}
 	for i := range 8 {
 		c.Places = append(c.Places,

@@ -240,8 +240,8 @@ func AppendAddr(b []byte, a netip.Addr) []byte {
 	return append(b, v[:]...)
 }
 
-// appendPort appends a port.
-func appendPort(b []byte, port uint16) []byte { return append(b, byte(port>>8), byte(port), 0, 0) }
+// AppendPort appends a port.
+func AppendPort(b []byte, port uint16) []byte { return append(b, byte(port>>8), byte(port), 0, 0) }
 
 // AppendFrontend appends the key of a frontend: address, protocol and port, but no address for a
 // node port. In the key of a range, the first and the last port have the form of an address.
@@ -253,7 +253,7 @@ func AppendFrontend(b []byte, k servicemodel.FrontendKey) []byte {
 	if k.EndPort != 0 {
 		return AppendPortRange(b, k)
 	}
-	return appendPort(b, k.Port)
+	return AppendPort(b, k.Port)
 }
 
 // AppendPortRange appends the first and the last port of a range, in the form of an address. An
@@ -268,7 +268,7 @@ func AppendPortRange(b []byte, k servicemodel.FrontendKey) []byte {
 // AppendBlock appends the key of a block of ports at the address of a frontend: the first port,
 // address and protocol, but no address for node ports.
 func AppendBlock(b []byte, first uint16, k servicemodel.FrontendKey) []byte {
-	b = appendPort(b, first)
+	b = AppendPort(b, first)
 	if !k.NodePort() {
 		b = AppendAddr(b, k.Addr)
 	}
@@ -285,7 +285,7 @@ func Native32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v)
 
 // AppendEndpoint appends an address and a port.
 func AppendEndpoint(b []byte, ep netip.AddrPort) []byte {
-	return appendPort(AppendAddr(b, ep.Addr()), ep.Port())
+	return AppendPort(AppendAddr(b, ep.Addr()), ep.Port())
 }
 
 // Reader reads the fields of a key or data one after another. After the first mistake it returns

@@ -104,7 +104,8 @@ func (r *Refusals) frontend(f *servicemodel.Frontend, can *Abilities) {
 		r.Refuse(f.Service, backends.FieldEndPort, strconv.Itoa(int(f.Key.EndPort)),
 			"a range with node ports: nftables can")
 	case f.Shifted && !can.Shifted:
-		r.Refuse(f.Service, backends.FieldTargetPort, "for "+f.Key.String(), "iptables can")
+		r.Refuse(f.Service, backends.FieldTargetPort, "for "+f.Key.String(),
+			"nftables and iptables can")
 	}
 	if f.MasqueradeIP.IsValid() && !can.MasqueradeIPs {
 		r.Refuse(f.Service, backends.FieldMasqueradeIPs, f.MasqueradeIP.String(),

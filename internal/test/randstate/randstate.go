@@ -41,10 +41,10 @@ type Config struct {
 	Every bool
 	// Ranges makes the third port of services a range of ports, which endpoints keep.
 	Ranges bool
-	// NodeRanges gives some of these ranges the same node ports, where packets keep their ports.
+	// NodeRanges gives some of these ranges the same node ports.
 	NodeRanges bool
-	// Shifted maps some of these ranges to the range of the endpoints that begins one port later or
-	// earlier.
+	// Shifted maps some of these ranges, of up to 1,000 ports or so, to the range of the endpoints
+	// that begins one port later or earlier.
 	Shifted bool
 	// MasqueradeIPs are addresses for [servicemodel.Service.MasqueradeIPs].
 	MasqueradeIPs []netip.Addr
@@ -183,10 +183,11 @@ func (g *Source) port(i, k int) servicemodel.ServicePort {
 	if g.isRange(k) {
 		p.Port, p.NodePort = pick[uint16](g, 1, 79, 8000, 8079, 8080), 0
 		p.EndPort = pick[uint16](g, 8081, 8083, 9000, 30003, 65535)
-		if g.c.NodeRanges && i%2 == 0 && p.EndPort < 32000 && g.chance(0.5) {
+		if g.c.NodeRanges && p.EndPort < 32000 && g.chance(0.5) {
 			p.NodePort = p.Port
 		}
-		if g.c.Shifted && i%2 == 0 && g.chance(0.5) {
+		narrow := p.EndPort-p.Port < 1100
+		if g.c.Shifted && narrow && i%2 == 0 && g.chance(0.5) {
 			p.TargetPort = p.Port - 1
 			if p.EndPort < 65535 && (p.Port == 1 || g.chance(0.5)) {
 				p.TargetPort = p.Port + 1

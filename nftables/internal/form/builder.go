@@ -45,12 +45,19 @@ func (b *builder) translate(c *nft.ProgramChain, k *Kind, to nft.Mapped) {
 	switch {
 	case !k.isRange():
 		c.Add(b.f.DNAT(to))
-	case k == KindRange && b.shape.Has(RangesToPort):
-		frontend := b.frontend(k)
-		c.Add(frontend.NotIn(SetRangeToPort), b.f.DNATAddr(to))
-		c.Add(b.f.DNATAddrPort(to, frontend.Map(SetRangePorts)))
-	default:
+		return
+	case !b.shape.Has(changePort(k)):
 		c.Add(b.f.DNATAddr(to))
+		return
+	}
+
+	frontend := b.frontend(k)
+	c.Add(frontend.NotIn(k.Prefix+SetToPort), b.f.DNATAddr(to))
+	if b.shape.Has(ToPortOf(k)) {
+		c.Add(b.f.DNATAddrPort(to, frontend.Map(k.Prefix+SetPorts)))
+	}
+	if b.shape.Has(ShiftedOf(k)) {
+		c.Add(b.f.DNATAddrPort(to, frontend.With(nft.DPort).Map(k.Prefix+SetShifts)))
 	}
 }
 

@@ -15,7 +15,7 @@ func (w *Writer) Elements(t *servicemodel.Table, fe *servicemodel.Frontend, to S
 	w.Pool(nil, fe, false, nil, internal, nil, to)
 	w.Pool(nil, fe, true, nil, external, nil, to)
 	w.Blocks(t, fe, to)
-	w.RangePort(t, fe, to)
+	w.RangePorts(t, fe, to)
 }
 
 // Pool writes the elements that differ between the pools of a frontend before and after a change:
@@ -33,7 +33,7 @@ func (w *Writer) Pool(old, new *servicemodel.Frontend, outside bool, was, is *se
 }
 
 // Frontend writes all elements of fe, except the elements of its pools' endpoints, of its blocks
-// and of its port.
+// and of its ports.
 func (w *Writer) Frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to Sink) {
 	k := KindOf(fe.Key)
 	w.key = nft.AppendFrontend(w.key[:0], fe.Key)

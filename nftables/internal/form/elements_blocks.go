@@ -26,15 +26,27 @@ func (w *Writer) Blocks(t *servicemodel.Table, fe *servicemodel.Frontend, to Sin
 	}
 }
 
-// RangePort writes the elements of a range of t whose endpoints have one port.
-func (w *Writer) RangePort(t *servicemodel.Table, fe *servicemodel.Frontend, to Sink) {
+// RangePorts writes the elements of a range of t whose packets do not keep their ports.
+func (w *Writer) RangePorts(t *servicemodel.Table, fe *servicemodel.Frontend, to Sink) {
 	if fe.Key.EndPort == 0 {
 		return
 	}
-	if port, _ := RangePort(t.PoolsOf(fe)); port != 0 && !fe.Key.NodePort() {
-		w.key = nft.AppendFrontend(w.key[:0], fe.Key)
+	port, _ := RangePort(t.PoolsOf(fe))
+	if port == 0 {
+		return
+	}
+	prefix := KindOf(fe.Key).Prefix
+	w.key = nft.AppendFrontend(w.key[:0], fe.Key)
+	to(w.names.get(prefix, SetToPort, -1), nft.Elem{Key: w.key})
+	if !fe.Shifted {
 		w.data = binary.BigEndian.AppendUint16(w.data[:0], port)
-		to(SetRangeToPort, nft.Elem{Key: w.key})
-		to(SetRangePorts, nft.Elem{Key: w.key, Data: w.data})
+		to(w.names.get(prefix, SetPorts, -1), nft.Elem{Key: w.key, Data: w.data})
+		return
+	}
+
+	shifts := w.names.get(prefix, SetShifts, -1)
+	for at := range fe.Key.EndPort - fe.Key.Port + 1 {
+		w.data = binary.BigEndian.AppendUint16(w.data[:0], port+at)
+		to(shifts, nft.Elem{Key: nft.AppendPort(w.key, fe.Key.Port+at), Data: w.data})
 	}
 }

@@ -24,6 +24,9 @@ const (
 	LargePools                          // some pool needs more than SmallClasses
 	MasqueradeIPs                       // some service sets the source of masqueraded connections
 	RangesToPort                        // the endpoints of some range have one port
+	RangesShifted                       // some range is mapped to a range of its endpoints
+	nodeToPort                          // see [ToPortOf]
+	nodeShifted                         // see [ShiftedOf]
 	blocks0                             // some range has a block of 0 leading bits: see [BlocksOf]
 
 	AtRandom   Feature = 0
@@ -42,6 +45,21 @@ func BlocksOf(k *Kind, bits uint8) Feature {
 	}
 	return blocks0 << bits
 }
+
+// ToPortOf is the feature of ranges of a kind whose endpoints have one port, and ShiftedOf the
+// feature of ranges of a kind that are mapped to ranges of their endpoints.
+func ToPortOf(k *Kind) Feature  { return ofKind(k, RangesToPort, nodeToPort) }
+func ShiftedOf(k *Kind) Feature { return ofKind(k, RangesShifted, nodeShifted) }
+
+func ofKind(k *Kind, atAddress, atNode Feature) Feature {
+	if k == KindNodeRange {
+		return atNode
+	}
+	return atAddress
+}
+
+// changePort is both features: the endpoints of some range of a kind do not get the packet's port.
+func changePort(k *Kind) Feature { return ToPortOf(k) | ShiftedOf(k) }
 
 // WayNames are parts of the names of the maps and chains for a way.
 var WayNames = [...]string{InTurn: "-rr", ByHash: "-sh", ByMaglev: "-mh"}
@@ -149,7 +167,7 @@ func (k *Kind) ReadEndpoint(r *nft.Reader, f *nft.Family) netip.AddrPort {
 }
 
 // appendEndpoint appends an endpoint in the form of the maps of the kind. The endpoints of a range
-// have one common port or no port: see [SetRangePorts].
+// have one common port or no port: see [SetPorts] and [SetShifts].
 func (k *Kind) appendEndpoint(b []byte, ep netip.AddrPort) []byte {
 	if k.isRange() {
 		return nft.AppendAddr(b, ep.Addr())
@@ -196,12 +214,15 @@ const (
 	SetHairpins   = "hairpins"
 	// SetRangeAddresses contains the addresses with ranges.
 	SetRangeAddresses = "range-addresses"
-	// SetRangeToPort has the ranges whose endpoints have one port, and SetRangePorts has these
-	// ports.
-	SetRangeToPort = "range-to-port"
-	SetRangePorts  = "range-ports"
-	setRestricted  = "restricted"
-	setSources     = "sources"
+	setRestricted     = "restricted"
+	setSources        = "sources"
+)
+
+// Sets of the kinds of ranges. The constants are the ends of their names.
+const (
+	SetToPort = "-to-port" // ranges whose packets do not keep their ports
+	SetPorts  = "-ports"   // the port of all endpoints of a range
+	SetShifts = "-shifts"  // the port of the endpoints for each port of a range
 )
 
 // SetRestricted is the name of the set of frontends of the kind that have source ranges, and

@@ -20,10 +20,12 @@ import (
 // range is the original destination, the protocol, and the range.
 //
 // Rules look for a range of node ports last, in separate maps whose keys have no address. The key
-// of such a range is the protocol and the range, and its packets keep their ports.
+// of such a range is the protocol and the range.
 //
-// Either packets keep their ports, or all endpoints of a range have one port. The maps of endpoints
-// and of clients have only addresses, because the IPv6 key leaves no room for a port.
+// Packets keep their ports, or all endpoints of a range have one port, or the range is mapped to a
+// range of its endpoints. The maps of endpoints and of clients have only addresses, because the
+// IPv6 key leaves no room for a port. Rules cannot add. So a map has the endpoints' port for each
+// port of a mapped range.
 
 // BlockMap is the name of the map of blocks with this number of leading bits, of ranges of a kind.
 func BlockMap(k *Kind, bits uint8) string {
@@ -56,12 +58,35 @@ func rangeSets(f *nft.Family, s *Shape) (l []*nft.Set) {
 		l = append(l, &nft.Set{Name: SetRangeAddresses, Key: []nft.Field{f.Addr},
 			Comment: "addresses with ranges of ports"})
 	}
-	if s.Has(RangesToPort) {
-		key := KindRange.Key(f)
-		l = append(l, &nft.Set{Name: SetRangeToPort, Key: key,
-			Comment: "their endpoints have one port"},
-			&nft.Set{Name: SetRangePorts, Key: key, Data: []nft.Field{nft.FieldPort},
-				Flags: nft.SetMap, Comment: "the port of their endpoints"})
+	for _, k := range s.Kinds() {
+		l = append(l, k.portSets(f, s)...)
+	}
+
+	return l
+}
+
+// portSets lists the sets of ranges whose packets do not keep their ports.
+func (k *Kind) portSets(f *nft.Family, s *Shape) (l []*nft.Set) {
+	if !k.isRange() {
+		return nil
+	}
+	add := func(end, comment string, key []nft.Field, data ...nft.Field) {
+		set := &nft.Set{Name: k.Prefix + end, Key: key, Data: data, Comment: comment}
+		if data != nil {
+			set.Flags = nft.SetMap
+		}
+		l = append(l, set)
+	}
+	key := k.Key(f)
+	if s.Has(changePort(k)) {
+		add(SetToPort, "their packets do not keep their ports", key)
+	}
+	if s.Has(ToPortOf(k)) {
+		add(SetPorts, "the port of their endpoints", key, nft.FieldPort)
+	}
+	if s.Has(ShiftedOf(k)) {
+		add(SetShifts, "the port of their endpoints, by port", append(key, nft.FieldPort),
+			nft.FieldPort)
 	}
 
 	return l
@@ -107,11 +132,11 @@ func (b *builder) toBlocks(c *nft.ProgramChain, k *Kind, to string) {
 	}
 }
 
-// setPort adds the rule to, which changes the port of translated packets, if a range has endpoints
-// with one port. A block is found by the port of the packet, because nft cannot list the leading
-// bits of conntrack's port.
+// setPort adds the rule to, which changes the port of translated packets, if the packets of some
+// range do not keep their ports. A block is found by the port of the packet, because nft cannot
+// list the leading bits of conntrack's port.
 func (b *builder) setPort(c *nft.ProgramChain, to nft.Rule) {
-	if b.shape.Has(RangesToPort) {
+	if b.shape.Has(changePort(KindRange)) {
 		c.Add(withPorts, to)
 	}
 }

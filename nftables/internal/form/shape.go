@@ -60,7 +60,7 @@ func (s *Shape) AddFrontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
 		s.Uses |= SplitPools
 	}
 	internal, external := t.PoolsOf(fe)
-	s.addRange(fe.Key, internal, external)
+	s.addRange(fe, internal, external)
 	s.AddPool(internal)
 	s.AddPool(external)
 }
@@ -122,15 +122,20 @@ func Insert[T any](sorted []T, v T, compare func(a, b T) int) []T {
 }
 
 // addRange adds the features of a range with these pools to s.
-func (s *Shape) addRange(k servicemodel.FrontendKey, internal, external *servicemodel.Pool) {
-	if k.EndPort == 0 {
+func (s *Shape) addRange(fe *servicemodel.Frontend, internal, external *servicemodel.Pool) {
+	if fe.Key.EndPort == 0 {
 		return
 	}
-	for b := range k.Blocks() {
-		s.Uses |= BlocksOf(KindOf(k), b.Bits)
+	k := KindOf(fe.Key)
+	for b := range fe.Key.Blocks() {
+		s.Uses |= BlocksOf(k, b.Bits)
 	}
-	if port, _ := RangePort(internal, external); port != 0 && !k.NodePort() {
-		s.Uses |= RangesToPort
+	switch port, _ := RangePort(internal, external); {
+	case port == 0:
+	case fe.Shifted:
+		s.Uses |= ShiftedOf(k)
+	default:
+		s.Uses |= ToPortOf(k)
 	}
 }
 

@@ -74,7 +74,7 @@ func (pl *Planner) changed(p *Plan, t *TablePlan, old, new *servicemodel.Fronten
 	newInternal, newExternal := p.Changes.New.PoolsOf(new)
 	pl.Writer.Pool(old, new, false, oldInternal, newInternal, t.del, t.add)
 	pl.Writer.Pool(old, new, true, oldExternal, newExternal, t.del, t.add)
-	pl.rangePort(p, t, old, new)
+	pl.rangePorts(p, t, old, new)
 }
 
 // poolsChanged plans the pools of an unchanged frontend.
@@ -99,5 +99,5 @@ func (pl *Planner) poolsChanged(p *Plan, t *TablePlan, fe *servicemodel.Frontend
 
 	change(false, oldInternal, newInternal)
 	change(true, oldExternal, newExternal)
-	pl.rangePort(p, t, fe, fe)
+	pl.rangePorts(p, t, fe, fe)
 }

@@ -41,12 +41,17 @@ func (pl *Planner) planBlocks(c *servicemodel.ChangeSet, t *TablePlan) {
 	}
 }
 
-// rangePort plans the port of the endpoints of a range that is kept.
-func (pl *Planner) rangePort(p *Plan, t *TablePlan, old, new *servicemodel.Frontend) {
+// rangePorts plans the ports of the endpoints of a range that is kept.
+func (pl *Planner) rangePorts(p *Plan, t *TablePlan, old, new *servicemodel.Frontend) {
 	if new.Key.EndPort == 0 {
 		return
 	}
+	was, _ := form.RangePort(p.Changes.Old.PoolsOf(old))
+	is, _ := form.RangePort(p.Changes.New.PoolsOf(new))
+	if was == is && old.Shifted == new.Shifted {
+		return
+	}
 	t.need.AddFrontend(p.Changes.New, new)
-	t.differ(func(to form.Sink) { pl.Writer.RangePort(p.Changes.Old, old, to) },
-		func(to form.Sink) { pl.Writer.RangePort(p.Changes.New, new, to) })
+	t.differ(func(to form.Sink) { pl.Writer.RangePorts(p.Changes.Old, old, to) },
+		func(to form.Sink) { pl.Writer.RangePorts(p.Changes.New, new, to) })
 }

@@ -211,8 +211,8 @@ func (r *Reading) view(views map[servicemodel.PoolID][]*poolView,
 	}
 	key := nft.AppendFrontend(nil, fe.Key)
 	list := slots[l.SlotMap()][string(key)]
-	if e := r.Elems[form.SetRangePorts][string(key)]; e != nil {
-		r.addPort(list, *e)
+	if fe.Key.EndPort != 0 {
+		r.addPort(list, fe)
 	}
 	if len(list) == 0 || l.Way != form.ByHash && slices.Contains(list, form.Entry{}) {
 		return
@@ -236,10 +236,15 @@ func (r *Reading) view(views map[servicemodel.PoolID][]*poolView,
 	views[id] = append(views[id], &poolView{p, 1})
 }
 
-// addPort gives the endpoints of a range the port in an element.
-func (r *Reading) addPort(to []form.Entry, e nft.Elem) {
+// addPort gives the endpoints of a range their port, unless packets keep their ports.
+func (r *Reading) addPort(to []form.Entry, fe *servicemodel.Frontend) {
+	set, key := form.SetPorts, nft.AppendFrontend(nil, fe.Key)
+	if fe.Shifted {
+		set, key = form.SetShifts, nft.AppendPort(key, fe.Key.Port)
+	}
+	e := r.Elems[form.KindOf(fe.Key).Prefix+set][string(key)]
 	for i, en := range to {
-		if en.Endpoint.IsValid() && len(e.Data) == 2 {
+		if e != nil && en.Endpoint.IsValid() && len(e.Data) == 2 {
 			to[i].Endpoint = netip.AddrPortFrom(en.Endpoint.Addr(),
 				binary.BigEndian.Uint16(e.Data))
 		}

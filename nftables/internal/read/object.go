@@ -91,14 +91,14 @@ func (o *object) expressible(t *servicemodel.Table) bool {
 // expressibleRange reports whether the backend can express what it lacks at some ranges.
 func expressibleRange(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
 	internal, external := t.PoolsOf(fe)
-	port, ok := form.RangePort(internal, external)
+	_, ok := form.RangePort(internal, external)
 	switch {
 	case !ok, fe.AffinityService, fe.AffinityBits > 0, !form.TakesRanges(internal),
 		!form.TakesRanges(external):
 		return false
 	}
 
-	return !fe.Key.NodePort() || port == 0 && fe.Affinity == 0 && !fe.MasqueradeIP.IsValid()
+	return !fe.Key.NodePort() || fe.Affinity == 0 && !fe.MasqueradeIP.IsValid()
 }
 
 // hasPools reports whether a table has the pools of a frontend.

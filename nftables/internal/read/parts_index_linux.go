@@ -292,12 +292,12 @@ func (o *ownerReading) queryRange(key servicemodel.FrontendKey, query queryFunc)
 	for b := range key.Blocks() {
 		query(form.BlockMap(form.KindOf(key), b.Bits), nft.AppendBlock(nil, b.First, key))
 	}
-	if key.NodePort() {
-		return
+	if !key.NodePort() {
+		query(form.SetRangeAddresses, nft.AppendAddr(nil, key.Addr))
 	}
-	query(form.SetRangeAddresses, nft.AppendAddr(nil, key.Addr))
-	for _, set := range []string{form.SetRangeToPort, form.SetRangePorts} {
-		query(set, nft.AppendFrontend(nil, key))
+	prefix, frontend := form.KindOf(key).Prefix, nft.AppendFrontend(nil, key)
+	for _, set := range []string{form.SetToPort, form.SetPorts} {
+		query(prefix+set, frontend)
 	}
 }
 

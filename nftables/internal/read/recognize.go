@@ -45,10 +45,13 @@ func ShapeOf(r *Reading) form.Shape {
 	if r.Has(form.KindService.SetSources()) {
 		s.Uses |= form.SourceRanges
 	}
-	if r.Has(form.SetRangePorts) {
-		s.Uses |= form.RangesToPort
-	}
 	for _, k := range []*form.Kind{form.KindRange, form.KindNodeRange} {
+		if r.Has(k.Prefix + form.SetPorts) {
+			s.Uses |= form.ToPortOf(k)
+		}
+		if r.Has(k.Prefix + form.SetShifts) {
+			s.Uses |= form.ShiftedOf(k)
+		}
 		for bits := range uint8(form.BlockBits + 1) {
 			if r.Has(k.Registry) && r.Has(form.BlockMap(k, bits)) {
 				s.Uses |= form.BlocksOf(k, bits)

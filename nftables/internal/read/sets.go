@@ -11,9 +11,10 @@ import (
 
 // Functions about the sets of a reading.
 
-// isLarge reports whether a set grows with the endpoints rather than with the services.
+// isLarge reports whether a set grows with the endpoints or ports rather than with the services.
 func isLarge(name string) bool {
-	return strings.HasSuffix(name, form.SetEndpoints) || name == form.SetHairpins
+	return strings.HasSuffix(name, form.SetEndpoints) || name == form.SetHairpins ||
+		strings.HasSuffix(name, form.SetShifts)
 }
 
 // IsRead reports whether the elements of a set describe services.

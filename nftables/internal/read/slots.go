@@ -12,10 +12,12 @@ import (
 type queryFunc func(set string, key []byte)
 
 // moreSlots requests the slots of the frontends that are left over: the maximum number of slots for
-// the class of their pool, or for the chain of the pool's scheduler.
+// the class of their pool, or for the chain of the pool's scheduler. It also requests the ports of
+// mapped ranges.
 func (r *Reading) moreSlots(query queryFunc) {
 	for _, k := range r.Shape.Kinds() {
-		for key := range r.Elems[k.Registry] {
+		for key, e := range r.Elems[k.Registry] {
+			r.moreShifts(query, k, e)
 			for outside, over := range []string{form.SetOver, form.SetExternalOver} {
 				l := r.leafOf(k, outside == 1, over, key)
 				set := l.SlotMap()
@@ -25,6 +27,19 @@ func (r *Reading) moreSlots(query queryFunc) {
 						query(set, slotKey)
 					}
 				}
+			}
+		}
+	}
+}
+
+// moreShifts requests the endpoints' ports of a frontend if it is a mapped range.
+func (r *Reading) moreShifts(query queryFunc, k *form.Kind, e *nft.Elem) {
+	set := k.Prefix + form.SetShifts
+	if fe := r.frontend(k, e, nil); fe != nil && fe.Shifted && r.Has(set) {
+		for at := range fe.Key.EndPort - fe.Key.Port + 1 {
+			port := nft.AppendPort(nft.AppendFrontend(nil, fe.Key), fe.Key.Port+at)
+			if r.Elems[set][string(port)] == nil {
+				query(set, port)
 			}
 		}
 	}
