@@ -8,8 +8,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// ApplyChanges applies a change set from [Engine.Plan] that was stored as JSON, perhaps on another
-// machine and after a review. It applies exactly these changes or nothing. The error is
+// ApplyChanges applies a change set from [Engine.Plan], perhaps stored as JSON, on another machine
+// and after a review. It applies exactly these changes or nothing. The error is
 // servicemodel.ErrOtherTable if the table in the kernel is not the one from which the changes
 // start. An edited change set is an error, too.
 //

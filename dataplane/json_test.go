@@ -52,8 +52,13 @@ func TestPlannedChangesAreAppliedLater(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(asJSON(t, o)), &read))
 	require.True(t, read.Table.Equal(o.Table))
 
-	_, err := engine.ApplyChanges(t.Context(), stored.Changes)
-	require.ErrorIs(t, err, servicemodel.ErrOtherTable, "it was applied already")
+	for _, c := range []*servicemodel.ChangeSet{stored.Changes, preview.Changes} {
+		_, err := engine.ApplyChanges(t.Context(), c)
+		require.ErrorIs(t, err, servicemodel.ErrOtherTable, "it was applied already")
+	}
+	back := ok(engine.Plan(t.Context(), services(4)))(t)
+	ok(engine.ApplyChanges(t.Context(), back.Changes))(t) // in the same process
+	requireHolds(t, kernel, services(4))
 	again := ok(engine.Apply(t.Context(), services(4).WithoutService(serviceName(1))))(t)
 	require.True(t, again.Changes.Empty())
 }

@@ -128,7 +128,8 @@ func (p *Parts) ApplyAll(ctx context.Context, states map[string]servicemodel.Sta
 	return p.change(ctx, t)
 }
 
-// Plan returns the changes that Apply would make, without making them. It fails as Apply would.
+// Plan returns the changes that Apply would make, without making them. It fails as Apply would. The
+// changes are to be read: [Engine.ApplyChanges] needs changes of a whole instance.
 func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*Preview, error) {
 	t := task{doing: "plan the part", owners: []string{owner}}
 	return read(ctx, p, t, func() (*Preview, error) {

@@ -15,7 +15,8 @@ type Result struct {
 	Backend string `json:"backend"`
 	// Revision is the number of the requested state, see [Engine.Set].
 	Revision Revision `json:"revision,omitzero"`
-	// Owners are the owners of changed parts, see [Parts]. It is nil in results of an engine.
+	// Owners are the owners whose parts were applied or removed, even if nothing differed, see
+	// [Parts]. It is nil in results of an engine.
 	Owners []string `json:"owners,omitempty"`
 	// State is the requested state, including refused services. It is empty for changes
 	// ([Engine.ApplyChanges]) and parts.

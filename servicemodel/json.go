@@ -329,27 +329,35 @@ type changeSetFields ChangeSet
 // encoding both tables. It includes all health checks of the new table, because the process that
 // reads the output starts from a table without health checks.
 func (c ChangeSet) MarshalJSON() ([]byte, error) {
-	from, to, stored := c.from, c.to, c
-	if from == "" {
-		var err error
-		if from, err = c.Old.fingerprint(); err != nil {
-			return nil, err
-		}
-		if to, err = c.New.fingerprint(); err != nil {
-			return nil, err
-		}
-		stored.Health = nil
-		for h := range c.New.HealthChecks() {
-			stored.Health = append(stored.Health, Change[HealthCheck]{New: &h})
-		}
-		for _, h := range c.Health {
-			if h.New == nil {
-				stored.Health = append(stored.Health, h)
-			}
+	stored, err := c.stored()
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(changeSetJSON{stored.from, stored.to, (*changeSetFields)(&stored)})
+}
+
+// stored returns c as it is stored, with fingerprints and with all health checks.
+func (c ChangeSet) stored() (stored ChangeSet, err error) {
+	if c.from != "" {
+		return c, nil
+	}
+	stored = c
+	if stored.from, err = c.Old.fingerprint(); err != nil {
+		return stored, err
+	}
+	if stored.to, err = c.New.fingerprint(); err != nil {
+		return stored, err
+	}
+	stored.Health = nil
+	for h := range c.New.HealthChecks() {
+		stored.Health = append(stored.Health, Change[HealthCheck]{New: &h})
+	}
+	for _, h := range c.Health {
+		if h.New == nil {
+			stored.Health = append(stored.Health, h)
 		}
 	}
-
-	return json.Marshal(changeSetJSON{from, to, (*changeSetFields)(&stored)})
+	return stored, nil
 }
 
 // UnmarshalJSON reads the output of MarshalJSON. The result lacks the tables: [ChangeSet.On] adds
@@ -393,23 +401,26 @@ func whole[T any, K comparable](list, object string, changes []Change[T], key fu
 // ErrOtherTable says that a change set does not start from the table given to [ChangeSet.On].
 var ErrOtherTable = errors.New("the change set begins from another table")
 
-// On adds the tables to a change set that was read from JSON and starts from t. It returns
+// On adds the tables to a change set that starts from t, and usually was read from JSON. It returns
 // [ErrOtherTable] if the change set starts from a different table. Health checks are not compared,
 // because the kernel does not store them: the result removes those health checks of t that the
 // change set lacks. On returns a different error if the changes do not lead to the recorded
 // fingerprint.
 func (c *ChangeSet) On(t *Table) (*ChangeSet, error) {
-	c = c.orEmpty()
+	all, err := c.orEmpty().stored()
+	if err != nil {
+		return nil, err
+	}
 	from, err := t.fingerprint()
 	if err != nil {
 		return nil, err
 	}
-	if from != c.from {
-		return nil, fmt.Errorf("%w: that of fingerprint %s, not %s", ErrOtherTable, c.from, from)
+	if from != all.from {
+		return nil, fmt.Errorf("%w: that of fingerprint %s, not %s", ErrOtherTable, all.from, from)
 	}
-	all, wanted := *c, map[Name]bool{}
-	all.Health = slices.Clone(c.Health)
-	for _, h := range c.Health {
+	wanted := map[Name]bool{}
+	all.Health = slices.Clone(all.Health)
+	for _, h := range all.Health {
 		if h.New != nil {
 			wanted[h.New.Service] = true
 		}
@@ -426,8 +437,8 @@ func (c *ChangeSet) On(t *Table) (*ChangeSet, error) {
 	if err != nil {
 		return nil, err
 	}
-	if to != c.to {
-		return nil, fmt.Errorf("the change set was changed: it leads to %s, not %s", to, c.to)
+	if to != all.to {
+		return nil, fmt.Errorf("the change set was changed: it leads to %s, not %s", to, all.to)
 	}
 	return Diff(t, changed), nil
 }

@@ -111,15 +111,21 @@ func TestJSONIsReadBack(t *testing.T) {
 func TestAChangeSetIsAppliedOnlyWhereItBelongs(t *testing.T) {
 	t.Parallel()
 	old := tableOf(t, thisNode, webService(), endpoint("10.64.0.1"))
-	c := requireReadBack(t, sm.Diff(old, tableOf(t, thisNode, webService(),
-		endpoint("10.64.0.1"), endpoint("10.64.0.2"))))
-	_, err := c.On(nil)
-	require.ErrorIs(t, err, sm.ErrOtherTable)
-	_, err = c.On(tableOf(t, thisNode, webService(), endpoint("10.64.0.9")))
-	require.ErrorIs(t, err, sm.ErrOtherTable)
+	here := sm.Diff(old, tableOf(t, thisNode, webService(), endpoint("10.64.0.1"),
+		endpoint("10.64.0.2")))
+	c := requireReadBack(t, here)
+	for _, c := range []*sm.ChangeSet{here, c} {
+		on, err := c.On(old)
+		require.NoError(t, err)
+		require.Equal(t, here.String(), on.String())
+		_, err = c.On(nil)
+		require.ErrorIs(t, err, sm.ErrOtherTable)
+		_, err = c.On(tableOf(t, thisNode, webService(), endpoint("10.64.0.9")))
+		require.ErrorIs(t, err, sm.ErrOtherTable)
+	}
 
 	c.Pools[0].New.Slots[1].Endpoint = netip.MustParseAddrPort("192.0.2.66:1")
-	_, err = c.On(old)
+	_, err := c.On(old)
 	require.ErrorContains(t, err, "the change set was changed")
 	require.NotErrorIs(t, err, sm.ErrOtherTable)
 }
