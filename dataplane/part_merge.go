@@ -45,7 +45,7 @@ func (p *Parts) compare(ctx context.Context, states map[string]servicemodel.Stat
 	m := &merge{states: states, parts: map[string]*servicemodel.Table{}}
 	for owner, s := range states {
 		part, err := servicemodel.Resolve(nil, s)
-		if err = cmp.Or(s.ValidatePart(owner), err); err != nil {
+		if err = cmp.Or(s.ValidatePart(owner), s.ValidateUnattended(), err); err != nil {
 			m.refused = append(m.refused, Refusal{Owner: owner, Err: err})
 			continue
 		}

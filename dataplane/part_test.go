@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -226,6 +227,22 @@ func TestAPartIsRefusedAsAWhole(t *testing.T) {
 	require.ErrorAs(t, err, &taken, "two services for one port")
 	require.ErrorIs(t, err, dataplane.ErrRefused)
 	require.Zero(t, b.Calls(memory.CallCommit))
+}
+
+// A part has no field that needs a program, because the programs that write parts may end.
+func TestNoPartNeedsAProgram(t *testing.T) {
+	t.Parallel()
+	s := published("a", 1, 80)
+	svc := s.Service(servicemodel.Name{Namespace: "a", Name: "pod"})
+	svc.SlowStart, svc.SilentEndpoints = time.Minute, servicemodel.SilentEject
+	s = s.WithService(svc)
+	require.NoError(t, s.ValidatePart("a"))
+	_, err := dataplane.NewParts(memory.New(nil), nil).Apply(t.Context(), "a", s)
+	var fields []string
+	for _, p := range dataplane.Problems(err) {
+		fields = append(fields, p.Field)
+	}
+	require.ElementsMatch(t, []string{"slowStart", "silentEndpoints"}, fields)
 }
 
 // A part whose services claim one key twice is refused, whatever the key is. All other parts are in

@@ -302,8 +302,8 @@ func (t *Table) leaveOutEndpoints(set map[netip.Addr]bool) {
 }
 
 // WithPart returns s with the services and endpoints in the owner's namespace replaced by the
-// services and endpoints of part, which must all be in that namespace. The result has the node of
-// s.
+// services and endpoints of part, which must all be in that namespace ([State.ValidatePart]). The
+// result has the node of s.
 func (s State) WithPart(owner string, part State) State {
 	in := func(n Name) bool { return n.Namespace == owner }
 	for n, e := range s.entries.From(Name{Namespace: owner}, in) {
@@ -332,17 +332,30 @@ func (s State) ValidatePart(owner string) error {
 		if e.service != nil {
 			check("service", n)
 		}
-		if e.service != nil && e.service.SlowStart > 0 {
+		if len(e.endpoints) > 0 {
+			check("endpoints", n)
+		}
+	}
+
+	return errors.Join(p.found...)
+}
+
+// ValidateUnattended reports the fields that need a program that keeps running: SlowStart, and
+// SilentEndpoints if it is [SilentEject]. Parts refuse them, because the programs that write parts
+// may end. The error joins a *[FieldError] for each problem.
+func (s State) ValidateUnattended() error {
+	p := problems{kind: "service"}
+	for n, e := range s.entries.All() {
+		if p.service = &n; e.service == nil {
+			continue
+		}
+		if e.service.SlowStart > 0 {
 			p.add("slowStart", e.service.SlowStart, "must not be set in a part: no program would "+
 				"let endpoints grow")
 		}
-		if e.service != nil && e.service.SilentEndpoints == SilentEject {
-			p.add("silentEndpoints", SilentEject, "must not be set in a part: no "+
-				"program would notice silent endpoints")
-		}
-
-		if len(e.endpoints) > 0 {
-			check("endpoints", n)
+		if e.service.SilentEndpoints == SilentEject {
+			p.add("silentEndpoints", SilentEject, "must not be set in a part: no program would "+
+				"notice silent endpoints")
 		}
 	}
 

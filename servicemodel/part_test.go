@@ -324,8 +324,8 @@ func TestPartsRefuseWhatNeedsAProgram(t *testing.T) {
 		"set in a part: no program would notice silent endpoints"},
 		stateOf(thisNode, webService(func(s *sm.Service) {
 			s.SilentEndpoints = sm.SilentEject
-		})).ValidatePart("default"))
+		})).ValidateUnattended())
 	requireProblems(t, []string{"service default/web: slowStart: 1m0s: must not be set in a part" +
 		": no program would let endpoints grow"},
-		stateOf(thisNode, webService(slowly(time.Minute))).ValidatePart("default"))
+		stateOf(thisNode, webService(slowly(time.Minute))).ValidateUnattended())
 }

@@ -85,7 +85,8 @@ type Service struct {
 	HealthCheckNodePort uint16 `json:"healthCheckNodePort,omitzero"`
 
 	// SilentEndpoints says how to treat endpoints that do not answer. Only programs that detect
-	// such endpoints use it, for example with a follower of package dataplane/silence.
+	// such endpoints use it, for example with a follower of package dataplane/silence. Parts refuse
+	// [SilentEject] ([State.ValidateUnattended]).
 	SilentEndpoints SilentPolicy `json:"silentEndpoints,omitzero"`
 
 	// Masquerade selects the clients whose source address is hidden from endpoints. The zero value
