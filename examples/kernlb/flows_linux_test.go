@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"regexp"
 	"testing"
 	"time"
 
@@ -101,7 +103,11 @@ func TestWatchPrintsWhatHappens(t *testing.T) {
 	done(t, ns, dnsManifest("10.244.0.1"), "apply -f -")
 	w := &watched{t: t, ns: ns, args: []string{"flows", "-watch"}}
 	w.start()
-	time.Sleep(time.Second)
+	followed := regexp.MustCompile(`(?m)^\S+ +12 +\d+ +0*[1-9a-f]`) // a netfilter socket in a group
+	require.Eventually(t, func() bool {
+		return followed.Match(ok(os.ReadFile(fmt.Sprintf("/proc/%d/net/netlink",
+			w.process.Process.Pid)))(t))
+	}, time.Minute, 10*time.Millisecond)
 	put(t, ns, conntrack.UDP, 53, "10.244.0.1:5353")
 	w.logs("default/dns:dns")
 	w.halt()
