@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -122,10 +124,30 @@ func TestTheLogTellsOfChangesAndOfDrift(t *testing.T) {
 	require.Equal(t, 1, bytes.Count(buf.Bytes(), []byte("msg=applied")),
 		"a repair is no change: %s", buf)
 
+	require.NotContains(t, buf.String(), "msg=adopted", "the kernel held nothing at the start")
+
 	b.Kernel().Flush()
 	b.engine.Resync()
 	b.apply(t, services(1))
 	require.Contains(t, buf.String(), `first="+ frontend `)
+}
+
+// The first apply of a program logs what an earlier program left in the kernel, even if nothing
+// changes; later applies do not.
+func TestTheLogTellsWhatWasAdopted(t *testing.T) {
+	t.Parallel()
+	b, buf := newLogging()
+	b.apply(t, services(3))
+	buf.Reset()
+	log := slog.New(slog.NewTextHandler(buf, nil))
+	e := dataplane.New(b.Backend, &dataplane.Config{Logger: log})
+	for range 2 {
+		ok(e.Apply(t.Context(), services(3)))(t)
+	}
+	require.Equal(t, 1, strings.Count(buf.String(), "\n"), "%s", buf)
+	require.Contains(t, buf.String(), "msg=adopted backend=memory services=3 frontends=3 "+
+		"endpoints=")
+	require.Contains(t, buf.String(), " added=0 changed=0 removed=0 objects=0")
 }
 
 // A refused service keeps its old definition, with its present endpoints. A service that was never

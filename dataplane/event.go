@@ -213,10 +213,12 @@ func serviceOf(t *servicemodel.Table, k servicemodel.FrontendKey) (n servicemode
 func logTo(log *slog.Logger) Observer {
 	var stays atomic.Value // the text of the last such failure
 	stays.Store("")
+	var started atomic.Bool
 	return func(ctx context.Context, ev Event) {
 		switch ev := ev.(type) {
 		case Applied:
 			stays.Store("")
+			logAdopted(ctx, log, ev.Result, &started)
 			logApplied(ctx, log, ev.Result)
 		case Refused:
 			if ev.Family != 0 {
@@ -285,6 +287,31 @@ func logFailed(ctx context.Context, log *slog.Logger, ev Failed) {
 		log.ErrorContext(ctx, ev.Doing+" failed", logkey.Backend, ev.Backend,
 			of(ev.Owners, ev.Revision), logkey.Phase, ev.Phase.String(), logkey.Error, ev.Err)
 	}
+}
+
+// logAdopted logs what the first apply of an engine found in the kernel, if there was anything.
+func logAdopted(ctx context.Context, log *slog.Logger, r *Result, started *atomic.Bool) {
+	held := r.Changes.Old
+	if started.Swap(true) || len(r.Owners) > 0 || held.Len() == 0 ||
+		!log.Enabled(ctx, slog.LevelInfo) {
+		return
+	}
+	services, endpoints := map[servicemodel.Name]bool{}, map[netip.AddrPort]bool{}
+	for f := range held.Frontends() {
+		services[f.Service.Name] = true
+	}
+	for p := range held.Pools() {
+		for _, slot := range p.Slots {
+			if slot.Endpoint.IsValid() {
+				endpoints[slot.Endpoint] = true
+			}
+		}
+	}
+
+	log.InfoContext(ctx, "adopted", logkey.Backend, r.Backend, logkey.Services, len(services),
+		logkey.Frontends, held.Len(), logkey.Endpoints, len(endpoints),
+		logkey.Added, r.Counts.Added, logkey.Changed, r.Counts.Changed,
+		logkey.Removed, r.Counts.Removed, logkey.Objects, len(r.Drift))
 }
 
 // logApplied logs the changes, at debug level if they are only steps of slow starts. The repairs

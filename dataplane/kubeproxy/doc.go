@@ -46,6 +46,7 @@
 //
 //   - chains to which rules of other programs jump, and the chains to which these chains jump: the
 //     CNI plugin portmap can be configured to use KUBE-MARK-MASQ
+//   - KUBE-FIREWALL, if chains of kube-proxy are deleted beside it
 //   - KUBE-MARK-MASQ and KUBE-POSTROUTING, if there is a KUBE-MARK-DROP: a kubelet before 1.27
 //     creates all three
 //   - chains that kernlb has taken over, and a device kube-ipvs0 with addresses of kernlb

@@ -24,6 +24,7 @@ const (
 	chainPostrouting = "KUBE-POSTROUTING"
 	chainMarkDrop    = "KUBE-MARK-DROP"
 	chainCanary      = "KUBE-PROXY-CANARY"
+	chainFirewall    = "KUBE-FIREWALL"
 )
 
 // sharedChains are the names that both kube-proxy and kernlb's iptables backend with the default

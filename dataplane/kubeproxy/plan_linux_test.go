@@ -224,6 +224,20 @@ COMMIT
 	ok(Cleanup(t.Context(), &Config{NetNS: ns.NetNS()}))(t)
 }
 
+// A plan that deletes chains of kube-proxy says why KUBE-FIREWALL stays. Without a kube-proxy, the
+// chain is the kubelet's alone, and no plan mentions it.
+func TestKubeFirewallStays(t *testing.T) {
+	t.Parallel()
+	const kubelet = "*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\nCOMMIT\n"
+	ns := nstest.New(t)
+	nstest.Exec(t, ns, kubelet, "iptables-nft-restore", "--noflush")
+	require.Empty(t, find(t, ns).Left)
+	nstest.Exec(t, ns, "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n", "iptables-nft-restore",
+		"--noflush")
+	require.Contains(t, find(t, ns).String(),
+		"# left: chain ip filter KUBE-FIREWALL: the kubelet makes it, too, ")
+}
+
 // Matches of ports that are extensions of x_tables are read, too: SCTP has no other match.
 func TestFrontendsOfSCTP(t *testing.T) {
 	t.Parallel()

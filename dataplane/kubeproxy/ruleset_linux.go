@@ -134,12 +134,18 @@ func (k *kernel) planRuleset(ctx context.Context, p *Plan) error {
 	}
 	o := ownerOf(r)
 	for _, family := range nft.Families {
-		f := family.Name
+		f, before := family.Name, len(p.Chains)
 		for _, name := range []string{tableMangle, tableFilter, tableNAT} {
 			t := TableID{f, name}
 			if err := k.planTable(ctx, p, o, t, r[t]); err != nil {
 				return err
 			}
+		}
+
+		if filter := (TableID{f, tableFilter}); len(p.Chains) > before &&
+			r.has(filter, chainFirewall) {
+			p.leave("chain "+ChainID{filter, chainFirewall}.String(), "the kubelet makes it, too, "+
+				"and kube-proxy never deletes it; if no kubelet runs here, delete it by hand")
 		}
 
 		switch t := (TableID{f, nftTable}); {

@@ -110,7 +110,8 @@ func open(file string, removes int, b backends.Backend, f dataplane.Flows) (*con
 
 // run serves until the context ends, and then completes pending work. The kernel stays as it is.
 func (c *controller) run(ctx context.Context, listen string) error {
-	checks := node.NewChecker(nil)
+	checks := node.NewChecker(&node.Config{
+		Undone: func() string { return c.engine.Status().Undone.String() }})
 	proxy := health.NewProxy(c.engine, &health.ProxyConfig{RequireState: true, Node: checks.Report})
 	collector := metrics.New(c.engine, &metrics.Config{Node: checks.Report})
 	defer collector.Close()
@@ -178,7 +179,6 @@ func (c *controller) change(r *http.Request) (any, error) {
 	if o.Service != nil {
 		next = next.WithService(o.Service)
 	}
-
 	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
 	defer cancel()
 	err := c.engine.Wait(ctx, c.engine.Set(next))

@@ -200,7 +200,7 @@ var expected = map[reflect.Type]string{
 	reflect.TypeFor[netip.Addr](): "must be an IP address, without a port or prefix length",
 	reflect.TypeFor[Addr]():       "must be an IP address, without a port or prefix length",
 	reflect.TypeFor[netip.AddrPort](): "must be an IP address and the number of a port, such as " +
-		"10.0.0.1:80 or [fd00::1]:80: names are not resolved",
+		"10.0.0.1:80 or [fd00::1]:80; names are not resolved",
 	reflect.TypeFor[netip.Prefix](): "must be a CIDR, such as 10.0.0.0/24, or 10.0.0.1/32 for " +
 		"one address",
 	reflect.TypeFor[Bytes](): "must be text, or 0x and pairs of hexadecimal digits",
@@ -240,11 +240,11 @@ func (s *source) scalar(n *yaml.Node, v reflect.Value, path string) {
 		}
 	case *uint16:
 		if u, err := strconv.ParseUint(n.Value, 10, 16); err != nil {
-			least := 0
+			what, least := "number", 0
 			if strings.HasSuffix(strings.ToLower(path), "port") {
-				least = 1
+				what, least = "port", 1
 			}
-			wrong("must be a number from %d to %d", least, math.MaxUint16)
+			wrong("must be a %s from %d to %d", what, least, math.MaxUint16)
 		} else {
 			*into = uint16(u)
 		}

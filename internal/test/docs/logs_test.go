@@ -60,6 +60,8 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 	state := servicemodel.State{}.WithService(svc("web", 80))
 	apply(state)
 	apply(state)
+	next := dataplane.New(memory.New(m.Kernel()), &dataplane.Config{Logger: slog.New(logged)})
+	must.OK(next.Apply(t.Context(), state))(t)
 	apply(state.WithEndpoints(svc("gone", 80).Name, []servicemodel.Endpoint{{
 		Addr:  netip.MustParseAddr("10.244.0.1"),
 		Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 80}}}}))
