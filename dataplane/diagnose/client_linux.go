@@ -25,6 +25,8 @@ const (
 	// segmentTries and segmentLimit are for segments that are sent to an open connection.
 	segmentTries = 3
 	segmentLimit = 300 * time.Millisecond
+	// searchTries replaces segmentTries in the search for the largest segment that passes.
+	searchTries = 2
 )
 
 // socket is a socket of the client, and the flow that sends its packets to an endpoint.
@@ -180,16 +182,17 @@ func (r *runner) ask(ctx context.Context, to *servicemodel.Candidate) result {
 	if s.protocol != servicemodel.TCP {
 		return got
 	}
-	size, lost, err := r.fullSize(s)
+	size, passed, err := r.fullSize(s)
 	switch {
 	case err != nil:
 		got.says = fmt.Sprintf("answers; full-size segments were not tested: %v", err)
-	case lost:
+	case passed < size:
 		got.says = fmt.Sprintf("answers, and loses segments of %d bytes", size)
-		got.fault = &Fault{FullSize, fmt.Sprintf("%v acknowledges segments of 1 byte and not of "+
-			"%d: packets of full size are lost on the way, and no ICMP error tells the client",
-			to.Endpoint, size), "compare the MTU of all links on the way (ip link), and let ICMP " +
-			"\"fragmentation needed\" and \"packet too big\" pass"}
+		got.fault = &Fault{FullSize, fmt.Sprintf("%v acknowledges segments of %d bytes and not "+
+			"of %d: packets of more than %d bytes are lost on the way, and no ICMP error tells "+
+			"the client", to.Endpoint, passed, size, passed+headers(s.dst.Addr())),
+			"compare the MTU of all links on the way (ip link), and let ICMP " +
+				"\"fragmentation needed\" and \"packet too big\" pass"}
 	default:
 		got.says = fmt.Sprintf("answers, also segments of %d bytes", size)
 	}
@@ -240,13 +243,22 @@ func (s *socket) wait(ctx context.Context) error {
 	}
 }
 
-// fullSize tests whether a segment of full size is acknowledged, and returns its size. Its data is
-// older than all data of the connection, so the endpoint only acknowledges it (RFC 9293, section
-// 3.10.7.4). First, a segment of one byte shows whether the endpoint acknowledges such data.
-func (r *runner) fullSize(s *socket) (size int, lost bool, err error) {
-	size, err = unix.GetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG)
+// headers is the length of the headers of a segment without options.
+func headers(to netip.Addr) int {
+	if to.Is4() {
+		return 20 + 20
+	}
+	return 40 + 20
+}
+
+// fullSize returns the size of a segment of full size, and the size of the largest segment that is
+// acknowledged. The data of the segments is older than all data of the connection, so the endpoint
+// only acknowledges it (RFC 9293, section 3.10.7.4). First, a segment of one byte shows whether the
+// endpoint acknowledges such data.
+func (r *runner) fullSize(s *socket) (size, passed int, err error) {
+	size, err = s.segmentSize()
 	if err != nil {
-		return size, false, err
+		return size, 0, err
 	}
 	var raw int
 	err = r.client.Do(func() (err error) {
@@ -254,28 +266,55 @@ func (r *runner) fullSize(s *socket) (size int, lost bool, err error) {
 		return err
 	})
 	if err != nil {
-		return size, false, err
+		return size, 0, err
 	}
 	defer unix.Close(raw) //nolint:errcheck // nothing is lost
 	sent, received, err := s.sequence()
 	if err != nil {
-		return size, false, err
+		return size, 0, err
 	}
 	for i, n := range []int{1, size} {
-		ok, err := s.acknowledges(raw, sent, received, n)
+		ok, err := s.acknowledges(raw, sent, received, n, segmentTries)
 		switch {
 		case errors.Is(err, unix.EMSGSIZE):
-			return size, false, nil // the client has learnt the path MTU
+			return size, size, nil // the client has learnt the path MTU
 		case err != nil:
-			return size, false, err
+			return size, 0, err
 		case !ok && i == 0:
-			return size, false, errors.New("it does not acknowledge old data")
-		case !ok:
-			return size, true, nil
+			return size, 0, errors.New("it does not acknowledge old data")
+		case ok:
+			passed = n
 		}
 	}
 
-	return size, false, nil
+	for lost := size; passed+1 < lost && passed < size; {
+		n := (passed + lost) / 2
+		ok, err := s.acknowledges(raw, sent, received, n, searchTries)
+		if err != nil {
+			return size, passed, nil //nolint:nilerr // the loss is known, its limit only in part
+		}
+		if ok {
+			passed = n
+		} else {
+			lost = n
+		}
+	}
+
+	return size, passed, nil
+}
+
+// segmentSize returns the size of the largest segments without options: with options, segments have
+// less data.
+func (s *socket) segmentSize() (int, error) {
+	size, err := unix.GetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG)
+	if err != nil {
+		return size, err
+	}
+	info, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err == nil && info.Options&1 != 0 { // TCPI_OPT_TIMESTAMPS
+		size += 12
+	}
+	return size, err
 }
 
 // rawTCP opens a socket for segments that must not be fragmented.
@@ -331,13 +370,13 @@ func (s *socket) sequence() (sent, received uint32, err error) {
 }
 
 // acknowledges reports whether the endpoint acknowledges n old bytes.
-func (s *socket) acknowledges(raw int, sent, received uint32, n int) (bool, error) {
+func (s *socket) acknowledges(raw int, sent, received uint32, n, tries int) (bool, error) {
 	before, err := s.acks()
 	if err != nil {
 		return false, err
 	}
 	segment := oldSegment(s.src, s.dst, sent-uint32(n), received, n)
-	for range segmentTries {
+	for range tries {
 		if err := unix.Sendto(raw, segment, 0,
 			sockaddr(netip.AddrPortFrom(s.dst.Addr(), 0))); err != nil {
 			return false, err

@@ -122,7 +122,20 @@ func troubles() map[string]trouble {
 			want: "not-listening: 10.244.1.1:8080 refuses: nothing listens there"},
 		"an MTU black hole": {make: rules(0, "type filter hook forward priority 0; "+
 			"ip daddr 10.244.1.3 ip length > 1000 drop"),
-			want: "full-size: 10.244.1.3:8080 acknowledges segments of 1 byte and not of"},
+			want: "full-size: 10.244.1.3:8080 acknowledges segments of 960 bytes and not of " +
+				"1460: packets of more than 1000 bytes are lost on the way"},
+		"a path that is 8 bytes too narrow": {make: rules(0, "type filter hook forward priority "+
+			"0; ip daddr 10.244.1.3 ip length > 1492 drop"),
+			want: "full-size: 10.244.1.3:8080 acknowledges segments of 1452 bytes and not of " +
+				"1460: packets of more than 1492 bytes are lost on the way"},
+		"an MTU black hole of IPv6": {manifest: strings.NewReplacer("10.96.0.10",
+			`"fd00:10:96::10"`, "addressType: IPv4", "addressType: IPv6", "[10.244.1.2]",
+			`["fd00:10:244:1::2"]`, "[10.244.1.3]", `["fd00:10:244:1::3"]`).
+			Replace(nightManifest("", "")),
+			make: rules(0, "type filter hook forward priority 0; "+
+				"ip6 daddr fd00:10:244:1::3 ip6 length > 1360 drop"),
+			want: "full-size: [fd00:10:244:1::3]:8080 acknowledges segments of 1340 bytes and " +
+				"not of 1440: packets of more than 1400 bytes are lost on the way"},
 		"a misnamed port": {manifest: strings.Replace(nightManifest("", ""),
 			"name: http, port: 8080", "name: htpp, port: 8080", 1), make: func(*night) {},
 			want: "refuses: the connection is rejected: 2 endpoints, none has a port named " +
