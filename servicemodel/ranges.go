@@ -67,26 +67,28 @@ func (k FrontendKey) Blocks() iter.Seq[PortBlock] {
 const minRun = 16
 
 // JoinPorts merges n published ports into ranges, for programs that have lists of single ports. at
-// returns the place where the i-th port is published, and whether it may be part of a range. Ports
-// of one place that may be joined must have the same endpoints, and packets to them must keep their
-// ports. The result yields the index of a port that remains single and 0, or the index of the first
-// port of a range and the last port of that range. A range has at least 16 consecutive ports. Ports
-// that are listed twice remain single.
+// returns the place where the i-th port is published, the endpoints' port, and whether the port may
+// be part of a range. Ports of one place that may be joined must have the same endpoints. The
+// result yields the index of a port that remains single and 0, or the index of the first port of a
+// range and the last port of that range. A range has at least 16 consecutive ports, and their
+// endpoints' ports are consecutive, too. If these differ, the range needs a
+// [ServicePort.TargetPort]. For a backend that refuses it, let only equal ports join. Ports that
+// are listed twice remain single.
 func JoinPorts[K comparable](n int,
-	at func(i int) (place K, port uint16, may bool)) iter.Seq2[int, uint16] {
+	at func(i int) (place K, port, target uint16, may bool)) iter.Seq2[int, uint16] {
 	type claim struct {
-		place, port, i int
-		may            bool
+		place, port, target, i int
+		may                    bool
 	}
 	l, places := make([]claim, n), map[K]int{}
 	for i := range n {
-		place, port, may := at(i)
+		place, port, target, may := at(i)
 		number, known := places[place]
 		if !known {
 			number = len(places)
 			places[place] = number
 		}
-		l[i] = claim{number, int(port), i, may}
+		l[i] = claim{number, int(port), int(target), i, may}
 	}
 
 	compare := func(a, b claim) int {
@@ -101,7 +103,8 @@ func JoinPorts[K comparable](n int,
 	for first, next := 0, 0; first < n; first = next {
 		next = first + 1
 		for joins(first) && next < n && l[next].place == l[first].place &&
-			l[next].port == l[next-1].port+1 && joins(next) {
+			l[next].port == l[next-1].port+1 && l[next].target == l[next-1].target+1 &&
+			joins(next) {
 			next++
 		}
 		if next-first < minRun {

@@ -168,9 +168,10 @@ func TestPublishedPortsAreJoined(t *testing.T) {
 		port  uint16
 		may   bool
 	}
+	shift := func(claim) uint16 { return 0 }
 	join := func(l []claim) (ranges []sm.FrontendKey, by []int) {
-		for i, end := range sm.JoinPorts(len(l), func(i int) (string, uint16, bool) {
-			return l[i].place, l[i].port, l[i].may
+		for i, end := range sm.JoinPorts(len(l), func(i int) (string, uint16, uint16, bool) {
+			return l[i].place, l[i].port, l[i].port + shift(l[i]), l[i].may
 		}) {
 			ranges = append(ranges, sm.FrontendKey{Port: l[i].port, EndPort: end})
 			by = append(by, i)
@@ -188,6 +189,12 @@ func TestPublishedPortsAreJoined(t *testing.T) {
 	require.Len(t, keys, 15, "too few")
 	keys, _ = join(append(run, claim{"a", 65530, false}))
 	require.Len(t, keys, 17, "one is there twice")
+	for _, shift = range []func(c claim) uint16{func(claim) uint16 { return 8 }, // beyond 65535
+		func(c claim) uint16 { return c.port % 2 }} {
+		keys, _ = join(run)
+		require.Len(t, keys, 16, "the endpoints' ports are not consecutive")
+	}
+	shift = func(claim) uint16 { return 96 }
 
 	r := newSource(t)
 	for range 300 {

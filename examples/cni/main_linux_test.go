@@ -65,6 +65,24 @@ func testChain(t *testing.T, h *host, network string, c *container, checks bool)
 	require.Empty(t, h.owners())
 }
 
+// Consecutive host ports at other consecutive ports of a container are one range.
+func TestARangeIsMapped(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	var ports []mapping
+	for i := range 20 {
+		ports = append(ports, tcp(8000+i, 80+i))
+	}
+	c := h.newContainer("c", ports...)
+	must.OK(h.try(h.plugin("ADD", c, request(c.ports, nil))))(t)
+	text := must.OK(h.try(exec.Command("nft", "list", "map", "ip", instance,
+		"noderange-shifts")))(t)
+	require.Contains(t, text, ". 8019 : 99")
+	must.OK(h.try(h.plugin("CHECK", c, request(c.ports, nil))))(t)
+	must.OK(h.try(h.plugin("DEL", c, request(c.ports, nil))))(t)
+	require.Empty(t, h.owners())
+}
+
 // Fifty containers come at once, and go at once.
 func TestFiftyAtOnce(t *testing.T) {
 	t.Parallel()

@@ -21,7 +21,8 @@ func (c *config) state(owner string) servicemodel.State {
 		svc := c.service(m, p.at)
 		svc.Ports[0].EndPort = end
 		if end != 0 {
-			m.ContainerPort = 0 // packets keep their ports
+			svc.Ports[0].TargetPort = shifted(m)
+			m.ContainerPort = 0 // packets keep their ports, or go to the target port and the next
 		}
 		svc.Name = servicemodel.Name{Namespace: owner,
 			Name: fmt.Sprintf("portMappings[%d]-%s", p.mapping, p.family.name)}
@@ -42,11 +43,20 @@ type place struct {
 
 // place returns the place of the i-th port, and whether the port may be in a range. At a single
 // address it may not, because each port there takes precedence over the same port at all addresses.
-func (c *config) place(i int) (at place, port uint16, joins bool) {
+func (c *config) place(i int) (at place, port, target uint16, joins bool) {
 	p := &c.published[i]
 	m := &c.mappings[p.mapping]
 	return place{p.family.name, p.at, m.protocol}, uint16(m.HostPort),
-		!p.at.IsValid() && m.HostPort == m.ContainerPort
+		uint16(m.ContainerPort), !p.at.IsValid()
+}
+
+// shifted returns the first port of the container to which a range is mapped, or 0 if packets keep
+// their ports.
+func shifted(m mapping) uint16 {
+	if m.ContainerPort == m.HostPort {
+		return 0
+	}
+	return uint16(m.ContainerPort)
 }
 
 // at returns the address of the host at which a mapping is published in a family, and whether it is

@@ -183,27 +183,30 @@ func (r *request) state(owner string) (servicemodel.State, error) {
 	}
 	protocols := map[string]servicemodel.Protocol{"": servicemodel.TCP, "tcp": servicemodel.TCP,
 		"udp": servicemodel.UDP, "sctp": servicemodel.SCTP} // other values are refused as invalid
-	place := func(i int) (at servicemodel.FrontendKey, port uint16, joins bool) {
+	place := func(i int) (at servicemodel.FrontendKey, port, target uint16, joins bool) {
 		m := conf.PortMappings[i]
 		at.Protocol = protocols[strings.ToLower(m.Protocol)]
 		if m.HostIP.IsValid() && !m.HostIP.IsUnspecified() {
 			at.Addr = m.HostIP // which goes before all addresses
 		}
-		return at, m.HostPort, !at.Addr.IsValid() && m.ContainerPort == m.HostPort
+		return at, m.HostPort, m.ContainerPort, !at.Addr.IsValid()
 	}
 	for i, end := range servicemodel.JoinPorts(len(conf.PortMappings), place) {
 		m := conf.PortMappings[i]
-		at, _, _ := place(i)
+		at, _, _, _ := place(i)
 		if m.ContainerPort == 0 {
 			return state, fmt.Errorf("portMappings[%d].containerPort: is missing", i)
 		}
-		if end != 0 {
-			m.ContainerPort = 0 // packets keep their ports
+		port := servicemodel.ServicePort{Protocol: at.Protocol, Port: m.HostPort, EndPort: end}
+		if end != 0 { // packets keep their ports, or go to a range of the pod
+			if m.ContainerPort != m.HostPort {
+				port.TargetPort = m.ContainerPort
+			}
+			m.ContainerPort = 0
 		}
 		svc := &servicemodel.Service{
-			Name: servicemodel.Name{Namespace: owner, Name: fmt.Sprint("port-", i)},
-			Ports: []servicemodel.ServicePort{{Protocol: at.Protocol, Port: m.HostPort,
-				EndPort: end}},
+			Name:       servicemodel.Name{Namespace: owner, Name: fmt.Sprint("port-", i)},
+			Ports:      []servicemodel.ServicePort{port},
 			Masquerade: servicemodel.MasqueradeAt(servicemodel.MasqueradeNever)}
 		if at.Addr.IsValid() {
 			svc.HostIPs = []netip.Addr{at.Addr}

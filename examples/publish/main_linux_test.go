@@ -165,6 +165,53 @@ func elements(tb testing.TB, ns *netnstest.NS) (n int) {
 	return n
 }
 
+// A container publishes 100 ports that follow one another at other ports that follow one another.
+// They are one range, and each of them reaches its port of the container.
+func TestPublishedRangeIsMapped(t *testing.T) {
+	t.Parallel()
+	c := netnstest.Start(t, netnstest.Options{})
+	for _, port := range []uint16{79, 80, 113, 179} {
+		for _, a := range []netip.Addr{c.Pods[0].IPv4, c.Pods[0].IPv6} {
+			_, err := c.Pods[0].NS.Serve(fmt.Sprint(port), servicemodel.TCP,
+				netip.AddrPortFrom(a, port))
+			require.NoError(t, err)
+		}
+	}
+	mapped := func(to uint16) (l []mapping) {
+		for i := range uint16(100) {
+			l = append(l, mapping{HostPort: 8000 + i, ContainerPort: to + i})
+		}
+		return l
+	}
+	publish := func(command string, ports []mapping) bool {
+		_, ok := plugin{ns: c.Node.NS, command: command, network: "net", pod: pod(0), ports: ports,
+			addrs: []string{c.Pods[0].IPv4.String() + "/24",
+				c.Pods[0].IPv6.String() + "/64"}}.run(t)
+		return ok
+	}
+	require.True(t, publish("ADD", mapped(80)))
+	require.LessOrEqual(t, elements(t, c.Node.NS), 2*(100+40), "one for each port and family")
+	reach := func(from *netnstest.Host, to netip.Addr) {
+		t.Helper()
+		for at, want := range map[uint16]string{8000: "80", 8033: "113", 8099: "179"} {
+			o := netnstest.Probe{From: from, Proto: servicemodel.TCP,
+				To: netip.AddrPortFrom(to, at)}.Send(t.Context())
+			require.Equal(t, want, o.Server, "%v", o)
+		}
+	}
+	for _, a := range c.NodeAddrs() {
+		reach(c.Outside[0], a)
+		reach(c.Pods[0], a)
+	}
+	reach(c.Node, netip.MustParseAddr("127.0.0.1"))
+	require.True(t, publish("CHECK", mapped(80)))
+	require.False(t, publish("CHECK", mapped(81)))
+	require.True(t, publish("DEL", nil))
+	o := netnstest.Probe{From: c.Outside[0], Proto: servicemodel.TCP,
+		To: netip.AddrPortFrom(c.Node.IPv4, 8033)}.Send(t.Context())
+	require.Empty(t, o.Server, "%v", o)
+}
+
 // A container publishes 10,000 ports, which take no more elements than 100 do. They answer in the
 // middle and at both ends of the range, and not next to the ends. A port of another container stays
 // with that container.
