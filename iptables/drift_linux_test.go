@@ -280,7 +280,7 @@ func TestAFlushIsRepaired(t *testing.T) {
 				require.Equal(t, oursOf(before[i]), oursOf(save(t, c.Node.NS, nft.Families[i])))
 			}
 			requireFirst(t, save(t, c.Node.NS, nft.IPv4))
-			require.Zero(t, conns.Ping(5*time.Second).Lost())
+			require.Zero(t, conns.Ping(time.Minute).Lost())
 			for _, to := range []string{"10.96.0.10:80", "192.0.2.10:30080", "[fd00:10:96::a]:80"} {
 				require.Equal(t, netnstest.Answered, dial(t, c.Outside[1], to).Kind, to)
 			}

@@ -122,7 +122,7 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 			r := applied(t, e, s.WithNode(node))
 			require.NotEmpty(t, r.Drift)
 			for _, conns := range held {
-				require.Zero(t, conns.Ping(5*time.Second).Lost())
+				require.Zero(t, conns.Ping(time.Minute).Lost())
 			}
 			for to, server := range clients {
 				for range 10 {
@@ -272,7 +272,7 @@ func TestKubeProxyComesBack(t *testing.T) {
 	}
 	requireServed(t, c)
 	cleanUp(t, e)
-	require.Zero(t, held.Ping(5*time.Second).Lost())
+	require.Zero(t, held.Ping(time.Minute).Lost())
 	requireServed(t, c)
 	for i, f := range nft.Families {
 		require.ElementsMatch(t, before[i], savedLines(t, c, f))

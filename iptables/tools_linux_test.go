@@ -209,7 +209,7 @@ func TestPacketsFlowAfterARestore(t *testing.T) {
 			to := netip.AddrPortFrom(must.Addrs("10.96.0.10", "fd00:10:96::a")[i], 80)
 			conns := ok(netnstest.OpenConns(t.Context(), c.Outside[0], to, 20))(t)
 			p.run(t, c.Node.NS, p.save(t, c.Node.NS, f), toolName(f.Model)+"-restore")
-			require.Zero(t, conns.Ping(5*time.Second).Lost())
+			require.Zero(t, conns.Ping(time.Minute).Lost())
 			require.NoError(t, conns.Close())
 		}
 

@@ -100,7 +100,7 @@ func (k *kernel) requireConns(from *netnstest.Host, to netip.Addr) {
 	conns := ok(netnstest.OpenConns(k.t.Context(), from, netip.AddrPortFrom(to, 80), 4))(k.t)
 	defer conns.Close()
 	for range 3 {
-		require.Equal(k.t, 4, conns.Ping(5*time.Second).Answered)
+		require.Equal(k.t, 4, conns.Ping(time.Minute).Answered)
 	}
 }
 

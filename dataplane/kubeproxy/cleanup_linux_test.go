@@ -400,7 +400,7 @@ func handOver(t *testing.T, c *netnstest.Cluster, b backends.Backend) {
 	require.False(t, done.Empty())
 	require.True(t, find(t, c.Node.NS).Empty())
 
-	report := held.Ping(5 * time.Second)
+	report := held.Ping(time.Minute)
 	require.Zero(t, report.Lost(), report.Errors)
 	stop()
 	require.Empty(t, <-failed, "connections that were opened meanwhile")

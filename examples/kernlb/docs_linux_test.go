@@ -81,7 +81,7 @@ func requireWorks(t *testing.T, ns *netnstest.NS, dir, line string) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	if args[0] == "watch" || strings.HasSuffix(line, " -watch") {
-		time.AfterFunc(time.Second, stop)
+		time.AfterFunc(5*time.Second, stop) // a busy machine needs some of it to start
 	}
 	var out, errs bytes.Buffer
 	require.NoError(t, ns.Do(func() error {

@@ -336,7 +336,7 @@ func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
 	p.removePod("here")
 	answers(t, c.Pods[1], web, "answered remote1")
 	answers(t, c.OtherNode, here, "answered remote1")
-	require.Zero(t, conns.Ping(10*time.Second).Lost())
+	require.Zero(t, conns.Ping(time.Minute).Lost())
 	second.stop()
 }
 

@@ -199,7 +199,7 @@ func TestAnotherModeTakesOver(t *testing.T) {
 		p.stop()
 	}
 
-	require.Zero(t, conns.Ping(10*time.Second).Lost())
+	require.Zero(t, conns.Ping(time.Minute).Lost())
 }
 
 // A kube-proxy that comes back cannot listen where the program listens. The program leaves the

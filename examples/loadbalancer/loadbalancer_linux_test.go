@@ -154,7 +154,7 @@ func TestKilledAndStartedAgainIsInvisible(t *testing.T) {
 		require.Equal(t, "pod1 pod2", w.answer())
 	}
 
-	require.Zero(t, conns.Ping(30*time.Second).Lost())
+	require.Zero(t, conns.Ping(time.Minute).Lost())
 	require.NoError(t, w.program.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, <-w.ended)
 	require.Equal(t, "pod1 pod2", w.answer())
@@ -205,7 +205,7 @@ func TestReloadLosesNoConnection(t *testing.T) {
 	w.write("services:\n")
 	w.reload(`lb.yaml:1: services: holds no service`)
 	require.Equal(t, "pod2 pod3", w.answer())
-	require.Zero(t, conns.Ping(30*time.Second).Lost())
+	require.Zero(t, conns.Ping(time.Minute).Lost())
 	text := w.get("/metrics")
 	require.Contains(t, text, `loadbalancer_reloads_total{result="broken"} 3`)
 	require.Contains(t, text, "\nkernlb_input_problems 1\n")
@@ -214,7 +214,7 @@ func TestReloadLosesNoConnection(t *testing.T) {
 	w.write(quick + "  backends: [{address: 10.244.1.1:8080}]")
 	w.reload(taken)
 	w.answers("pod1")
-	require.Zero(t, conns.Ping(30*time.Second).Lost())
+	require.Zero(t, conns.Ping(time.Minute).Lost())
 }
 
 // Connections to a draining backend continue for the time in the file, and are then cut. New
@@ -235,7 +235,7 @@ func TestDrainedBackendsKeepTheirConnections(t *testing.T) {
   - {address: 10.244.1.2:8080}`)
 	w.reload(taken)
 	w.answers("pod2")
-	require.Zero(t, conns.Ping(30*time.Second).Lost())
+	require.Zero(t, conns.Ping(time.Minute).Lost())
 	w.write(quick + `  backends: [{address: 10.244.1.1:8080}, {address: 10.244.1.2:8080}]`)
 	w.reload(taken)
 	w.answers("pod1 pod2")
@@ -369,7 +369,7 @@ func TestAnotherBackendLeavesNoOldServices(t *testing.T) {
 		w.kill()
 	}
 
-	require.Zero(t, conns.Ping(30*time.Second).Lost())
+	require.Zero(t, conns.Ping(time.Minute).Lost())
 	require.Contains(t, nstest.Run(t, w.Node.NS, "nft list ruleset"), "203.0.113.10")
 	w.start("-cleanup")
 	require.NoError(t, <-w.ended)

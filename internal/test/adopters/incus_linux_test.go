@@ -141,7 +141,7 @@ func TestIncusForwardsOfNetworks(t *testing.T) {
 	require.NoError(t, err)
 	requireNoTarget(t, c, at(listenAt, 80))
 	requireTarget(t, c, at(otherAt, 80), c.Pods[2])
-	require.Zero(t, conns.Ping(10*time.Second).Lost())
+	require.Zero(t, conns.Ping(time.Minute).Lost())
 	_, err = parts().Remove(t.Context(), "incusbr1")
 	require.NoError(t, err)
 	requireNoTarget(t, c, at(otherAt, 80))

@@ -142,9 +142,9 @@ func TestSwarmDrainsATask(t *testing.T) {
 		drained := append(ready(tasks[1:]...), taskOf(tasks[0], servicemodel.Quiesced)...)
 		apply(t, c.engine, virtualAddress(drained...))
 		require.Equal(t, map[string]int{"pod3": 5, "pod4": 5}, shares(t, c.client, at(vip, 80), 10))
-		require.Zero(t, conns.Ping(10*time.Second).Lost())
+		require.Zero(t, conns.Ping(time.Minute).Lost())
 		apply(t, c.engine, virtualAddress(ready(tasks[1:]...)...))
-		require.Zero(t, conns.Ping(10*time.Second).Lost())
+		require.Zero(t, conns.Ping(time.Minute).Lost())
 		conns.Close()
 	}
 }
@@ -184,7 +184,7 @@ func TestSwarmsRollingUpdate(t *testing.T) {
 				append(taskOf(old[i], servicemodel.Quiesced), now...)...))
 			require.NotContains(t, shares(t, c.client, to.String(), 6), old[i].Name)
 			apply(t, c.engine, virtualAddress(now...))
-			require.Zero(t, conns.Ping(10*time.Second).Lost())
+			require.Zero(t, conns.Ping(time.Minute).Lost())
 		}
 
 		stop()
