@@ -133,11 +133,8 @@ func (c *changeMaker) add(key servicemodel.FrontendKey, f *servicemodel.Frontend
 		return // untranslated flows belong to another program now
 	}
 	may = append(slices.Clip(may), s.departed...)
-	for i, e := range may {
-		if e.Port() == 0 && key.EndPort == 0 { // endpoints of a range keep the port
-			may = slices.Clone(may)
-			may[i] = netip.AddrPortFrom(e.Addr(), key.Port)
-		}
+	if key.EndPort == 0 {
+		may, s.gone = atPort(may, key.Port), atPort(s.gone, key.Port)
 	}
 
 	due := conntrack.Frontend{Key: flowKey(key), Endpoints: may, Shifted: shifted,
@@ -176,6 +173,23 @@ func (c *changeMaker) merge(m *merged, of, key servicemodel.FrontendKey, shifted
 	if by != 0 { // the range was perhaps shifted
 		m.gone = append(m.gone, moved(s.gone, by)...)
 	}
+}
+
+// atPort returns the endpoints with a port, which takes the place of port 0: endpoints of a range
+// keep the packet's port.
+func atPort(list []netip.AddrPort, port uint16) []netip.AddrPort {
+	portless := func(e netip.AddrPort) bool { return e.Port() == 0 }
+	if !slices.ContainsFunc(list, portless) {
+		return list
+	}
+	list = slices.Clone(list)
+	for i, e := range list {
+		if portless(e) {
+			list[i] = netip.AddrPortFrom(e.Addr(), port)
+		}
+	}
+
+	return list
 }
 
 // moved returns the endpoints of a shifted range as endpoints of a piece that begins some ports

@@ -286,6 +286,16 @@ func TestEveryChangeIsOneThatAMatcherTakes(t *testing.T) {
 	}
 
 	c.Node = c.Nodes[2]
+	c.Edit = func(svc *sm.Service) {
+		if rng.IntN(2) == 0 {
+			svc.Connections.Mode = sm.CutConnections
+		}
+		if rng.IntN(2) == 0 {
+			manyRanges(rng, svc)
+			svc.Ports[len(svc.Ports)-1].Protocol = []sm.Protocol{sm.TCP, sm.UDP}[rng.IntN(2)]
+		}
+	}
+
 	published := func(s sm.State) sm.State {
 		svc := &sm.Service{Name: sm.Name{Namespace: "default", Name: "published"},
 			HostIPs: []netip.Addr{places[rng.IntN(len(places))]}}
@@ -306,7 +316,7 @@ func TestEveryChangeIsOneThatAMatcherTakes(t *testing.T) {
 		return s.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
 
-	for range 10 {
+	for range 20 {
 		g, w := randstate.New(c, rng), newWorld(t, flows.Config{})
 		w.addrs = append(w.addrs, places[0])
 		s := g.State()
@@ -315,6 +325,14 @@ func TestEveryChangeIsOneThatAMatcherTakes(t *testing.T) {
 			if rng.IntN(2) == 0 {
 				s = published(s)
 			}
+			if rng.IntN(3) == 0 { // then the next pass includes this change
+				w.fail(errors.New("no memory"))
+				_, err := w.engine.Apply(t.Context(), s)
+				require.NoError(t, err)
+				w.fail(nil)
+				continue
+			}
+
 			w.apply(t, s)
 		}
 	}
@@ -383,4 +401,27 @@ func TestASecondSearchHidesNoOther(t *testing.T) {
 		w.apply(t, state(900, 1100, 1))
 		require.Empty(t, w.list())
 	})
+}
+
+// A port is removed from within a range, and the range loses an endpoint before the next pass.
+func TestARemovedPortIsSearchedLikeItsRange(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, flows.Config{Connections: sm.ConnectionPolicy{Mode: sm.CutConnections}})
+	state := func(hosts []int, ports ...sm.ServicePort) sm.State {
+		eps := each(endpoints(hosts...), func(e *sm.Endpoint) {
+			e.Ports[0] = sm.EndpointPort{
+				Name: "range", Protocol: sm.TCP}
+		})
+		return serving(service(func(s *sm.Service) { s.Ports = ports }), eps)
+	}
+	wide := sm.ServicePort{Name: "range", Protocol: sm.TCP, Port: 70, EndPort: 90}
+	web := sm.ServicePort{Name: "web", Protocol: sm.TCP, Port: 80}
+	w.apply(t, state([]int{1, 2}, wide, web))
+	w.put("tcp 10.96.0.10:80 > 10.244.0.1:8080", "tcp 10.96.0.10:80 > 10.244.0.1:80",
+		"tcp 10.96.0.10:80 > 10.244.0.2:80")
+	w.fail(errors.New("no memory"))
+	unsettled(w.engine.Apply(t.Context(), state([]int{1, 2}, wide)))(t)
+	w.fail(nil)
+	w.apply(t, state([]int{1}, wide))
+	require.Equal(t, []string{"tcp 10.96.0.10:80 > 10.244.0.1:80"}, w.list())
 }
