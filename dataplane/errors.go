@@ -70,7 +70,8 @@ func problems(err error) (l []Problem, typed bool) {
 		p.Service, p.Object = e.Service, e.Object
 		return []Problem{p}, true
 	case *servicemodel.TakenError:
-		p.Service, p.Object, p.Field = e.Claimant.Name, e.Key.String(), e.Field
+		p.Service, p.Object = e.Claimant.Name, e.Key.String()
+		p.Field, p.Value = e.Field, e.Claim.String()
 		return []Problem{p}, true
 	case interface{ Unwrap() []error }:
 		var texts []string

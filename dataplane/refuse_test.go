@@ -408,7 +408,8 @@ func TestProblemsOfAnyError(t *testing.T) {
 	collision := &backends.CollisionError{Service: serviceName(3), Object: "chain x"}
 	taken := &servicemodel.TakenError{
 		Claimant: servicemodel.PortName{Name: serviceName(4), Protocol: servicemodel.TCP},
-		Key:      servicemodel.FrontendKey{Protocol: servicemodel.TCP, Port: 80}}
+		Key:      servicemodel.FrontendKey{Protocol: servicemodel.TCP, Port: 80, EndPort: 90},
+		Claim:    servicemodel.FrontendKey{Protocol: servicemodel.TCP, Port: 80}}
 	other, wrapped := errors.New("other"), fmt.Errorf("commit: %w", errors.New("no luck"))
 	twice := fmt.Errorf("%w: %w", dataplane.ErrNotApproved, other)
 	for _, tt := range []struct {
@@ -441,7 +442,8 @@ func TestProblemsOfAnyError(t *testing.T) {
 		{Service: serviceName(2), Object: "service default/2", Field: "scheduler", Value: "lc",
 			Err: cannot},
 		{Service: serviceName(3), Object: "chain x", Err: collision},
-		{Service: serviceName(4), Object: taken.Key.String(), Err: taken},
+		{Service: serviceName(4), Object: taken.Key.String(), Value: taken.Claim.String(),
+			Err: taken},
 	}, dataplane.Problems(errors.Join(field, cannot, collision, taken)))
 }
 

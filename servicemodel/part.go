@@ -23,8 +23,9 @@ import (
 // its frontend, including all ports of a range. Kinds do not matter. A node port, and the same port
 // number at one address of the node, are different frontends.
 type TakenError struct {
-	// Key is the key of the holder's frontend.
-	Key FrontendKey
+	// Key is the key of the holder's frontend. Claim is the key of the claimant's frontend, which
+	// differs if one of them is a range of ports that overlaps the other.
+	Key, Claim FrontendKey
 	// Holder is the service that has the frontend or, within one part, wins it ([Conflict]).
 	// Claimant is the other service.
 	Holder, Claimant PortName
@@ -34,14 +35,19 @@ type TakenError struct {
 }
 
 // Error returns "192.0.2.1:80/tcp is held by a/web, and claimed by b/web", or, for services of the
-// same part, "192.0.2.1:80/tcp is claimed by a/web and a/dns".
+// same part, "192.0.2.1:80/tcp is claimed by a/web and a/dns". For ranges of ports that overlap, it
+// returns "192.0.2.1:80-90/tcp is held by a/web, and overlaps 192.0.2.1:85/tcp, claimed by b/web".
 func (e *TakenError) Error() string {
 	if e.Holder.Name.Namespace == e.Claimant.Name.Namespace {
 		return e.Key.String() + " is claimed by " + e.Holder.String() + " and " +
 			e.Claimant.String()
 	}
 
-	return e.Key.String() + " is held by " + e.Holder.String() + ", and claimed by " +
+	overlap := ", and "
+	if e.Claim != e.Key && e.Claim != (FrontendKey{}) {
+		overlap = ", and overlaps " + e.Claim.String() + ", "
+	}
+	return e.Key.String() + " is held by " + e.Holder.String() + overlap + "claimed by " +
 		e.Claimant.String()
 }
 
@@ -173,11 +179,12 @@ func (t *Table) WithParts(parts map[string]*Table) (*Table, error) {
 // services of the part claim.
 func (t *Table) taken(part *Table) (errs []error) {
 	for c := range part.Conflicts() {
-		errs = append(errs, &TakenError{c.Key, c.Winner, c.Loser, part.portField(c.Key, c.Loser)})
+		errs = append(errs, &TakenError{c.Key, c.Key, c.Winner, c.Loser,
+			part.portField(c.Key, c.Loser)})
 	}
 	for f := range values(part.orEmpty().frontends.All()) {
 		for _, held := range t.overlapping(f.Key) {
-			errs = append(errs, &TakenError{held.Key, held.Service, f.Service,
+			errs = append(errs, &TakenError{held.Key, f.Key, held.Service, f.Service,
 				part.portField(f.Key, f.Service)})
 		}
 	}

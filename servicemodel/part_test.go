@@ -208,6 +208,14 @@ func TestWhoHoldsAFrontendKeepsIt(t *testing.T) {
 	var taken *sm.TakenError
 	require.ErrorAs(t, err, &taken)
 	require.Equal(t, "first", taken.Holder.Name.Namespace)
+
+	inRange := tableOf(t, thisNode, webService(func(s *sm.Service) {
+		s.Name.Namespace, s.ClusterIPs, s.ExternalIPs = "third", nil, addrs("192.0.2.7")
+		s.Ports[0].NodePort, s.Ports[0].Port, s.Ports[0].EndPort = 0, 70, 90
+	}))
+	_, err = inRange.WithPart("first", first)
+	require.EqualError(t, err, "192.0.2.7:70-90/tcp is held by third/web:http, and overlaps "+
+		"192.0.2.7:80/tcp, claimed by first/web:http")
 }
 
 // Between owners, all ports of a range belong to the first owner.
