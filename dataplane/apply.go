@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/backends"
@@ -254,22 +253,8 @@ func (e *Engine) countRepairs(r *Result) {
 		return
 	}
 	damage := e.known.repairs()
-	r.Repaired, r.damaged, r.damage = damage.Counts(), !damage.Empty(), firstChange(damage)
+	r.Repaired, r.damaged = damage.Counts(), !damage.Empty()
 	r.Counts = e.known.requested(r.Changes.New).Counts()
-}
-
-// firstChange is the first change of a change set, in words: of a frontend, if there is one.
-func firstChange(c *servicemodel.ChangeSet) string {
-	first := servicemodel.ChangeSet{Old: c.Old, New: c.New,
-		Frontends:  c.Frontends[:min(1, len(c.Frontends))],
-		Pools:      c.Pools[:min(1, len(c.Pools))],
-		ClusterIPs: c.ClusterIPs[:min(1, len(c.ClusterIPs))],
-		Hairpins:   c.Hairpins[:min(1, len(c.Hairpins))]}
-	if first.Empty() {
-		first.Rules = c.Rules
-	}
-	line, _, _ := strings.Cut(first.String(), "\n")
-	return line
 }
 
 // commit writes the changes c of the result r, repairs the drift of the last observation, and

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -335,12 +336,30 @@ func of(owners []string, r Revision) slog.Attr {
 	return slog.Uint64(logkey.Revision, uint64(r))
 }
 
-// firstRepair is the first thing that a repair restored or removed, in words.
+// firstRepair is the first thing that a repair restored or removed, in words. It is empty if the
+// apply also made changes that were requested.
 func (r *Result) firstRepair() string {
-	if len(r.Drift) > 0 {
+	switch {
+	case len(r.Drift) > 0:
 		return r.Drift[0]
+	case r.Counts != servicemodel.Counts{}:
+		return ""
 	}
-	return r.damage
+	return firstChange(r.Changes)
+}
+
+// firstChange is the first change of a change set, in words: of a frontend, if there is one.
+func firstChange(c *servicemodel.ChangeSet) string {
+	first := servicemodel.ChangeSet{Old: c.Old, New: c.New,
+		Frontends:  c.Frontends[:min(1, len(c.Frontends))],
+		Pools:      c.Pools[:min(1, len(c.Pools))],
+		ClusterIPs: c.ClusterIPs[:min(1, len(c.ClusterIPs))],
+		Hairpins:   c.Hairpins[:min(1, len(c.Hairpins))]}
+	if first.Empty() {
+		first.Rules = c.Rules
+	}
+	line, _, _ := strings.Cut(first.String(), "\n")
+	return line
 }
 
 func logRepaired(ctx context.Context, log *slog.Logger, r *Result) {

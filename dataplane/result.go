@@ -75,8 +75,6 @@ type Result struct {
 	// damaged says that other programs had changed the table, even if Repaired does not count the
 	// change.
 	damaged bool
-	// damage is the first of the changes that Repaired counts, in words.
-	damage string
 	// stored says that the changes were planned from an unknown state, see [Engine.ApplyChanges].
 	stored bool
 	// partly are the services that are kept with only some of their accepted endpoints. Accepted
