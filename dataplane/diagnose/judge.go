@@ -186,7 +186,7 @@ func (c *Config) judgeTrace(t *livetrace.Trace, d servicemodel.Decision) *Fault 
 		return &Fault{Hairpin, fmt.Sprintf("the packet comes back to the pod that sent it with "+
 			"the pod's own source, %v, and the pod drops it: nothing masquerades it", client),
 			doMasquerade}
-	case d.Candidates[i].Masquerade && last == client:
+	case d.Candidates[i].Masquerade && last == client && d.Origin != servicemodel.FromHost:
 		return &Fault{NotMasqueraded, fmt.Sprintf("the source %v of the packet to %v was to be "+
 			"replaced by the node's, and is not: the answer may not come back through this node",
 			client, t.Last.Dst), doMasquerade}

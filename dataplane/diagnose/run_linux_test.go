@@ -152,6 +152,31 @@ func TestKernelFromTheNode(t *testing.T) {
 	require.NotEmpty(t, r.Notes)
 }
 
+// A masqueraded packet of the node may keep its source, which is the node's address already.
+func TestKernelMasqueradedFromTheNode(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t, nftables.Name)
+	b, err := opens[nftables.Name](n.Node.NS.NetNS())
+	require.NoError(t, err)
+	defer b.Close()
+	name := servicemodel.Name{Namespace: "default", Name: "far"}
+	require.NoError(t, n.Pods[0].Serve(servicemodel.TCP, 8080))
+	r, err := dataplane.New(b, nil).Apply(t.Context(), servicemodel.State{}.WithNode(
+		servicemodel.Node{Addresses: n.NodeAddrs()}).WithService(&servicemodel.Service{
+		Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.20")},
+		Masquerade: servicemodel.MasqueradeAt(servicemodel.MasqueradeAlways),
+		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}},
+	}).WithEndpoints(name, []servicemodel.Endpoint{{Addr: n.Pods[0].IPv4,
+		Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}}))
+	require.NoError(t, err)
+	cfg := &diagnose.Config{NetNS: n.Node.NS.NetNS(), Table: r.Changes.New, Here: n.NodeAddrs()}
+	require.NoError(t, cfg.To.UnmarshalText([]byte("10.96.0.20:80/tcp")))
+	report, err := diagnose.Run(t.Context(), cfg)
+	require.NoError(t, err)
+	require.Nil(t, report.Fault, "%v", report)
+	require.Len(t, report.Endpoints, 1)
+}
+
 // The namespace of a process is found by its address, unless several namespaces have the address.
 func TestFindNamespace(t *testing.T) {
 	t.Parallel()
