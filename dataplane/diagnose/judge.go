@@ -28,7 +28,7 @@ func (c *Config) judgeModel(p servicemodel.Packet, pod bool) (servicemodel.Decis
 			"kernlb status and its log say why; kernlb show -diff -f shows the difference"}
 	case d.Frontend == nil && d.Outcome == servicemodel.Untouched:
 		return d, &Fault{NoService, fmt.Sprintf("no service answers at %v: the packet goes where "+
-			"routes lead", p.Dst), "kernlb show lists the services"}
+			"routes lead", p.Dst), "kernlb show lists the services, and other instances: -instance"}
 	case d.Outcome == servicemodel.Balanced:
 		return d, nil
 	case pod && d.Origin == servicemodel.FromOutside && c.podsNamed(p.Src.Addr()):

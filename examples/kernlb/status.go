@@ -202,7 +202,8 @@ func writeNode(b *strings.Builder, r *node.Report) {
 	if n := len(r.Unknown); n > 0 {
 		counts = append(counts, fmt.Sprintf("%d not checked", n))
 	}
-	fmt.Fprintln(b, "this node:", cmp.Or(strings.Join(counts, ", "), "all checks passed"))
+	fmt.Fprintln(b, "this node:", cmp.Or(strings.Join(counts, ", "),
+		"no fault in its settings and rules (kernlb diagnose asks endpoints)"))
 	for _, f := range r.Findings {
 		fmt.Fprintf(b, "%v\n  %s\n", f, f.Do)
 	}

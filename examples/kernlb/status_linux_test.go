@@ -36,7 +36,7 @@ func TestStatusPrintsWhatLosesConnections(t *testing.T) {
 		return said
 	}
 
-	require.Contains(t, status(exitDone), "this node: all checks passed\n")
+	require.Contains(t, status(exitDone), "this node: no fault in its settings and rules")
 
 	require.NoError(t, c.Node.NS.SetSysctl("net/ipv4/ip_forward", "0"))
 	nstest.NFT(t, c.Node.NS, `table inet firewall { chain forward {
