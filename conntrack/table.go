@@ -136,8 +136,8 @@ func (t *Table) scan(ctx context.Context, requests []dumpRequest, wants func(*Fl
 
 // Reread reads flows again by their original tuples, many at a time. It calls each with every flow
 // that is still in the table. i is the position in flows. A flow that ended may have been created
-// again with the same tuple: compare the ID. If each is not called for a flow, the flow has ended.
-// now is valid until each returns, and each must not use the table.
+// again with the same tuple: compare the ID. A flow for which Reread does not call the function has
+// ended. The *Flow is valid until the function returns, and the function must not use the table.
 func (t *Table) Reread(ctx context.Context, flows []Flow, each func(i int, now *Flow)) error {
 	var b rawnl.Batch
 	for i := range flows {

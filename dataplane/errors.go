@@ -30,7 +30,7 @@ func (e refusedState) Unwrap() error { return e.error }
 // Is makes every refusedState match [ErrRefused].
 func (refusedState) Is(target error) bool { return target == ErrRefused }
 
-// Problem is one problem of a request.
+// Problem is one thing that is wrong with a request.
 type Problem struct {
 	// Service is the service with the problem. It is zero for a problem of the node or of something
 	// else.

@@ -29,11 +29,11 @@
 //
 // # The device
 //
-// BGP speakers, ping and programs that list addresses look for the addresses of services on the
-// node, as on kube-proxy's kube-ipvs0. With [Config.Device], cluster IPs, external IPs and
-// load-balancer IPs are bound to that device, as /32 and /128, while a frontend is at the address.
-// If another program has bound an address to any device, the backend does not touch that address.
-// Services work the same way with and without a device, with these exceptions:
+// BGP speakers, ping and programs that list addresses expect the node to have the addresses of
+// services, as kube-proxy assigns them to kube-ipvs0. With [Config.Device], cluster IPs, external
+// IPs and load-balancer IPs are bound to that device, as /32 and /128, while a frontend is at the
+// address. If another program has bound an address to any device, the backend does not touch that
+// address. Services work the same way with and without a device, with these exceptions:
 //
 //   - Other ports of the addresses belong to the host: programs that listen on all addresses are
 //     reachable there, and the host refuses packets to the remaining ports. Without a device, other

@@ -13,13 +13,13 @@
 // The ruleset is a fixed program, and services are data. There is one table, named after the
 // instance ("kernlb"), in each of the families ip and ip6 in which a service or
 // servicemodel.Node.ServiceCIDRs has an address. In a family without a table, kernlb registers no
-// hooks and causes no connection tracking. When the last service is removed, its table stays,
-// unless the node no longer serves its family (servicemodel.Node.OnlyFamily). An instance without
-// services has the table ip, or the table of the only family that the node serves. The chains and
-// rules of a table are the same for all services. A service consists of elements in sets and maps.
-// Elements have no verdicts, unless the service has a scheduler. The kernel finds an element by
-// hashing, and does not validate the ruleset again when an element changes. So a change costs the
-// same whether there are ten services or fifty thousand. In short, the table for IPv4 is:
+// hooks and causes no connection tracking. The table of a family stays when its last service is
+// removed, unless the node no longer serves that family (servicemodel.Node.OnlyFamily). An instance
+// without services has the table ip, or the table of the only family that the node serves. The
+// chains and rules of a table are the same for all services. A service consists of elements in sets
+// and maps. Elements have no verdicts, unless the service has a scheduler. The kernel finds an
+// element by hashing, and does not validate the ruleset again when an element changes. So a change
+// costs the same whether there are ten services or fifty thousand. In short, the table for IPv4 is:
 //
 //	table ip kernlb {
 //		set services { 10.96.0.10 . tcp . 80 comment "default/web:http cluster IP", … }

@@ -50,7 +50,8 @@ type Cause struct {
 	Endpoints int `json:"endpoints,omitzero"`
 	// Quiesced is how many of these Endpoints are quiesced. It is set only for the kind not-ready.
 	Quiesced int `json:"quiesced,omitzero"`
-	// Unplaced is how many of these Endpoints name no node. It is set only for the kind not-local.
+	// Unplaced is the number of these Endpoints that name no node. It is set only for the kind
+	// not-local.
 	Unplaced int `json:"unplaced,omitzero"`
 	// Others is a sorted list of alternatives. no-endpoints: similar service names that have
 	// endpoints but no service. no-port: the ports of the endpoints, such as "http/tcp".

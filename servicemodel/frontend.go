@@ -293,16 +293,16 @@ type Rules struct {
 	// LocalPods selects the packets that come from pods ([FromPods]). Its CIDRs are sorted and not
 	// nested.
 	LocalPods PodDetector `json:"localPods,omitzero"`
-	// NodePorts are the ranges, for each family, whose addresses answer node ports. The address
-	// must also belong to the node, and must not be loopback except with LocalhostNodePorts. A
-	// family without a restriction has only its whole range (/0). A family in which no address
-	// answers node ports has no range.
+	// NodePorts are the ranges, for each family, whose addresses answer node ports. Such an address
+	// must also belong to the node, and must not be a loopback address unless LocalhostNodePorts is
+	// set. A family without a restriction has only its whole range (/0). A family in which no
+	// address answers node ports has no range.
 	NodePorts []netip.Prefix `json:"nodePorts,omitempty"`
 	// ServiceCIDRs are the ranges in which packets to addresses without a service are dropped. They
 	// are sorted and not nested.
 	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs,omitempty"`
-	// LocalhostNodePorts is [Node.LocalhostNodePorts]: the IPv4 loopback addresses in NodePorts
-	// answer node ports to the node itself.
+	// LocalhostNodePorts is [Node.LocalhostNodePorts]: the node can reach its own node ports at the
+	// IPv4 loopback addresses in NodePorts.
 	LocalhostNodePorts bool `json:"localhostNodePorts,omitzero"`
 	// MasqueradeNeighbours is [Node.MasqueradeNeighbours].
 	MasqueradeNeighbours bool `json:"masqueradeNeighbours,omitzero"`

@@ -28,7 +28,7 @@ type Node struct {
 	// kernel lacks.
 	OnlyFamily Family `json:"onlyFamily,omitzero"`
 
-	// NodePortAddresses selects the addresses of the node at which node ports answer.
+	// NodePortAddresses selects the addresses of the node that accept connections to node ports.
 	NodePortAddresses NodePortAddresses `json:"nodePortAddresses,omitzero"`
 
 	// LocalPods selects the packets that come from pods.

@@ -52,7 +52,7 @@ func KubeProxy() Config {
 // maxConntrackMax is kube-proxy's upper bound of the maximum that it computes.
 const maxConntrackMax = 1 << 20
 
-// hashFactor is the greatest number of flows per bucket of the hash table that kube-proxy allows.
+// hashFactor is kube-proxy's limit of flows per bucket of the hash table.
 const hashFactor = 4
 
 // ErrBadConfig says that a configuration is invalid.

@@ -337,7 +337,7 @@ func rawTCP(src netip.AddrPort) (fd int, err error) {
 	return fd, nil
 }
 
-// Options of TCP for the repair of connections (include/uapi/linux/tcp.h).
+// Values for the repair of TCP connections (TCP_REPAIR, include/uapi/linux/tcp.h).
 const (
 	repairOn, repairOff       = 1, -1 // off without a segment
 	repairReceive, repairSend = 1, 2

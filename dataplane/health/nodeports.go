@@ -118,7 +118,7 @@ func NewNodePorts(cfg *NodePortsConfig) *NodePorts {
 }
 
 // Sync opens the ports of [servicemodel.Table.HealthChecks] and closes all other ports. Each port
-// answers at the addresses of node ports, in the families of its service. Ports that stay open are
+// listens on the addresses of node ports, in the families of its service. Ports that stay open are
 // not interrupted. If node ports answer at all addresses, a port listens on the unspecified
 // address.
 //

@@ -46,9 +46,9 @@ type Follower struct {
 	has    bool // Set was called
 }
 
-// NewFollower returns a follower without a state. It sets states of the engine, each with the
-// newest shares. Nothing else may set states of that engine. The caller closes the follower. The
-// errors are those of [conntrack.Open].
+// NewFollower returns a follower without a state. It calls Set of the engine with each state, and
+// adds the newest shares to it. Nothing else may set states of that engine. The caller closes the
+// follower. The errors are those of [conntrack.Open].
 func NewFollower(e *dataplane.Engine, cfg *Config) (*Follower, error) {
 	cfg = cmp.Or(cfg, &Config{})
 	table, err := conntrack.Open(&conntrack.Config{NetNS: cfg.NetNS})

@@ -93,8 +93,8 @@ type frame struct {
 	// Problems is the number of [Config.Problems].
 	Problems int
 	// Refreshes says whether the browser reloads the page after a while. The page itself requests
-	// this, without a script. A link switches this on and off, because not everybody can read pages
-	// that change (WCAG 2.2, 2.2.2).
+	// this, without a script. A link switches this on and off, because some people cannot read a
+	// page that reloads by itself (WCAG 2.2, 2.2.2).
 	Refreshes bool
 	Switch    string // the link that switches reloading
 	Keep      string // the parameters that keep reloading on other pages

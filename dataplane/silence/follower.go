@@ -126,9 +126,9 @@ type answer struct {
 	answered bool
 }
 
-// NewFollower returns a follower without a state. It passes each new state to set, usually the Set
-// method of an engine: one state at a time, the newest last. set must not block, and must not call
-// the follower. The caller closes the follower. The errors are those of [conntrack.Open].
+// NewFollower returns a follower without a state. It calls set, usually Engine.Set, with each new
+// state: one call at a time, the newest state last. set must not block, and must not call the
+// follower. The caller closes the follower. The errors are those of [conntrack.Open].
 func NewFollower(set func(servicemodel.State), cfg *Config) (*Follower, error) {
 	if cfg == nil || cfg.Table == nil {
 		return nil, errors.New("silence: Config.Table: is not set")

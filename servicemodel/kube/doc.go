@@ -61,8 +61,8 @@
 // Prefer, Scheduler, SilentEndpoints and SlowStart of [servicemodel.Service], and the EndPort and
 // TargetPort of its ports. A range has no node port. Packets to a range keep their ports if the
 // range's target port is its first port, which is the default. With any other target port, all
-// packets of the range go to that port, unless the range is mapped to another range: then the
-// target port must be the first port of that range.
+// packets of the range go to that one port. To map the range to another range, set the target port
+// to the first port of the other range.
 //
 // An EndpointSlice may have:
 //
