@@ -19,8 +19,9 @@ type FollowOptions struct {
 	Filter Filter
 	// Rate, if not 0, is the limit of events per second. When it is reached, the socket leaves the
 	// kernel's multicast groups until there is room for more events, at random times some 50 ms
-	// apart. Meanwhile the kernel generates no events, so they cost nothing. A burst may bring
-	// twice as many events as the limit within a second.
+	// apart. Meanwhile the kernel generates no events, unless another program follows the table. A
+	// burst may bring twice as many events as the limit within a second. Joining a group again
+	// needs CAP_NET_ADMIN.
 	Rate int
 	// Buffer is the size in bytes of the kernel's queue; the kernel doubles it. Only waiting events
 	// occupy memory, some 1,280 bytes each. 0 means 4 MiB: 6,000 events. Without CAP_NET_ADMIN in

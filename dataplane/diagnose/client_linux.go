@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -182,7 +183,7 @@ func (r *runner) ask(ctx context.Context, to *servicemodel.Candidate) result {
 	if s.protocol != servicemodel.TCP {
 		return got
 	}
-	size, passed, err := r.fullSize(s)
+	size, passed, err := r.fullSize(ctx, s)
 	switch {
 	case err != nil:
 		got.says = fmt.Sprintf("answers; full-size segments were not tested: %v", err)
@@ -255,7 +256,7 @@ func headers(to netip.Addr) int {
 // acknowledged. The data of the segments is older than all data of the connection, so the endpoint
 // only acknowledges it (RFC 9293, section 3.10.7.4). First, a segment of one byte shows whether the
 // endpoint acknowledges such data.
-func (r *runner) fullSize(s *socket) (size, passed int, err error) {
+func (r *runner) fullSize(ctx context.Context, s *socket) (size, passed int, err error) {
 	size, err = s.segmentSize()
 	if err != nil {
 		return size, 0, err
@@ -274,7 +275,7 @@ func (r *runner) fullSize(s *socket) (size, passed int, err error) {
 		return size, 0, err
 	}
 	for i, n := range []int{1, size} {
-		ok, err := s.acknowledges(raw, sent, received, n, segmentTries)
+		ok, err := s.acknowledges(ctx, raw, sent, received, n, segmentTries)
 		switch {
 		case errors.Is(err, unix.EMSGSIZE):
 			return size, size, nil // the client has learnt the path MTU
@@ -289,7 +290,7 @@ func (r *runner) fullSize(s *socket) (size, passed int, err error) {
 
 	for lost := size; passed+1 < lost && passed < size; {
 		n := (passed + lost) / 2
-		ok, err := s.acknowledges(raw, sent, received, n, searchTries)
+		ok, err := s.acknowledges(ctx, raw, sent, received, n, searchTries)
 		if err != nil {
 			return size, passed, nil //nolint:nilerr // the loss is known, its limit only in part
 		}
@@ -370,27 +371,33 @@ func (s *socket) sequence() (sent, received uint32, err error) {
 }
 
 // acknowledges reports whether the endpoint acknowledges n old bytes.
-func (s *socket) acknowledges(raw int, sent, received uint32, n, tries int) (bool, error) {
+func (s *socket) acknowledges(ctx context.Context, raw int, next, received uint32, n,
+	tries int) (ok bool, err error) {
 	before, err := s.acks()
 	if err != nil {
 		return false, err
 	}
-	segment := oldSegment(s.src, s.dst, sent-uint32(n), received, n)
-	for range tries {
+	segment := oldSegment(s.src, s.dst, next-uint32(n), received, n)
+	for sent, all := uint32(1), uint32(tries); sent <= all && !ok; sent++ {
 		if err := unix.Sendto(raw, segment, 0,
 			sockaddr(netip.AddrPortFrom(s.dst.Addr(), 0))); err != nil {
 			return false, err
 		}
 
+		// A late answer to an earlier try must not count for the next size.
 		for end := time.Now().Add(segmentLimit); time.Now().Before(end); {
-			if now, err := s.acks(); err != nil || now > before {
-				return true, err
+			now, err := s.acks()
+			if err = cmp.Or(err, ctx.Err()); err != nil {
+				return false, err
+			}
+			if ok = now > before; now >= before+sent {
+				return true, nil
 			}
 			time.Sleep(time.Millisecond)
 		}
 	}
 
-	return false, nil
+	return ok, nil
 }
 
 // acks returns the number of received segments without data.

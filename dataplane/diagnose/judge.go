@@ -178,15 +178,17 @@ func (c *Config) judgeTrace(t *livetrace.Trace, d servicemodel.Decision) *Fault 
 		return e.Endpoint == t.Last.Dst
 	})
 	client, last := t.Packet.Src.Addr(), t.Last.Src.Addr()
+	// A packet of the node may keep its source, which is an address of the node already.
+	kept := last == client && (d.Origin != servicemodel.FromHost || client.IsLoopback())
 	switch {
 	case i < 0:
 		return &Fault{Elsewhere, fmt.Sprintf("the packet goes to %v, which is no endpoint of the "+
 			"service", t.Last.Dst), "kernlb show -diff -f; another program may translate packets"}
-	case d.Candidates[i].Masquerade && last == client && t.Last.Dst.Addr() == client:
+	case d.Candidates[i].Masquerade && kept && t.Last.Dst.Addr() == client:
 		return &Fault{Hairpin, fmt.Sprintf("the packet comes back to the pod that sent it with "+
 			"the pod's own source, %v, and the pod drops it: nothing masquerades it", client),
 			doMasquerade}
-	case d.Candidates[i].Masquerade && last == client && d.Origin != servicemodel.FromHost:
+	case d.Candidates[i].Masquerade && kept:
 		return &Fault{NotMasqueraded, fmt.Sprintf("the source %v of the packet to %v was to be "+
 			"replaced by the node's, and is not: the answer may not come back through this node",
 			client, t.Last.Dst), doMasquerade}

@@ -57,6 +57,7 @@ func (k *Keeper) change() (conntrack.Change, error) {
 
 	// A piece that two removed ranges share belongs to the narrower one.
 	due := slices.SortedFunc(maps.Keys(k.due), servicemodel.FrontendKey.CompareRange)
+	c.findRanges()
 	for _, key := range due {
 		if key.EndPort != 0 && k.services.Frontend(key) == nil {
 			c.addPieces(key)
@@ -98,6 +99,45 @@ type changeMaker struct {
 	list      []conntrack.Frontend
 	added     map[conntrack.FrontendKey]bool // the keys in list
 	byAddr    map[place][]servicemodel.FrontendKey
+	ranges    map[place][]dueRange // the ranges that are due, by first port
+}
+
+// dueRange is a range that is due.
+type dueRange struct {
+	servicemodel.FrontendKey
+	last uint16 // the greatest port of this range and of those that begin before it
+}
+
+// findRanges fills in ranges.
+func (c *changeMaker) findRanges() {
+	c.ranges = map[place][]dueRange{}
+	for key := range c.due {
+		if at := (place{key.Addr, key.Protocol}); key.EndPort != 0 {
+			c.ranges[at] = append(c.ranges[at], dueRange{key, key.EndPort})
+		}
+	}
+
+	for _, l := range c.ranges {
+		slices.SortFunc(l, func(a, b dueRange) int { return a.Compare(b.FrontendKey) })
+		for i := range l[1:] {
+			l[i+1].last = max(l[i+1].last, l[i].last)
+		}
+	}
+}
+
+// rangesAround returns the ranges that are due and contain all ports of a key.
+func (c *changeMaker) rangesAround(key servicemodel.FrontendKey) (all []servicemodel.FrontendKey) {
+	l := c.ranges[place{key.Addr, key.Protocol}]
+	n, _ := slices.BinarySearchFunc(l, int(key.Port)+1, func(r dueRange, port int) int {
+		return int(r.Port) - port
+	})
+	for n--; n >= 0 && l[n].last >= key.LastPort(); n-- {
+		if l[n].EndPort >= key.LastPort() {
+			all = append(all, l[n].FrontendKey)
+		}
+	}
+
+	return all
 }
 
 // endpointsOf returns the endpoints of a frontend, and whether packets to them are translated.
@@ -117,7 +157,8 @@ func (c *changeMaker) endpointsOf(f *servicemodel.Frontend) (list []netip.AddrPo
 }
 
 // add adds a key whose packets now go to the frontend f, which may be nil. The search is for the
-// flows of the frontend was, and for those of f, because the matcher finds the key instead of f.
+// flows of the frontend was, and for those of f and of all ranges around the key that are due,
+// because the matcher finds the key instead of them.
 func (c *changeMaker) add(key servicemodel.FrontendKey, f *servicemodel.Frontend,
 	was servicemodel.FrontendKey) {
 	may, translated := c.endpointsOf(f)
@@ -126,10 +167,16 @@ func (c *changeMaker) add(key servicemodel.FrontendKey, f *servicemodel.Frontend
 		may = moved(may, key.Port-f.Key.Port)
 	}
 	s := merged{gone: []netip.AddrPort{}}
-	c.merge(&s, was, key, shifted)
-	if f != nil && f.Key != was {
-		c.merge(&s, f.Key, key, shifted)
-	} else if f == nil && !s.all && len(s.gone) == 0 {
+	of := append(c.rangesAround(key), was)
+	if f != nil {
+		of = append(of, f.Key)
+	}
+	slices.SortFunc(of, servicemodel.FrontendKey.Compare)
+	for _, k := range slices.Compact(of) {
+		c.merge(&s, k, key, shifted)
+	}
+
+	if f == nil && !s.all && len(s.gone) == 0 {
 		return // untranslated flows belong to another program now
 	}
 	may = append(slices.Clip(may), s.departed...)

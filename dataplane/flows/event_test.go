@@ -85,3 +85,27 @@ func TestDrainedMeansReset(t *testing.T) {
 		require.Positive(t, told)
 	})
 }
+
+// An endpoint that comes back before its connections were reset keeps them, and nobody is told that
+// it is drained.
+func TestWhoComesBackIsNotDrained(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, flows.Config{Connections: drain(10 * time.Second)})
+		w.restartAt(t, serving(service(), endpoints(1, 2)))
+		w.put(tcp1)
+		w.apply(t, serving(service(), endpoints(2)))
+		w.engine.Subscribe(func(_ context.Context, ev dataplane.Event) {
+			_, is := ev.(dataplane.EndpointDrained)
+			require.False(t, is, ev)
+		})
+
+		packets := wait.Packets{Done: time.Now()}
+		time.Sleep(10 * time.Second)
+		ok(w.keeper.Settle(packets.In(t.Context())))(t) // waits for packets
+		require.Len(t, w.list(), 1)
+		w.apply(t, serving(service(), endpoints(1, 2)))
+		w.settle(t)
+		require.Len(t, w.list(), 1)
+	})
+}

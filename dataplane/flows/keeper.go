@@ -161,6 +161,12 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 	in.inspectAll()
 	in.review()
 	in.nodePortsMoved()
+
+	// An endpoint that is back keeps its connections.
+	k.drained = slices.DeleteFunc(k.drained, func(d backends.Drained) bool {
+		back := poolsOf(k.services, k.services.Frontend(d.Frontend)).endpoints()
+		return slices.Contains(back, d.Endpoint)
+	})
 }
 
 // Settle does all cleanups that are due, in one pass over the table. If nothing is due, it does not

@@ -425,3 +425,31 @@ func TestARemovedPortIsSearchedLikeItsRange(t *testing.T) {
 	w.apply(t, state([]int{1}, wide))
 	require.Equal(t, []string{"tcp 10.96.0.10:80 > 10.244.0.1:80"}, w.list())
 }
+
+// A port and the range around it are removed at once. Connections to the range's endpoint that
+// began before the port had an endpoint of its own are cut, too.
+func TestARemovedPortIsSearchedLikeTheRangeAroundIt(t *testing.T) {
+	t.Parallel()
+	wide := sm.ServicePort{Name: "range", Protocol: sm.TCP, Port: 70, EndPort: 90}
+	narrow := sm.ServicePort{Name: "web", Protocol: sm.TCP, Port: 80}
+	for _, end := range []uint16{0, 85} {
+		w := newWorld(t, flows.Config{Connections: sm.ConnectionPolicy{Mode: sm.CutConnections}})
+		narrow.EndPort = end
+		state := func(ports ...sm.ServicePort) sm.State {
+			of := func(host int, port string) []sm.Endpoint {
+				return each(endpoints(host), func(e *sm.Endpoint) {
+					e.Ports = []sm.EndpointPort{{Name: port, Protocol: sm.TCP}}
+				})
+			}
+			eps := append(of(1, "web"), of(2, "range")...)
+			return serving(service(func(s *sm.Service) { s.Ports = ports }), eps)
+		}
+		w.apply(t, state(wide))
+		w.put("tcp 10.96.0.10:80 > 10.244.0.2:80", "tcp 10.96.0.10:71 > 10.244.0.2:71")
+		w.apply(t, state(wide, narrow))
+		require.Len(t, w.list(), 2)
+		w.put("tcp 10.96.0.10:81 > 10.244.0.2:81", "tcp 10.96.0.10:80 > 10.244.0.1:80")
+		w.apply(t, state())
+		require.Empty(t, w.list(), end)
+	}
+}

@@ -20,7 +20,7 @@
 //
 // For each new TCP connection to a service, the follower looks at the conntrack table 200 ms after
 // the first packet: by then, a live endpoint has answered. If there are more than 250 new
-// connections per second, it looks at a random sample. It misses a connection only if events were
+// connections per second, it takes samples of a dozen. It misses a connection only if events were
 // lost, and then draws no conclusion. A refused connection counts as unanswered. The follower does
 // not detect silent endpoints of UDP, SCTP and ranges of ports, and ignores connections whose first
 // packet the node did not forward, for example because there is no route.

@@ -173,6 +173,9 @@ func (j *judge) hear(s sample, now time.Time) {
 
 func (j *judge) answered(r *record, s sample, now time.Time) {
 	delete(j.failing[s.service], s.client)
+	if !s.began.Before(r.since) {
+		delete(j.trials, s.place)
+	}
 	if s.began.After(r.last) {
 		r.last = s.began
 	}

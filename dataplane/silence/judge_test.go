@@ -491,7 +491,12 @@ func TestEndpointsAreComparedWithOneThatAnswers(t *testing.T) {
 func TestATrialIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	for end, do := range map[string]func(w *world){
-		"answer":  func(w *world) { w.connect(0, client(3), 0); w.pass(time.Second) },
+		"answer": func(w *world) { w.connect(0, client(3), 0); w.pass(time.Second) },
+		"slow answer": func(w *world) {
+			w.records[web][w.endpoints[0]].prompt = false
+			w.connect(0, client(3), time.Second)
+			w.pass(4 * time.Second)
+		},
 		"relapse": func(w *world) { w.eject(w.records[web][w.endpoints[0]], w.place(0), w.now) },
 		"removed": func(w *world) {
 			w.keep(func(p place) bool { return p != w.place(0) }, w.pools, w.now)
