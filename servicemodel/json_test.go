@@ -124,6 +124,7 @@ func TestAChangeSetIsAppliedOnlyWhereItBelongs(t *testing.T) {
 		require.ErrorIs(t, err, sm.ErrOtherTable)
 	}
 
+	c = requireReadBack(t, here) // no table shares its objects
 	c.Pools[0].New.Slots[1].Endpoint = netip.MustParseAddrPort("192.0.2.66:1")
 	_, err := c.On(old)
 	require.ErrorContains(t, err, "the change set was changed")
