@@ -297,20 +297,28 @@ func logAdopted(ctx context.Context, log *slog.Logger, r *Result, started *atomi
 		!log.Enabled(ctx, slog.LevelInfo) {
 		return
 	}
-	services, endpoints := map[servicemodel.Name]bool{}, map[netip.AddrPort]bool{}
+	services := map[servicemodel.Name]bool{}
 	for f := range held.Frontends() {
 		services[f.Service.Name] = true
 	}
+
+	// The pools of a service port follow one another, so a set of all endpoints is not needed.
+	endpoints, port, ofPort := 0, servicemodel.PortName{}, map[netip.AddrPort]bool{}
 	for p := range held.Pools() {
+		if p.ID.Service != port {
+			port = p.ID.Service
+			clear(ofPort)
+		}
 		for _, slot := range p.Slots {
-			if slot.Endpoint.IsValid() {
-				endpoints[slot.Endpoint] = true
+			if slot.Endpoint.IsValid() && !ofPort[slot.Endpoint] {
+				ofPort[slot.Endpoint] = true
+				endpoints++
 			}
 		}
 	}
 
 	log.InfoContext(ctx, "adopted", logkey.Backend, r.Backend, logkey.Services, len(services),
-		logkey.Frontends, held.Len(), logkey.Endpoints, len(endpoints),
+		logkey.Frontends, held.Len(), logkey.Endpoints, endpoints,
 		logkey.Added, r.Counts.Added, logkey.Changed, r.Counts.Changed,
 		logkey.Removed, r.Counts.Removed, logkey.Objects, len(r.Drift))
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// knowledge is what an engine knows about the kernel through one backend, and about the state that
-// it applied there. Only the engine keeps tables; it passes them to a backend for one call.
+// knowledge is an engine's copy of what one backend has in the kernel, with the state from which it
+// was made. Only the engine keeps tables; it passes them to a backend for one call.
 // Otherwise, a backend keeps only data that is not in a table, such as handles, sizes of sets and
 // versions.
 type knowledge struct {

@@ -45,7 +45,8 @@ func (p *Parts) compare(ctx context.Context, states map[string]servicemodel.Stat
 	m := &merge{states: states, parts: map[string]*servicemodel.Table{}}
 	for owner, s := range states {
 		part, err := servicemodel.Resolve(nil, s)
-		if err = cmp.Or(s.ValidatePart(owner), s.ValidateUnattended(), err); err != nil {
+		wrong := errors.Join(s.ValidatePart(owner), s.ValidateUnattended())
+		if err = cmp.Or(wrong, err); err != nil {
 			m.refused = append(m.refused, Refusal{Owner: owner, Err: err})
 			continue
 		}

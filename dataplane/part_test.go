@@ -237,12 +237,16 @@ func TestNoPartNeedsAProgram(t *testing.T) {
 	svc.SlowStart, svc.SilentEndpoints = time.Minute, servicemodel.SilentEject
 	s = s.WithService(svc)
 	require.NoError(t, s.ValidatePart("a"))
-	_, err := dataplane.NewParts(memory.New(nil), nil).Apply(t.Context(), "a", s)
-	var fields []string
-	for _, p := range dataplane.Problems(err) {
-		fields = append(fields, p.Field)
+	needs := []string{"slowStart", "silentEndpoints"}
+	for owner, want := range map[string][]string{"a": needs,
+		"b": append([]string{"name.namespace", "name.namespace"}, needs...)} {
+		_, err := dataplane.NewParts(memory.New(nil), nil).Apply(t.Context(), owner, s)
+		var fields []string
+		for _, p := range dataplane.Problems(err) {
+			fields = append(fields, p.Field)
+		}
+		require.ElementsMatch(t, want, fields)
 	}
-	require.ElementsMatch(t, []string{"slowStart", "silentEndpoints"}, fields)
 }
 
 // A part whose services claim one key twice is refused, whatever the key is. All other parts are in

@@ -42,8 +42,8 @@ func (p Phase) String() string {
 // wait before a try belongs to the phase that was repeated.
 type Phases [PhaseCleanup + 1]time.Duration
 
-// PhaseError names the phase in which an engine failed. Its text is that of Err, which names the
-// operation.
+// PhaseError is an error with the phase in which it happened. Error returns the text of Err, which
+// names the operation.
 type PhaseError struct {
 	Phase Phase
 	Err   error

@@ -206,7 +206,7 @@
 //
 // A change is one transaction, so nothing is ever half written, with two exceptions. A change that
 // is too large to be sent through the socket at once, as in an unprivileged user namespace, takes
-// several transactions, none of which splits a service. A large new instance takes many short
+// several transactions; each service is in one of them. A large new instance takes many short
 // transactions, so that other programs can commit in between; the last transaction creates the base
 // chains, and packets enter only after that.
 //

@@ -416,7 +416,7 @@ func (c *ChangeSet) On(t *Table) (*ChangeSet, error) {
 		return nil, err
 	}
 	if from != all.from {
-		return nil, fmt.Errorf("%w: that of fingerprint %s, not %s", ErrOtherTable, all.from, from)
+		return nil, fmt.Errorf("%w: with fingerprint %s, not %s", ErrOtherTable, all.from, from)
 	}
 	wanted := map[Name]bool{}
 	all.Health = slices.Clone(all.Health)

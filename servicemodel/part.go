@@ -133,9 +133,9 @@ func (t *Table) WithPart(owner string, part *Table) (*Table, error) {
 //
 // The parts are added in the order of their owners' names. WithParts fails if another owner, whose
 // part stays or was added before, already has a frontend of a part, or if two services of a part
-// claim the same frontend. It then leaves out such parts, and returns no table, but a joined
-// *[TakenError] for each such frontend. Between owners, an exact port does not take precedence over
-// a range.
+// claim the same frontend. It then returns no table, but a joined *[TakenError] for each such
+// frontend; the frontends of a part with such an error count as free for the parts after it.
+// Between owners, an exact port does not take precedence over a range.
 //
 // It costs O(log n) for each object of the owners, plus a walk over the frontends at the address of
 // each range. If it removes endpoints that may be hairpins of other owners, it also walks the pools

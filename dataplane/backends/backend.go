@@ -79,7 +79,7 @@ type Backend interface {
 	Close() error
 }
 
-// Observation is what a backend read from the kernel.
+// Observation is the result of reading an instance from the kernel.
 type Observation struct {
 	// Table contains the objects that are complete. It is empty if the kernel has no instance.
 	Table *servicemodel.Table `json:"table"`

@@ -61,7 +61,7 @@ const (
 // String returns "unknown", "up" or "down".
 func (s State) String() string { return [...]string{"unknown", "up", "down"}[min(s, Down)] }
 
-// Report is what a [Monitor] knows about a target.
+// Report is the state of a target, according to its checks.
 type Report struct {
 	Target Target
 	State  State

@@ -46,7 +46,8 @@ func (k *Keeper) change() (conntrack.Change, error) {
 		return conntrack.Change{}, err
 	}
 	c := changeMaker{Keeper: k, own: own, node: within(own, k.rules.NodePorts),
-		endpoints: map[pools][]netip.AddrPort{}, added: map[conntrack.FrontendKey]bool{}}
+		endpoints: map[pools][]netip.AddrPort{}, added: map[conntrack.FrontendKey]bool{},
+		ranges: k.dueRanges()}
 	c.former = slices.DeleteFunc(within(own, k.former), func(a netip.Addr) bool {
 		return a == localhost || slices.Contains(c.node, a)
 	})
@@ -57,7 +58,6 @@ func (k *Keeper) change() (conntrack.Change, error) {
 
 	// A piece that two removed ranges share belongs to the narrower one.
 	due := slices.SortedFunc(maps.Keys(k.due), servicemodel.FrontendKey.CompareRange)
-	c.findRanges()
 	for _, key := range due {
 		if key.EndPort != 0 && k.services.Frontend(key) == nil {
 			c.addPieces(key)
@@ -99,8 +99,11 @@ type changeMaker struct {
 	list      []conntrack.Frontend
 	added     map[conntrack.FrontendKey]bool // the keys in list
 	byAddr    map[place][]servicemodel.FrontendKey
-	ranges    map[place][]dueRange // the ranges that are due, by first port
+	ranges    dueRanges
 }
+
+// dueRanges are the ranges that are due, by place and first port.
+type dueRanges map[place][]dueRange
 
 // dueRange is a range that is due.
 type dueRange struct {
@@ -108,26 +111,27 @@ type dueRange struct {
 	last uint16 // the greatest port of this range and of those that begin before it
 }
 
-// findRanges fills in ranges.
-func (c *changeMaker) findRanges() {
-	c.ranges = map[place][]dueRange{}
-	for key := range c.due {
+func (k *Keeper) dueRanges() dueRanges {
+	all := dueRanges{}
+	for key := range k.due {
 		if at := (place{key.Addr, key.Protocol}); key.EndPort != 0 {
-			c.ranges[at] = append(c.ranges[at], dueRange{key, key.EndPort})
+			all[at] = append(all[at], dueRange{key, key.EndPort})
 		}
 	}
 
-	for _, l := range c.ranges {
+	for _, l := range all {
 		slices.SortFunc(l, func(a, b dueRange) int { return a.Compare(b.FrontendKey) })
 		for i := range l[1:] {
 			l[i+1].last = max(l[i+1].last, l[i].last)
 		}
 	}
+
+	return all
 }
 
-// rangesAround returns the ranges that are due and contain all ports of a key.
-func (c *changeMaker) rangesAround(key servicemodel.FrontendKey) (all []servicemodel.FrontendKey) {
-	l := c.ranges[place{key.Addr, key.Protocol}]
+// around returns the ranges at the address of a key that contain all its ports.
+func (d dueRanges) around(key servicemodel.FrontendKey) (all []servicemodel.FrontendKey) {
+	l := d[place{key.Addr, key.Protocol}]
 	n, _ := slices.BinarySearchFunc(l, int(key.Port)+1, func(r dueRange, port int) int {
 		return int(r.Port) - port
 	})
@@ -167,7 +171,7 @@ func (c *changeMaker) add(key servicemodel.FrontendKey, f *servicemodel.Frontend
 		may = moved(may, key.Port-f.Key.Port)
 	}
 	s := merged{gone: []netip.AddrPort{}}
-	of := append(c.rangesAround(key), was)
+	of := append(c.ranges.around(key), was)
 	if f != nil {
 		of = append(of, f.Key)
 	}

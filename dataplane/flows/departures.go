@@ -31,7 +31,7 @@ type inspection struct {
 	now       time.Time
 	left      map[[2]pools][]netip.AddrPort   // results of leftOf
 	lingering map[servicemodel.Name]lingering // results of lingeringOf
-	pending   []servicemodel.FrontendKey      // ranges due since earlier changes
+	pending   dueRanges                       // since earlier changes
 }
 
 // lingering are the endpoints of the ports of a service that terminate or are quiesced, but still
@@ -159,10 +159,15 @@ func inRange(t *servicemodel.Table, key servicemodel.FrontendKey) bool {
 // inPending reports whether a range that is still due has the first or the last port of a new
 // frontend. Perhaps the range was removed before.
 func (in *inspection) inPending(key servicemodel.FrontendKey) bool {
-	return slices.ContainsFunc(in.pending, func(r servicemodel.FrontendKey) bool {
-		return r.Protocol == key.Protocol && (r.Addr == key.Addr || r.Addr == anywhere(key).Addr) &&
-			(r.Contains(key.Port) || r.Contains(key.LastPort()))
-	})
+	for _, port := range []uint16{key.Port, key.LastPort()} {
+		at := key
+		at.Port, at.EndPort = port, 0
+		if len(in.pending.around(at))+len(in.pending.around(anywhere(at))) > 0 {
+			return true
+		}
+	}
+
+	return false
 }
 
 // leftOf returns the endpoints that a change removed from a frontend. Frontends with the same pools

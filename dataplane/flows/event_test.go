@@ -59,15 +59,22 @@ func TestCleaningsAreTold(t *testing.T) {
 	})
 }
 
+// drainingWorld is a world where an endpoint with one connection was removed. It drains for 10 s.
+func drainingWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t, flows.Config{Connections: drain(10 * time.Second)})
+	w.restartAt(t, serving(service(), endpoints(1, 2)))
+	w.put(tcp1)
+	w.apply(t, serving(service(), endpoints(2)))
+	return w
+}
+
 // An endpoint is told to be drained only after its connections have been reset, even if the caller
 // waits for the kernel's packets in between.
 func TestDrainedMeansReset(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, flows.Config{Connections: drain(10 * time.Second)})
-		w.restartAt(t, serving(service(), endpoints(1, 2)))
-		w.put(tcp1)
-		w.apply(t, serving(service(), endpoints(2)))
+		w := drainingWorld(t)
 		told := 0
 		ctx := backends.WithNotices(t.Context(), func(_ context.Context, n backends.Notice) {
 			if _, is := n.(backends.Drained); is {
@@ -91,10 +98,7 @@ func TestDrainedMeansReset(t *testing.T) {
 func TestWhoComesBackIsNotDrained(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, flows.Config{Connections: drain(10 * time.Second)})
-		w.restartAt(t, serving(service(), endpoints(1, 2)))
-		w.put(tcp1)
-		w.apply(t, serving(service(), endpoints(2)))
+		w := drainingWorld(t)
 		w.engine.Subscribe(func(_ context.Context, ev dataplane.Event) {
 			_, is := ev.(dataplane.EndpointDrained)
 			require.False(t, is, ev)

@@ -149,12 +149,7 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 
 	in := inspection{Keeper: k, change: c, now: time.Now(), left: map[[2]pools][]netip.AddrPort{},
 		lingering: map[servicemodel.Name]lingering{}}
-	for key := range k.due {
-		if key.EndPort != 0 {
-			in.pending = append(in.pending, key)
-		}
-	}
-
+	in.pending = k.dueRanges()
 	if first {
 		in.checkAll()
 	}

@@ -133,8 +133,8 @@ func (t *Tracer) Close() error {
 	return errors.Join(append(errs, t.ns.Close())...)
 }
 
-// Next waits until ctx ends for the next matching packet, and returns its path and that of the
-// first answer. Meanwhile, it does not trace other packets.
+// Next waits for the next matching packet. It returns the path of that packet and of the first
+// answer, or an error when ctx ends. Meanwhile, it does not trace other packets.
 func (t *Tracer) Next(ctx context.Context) (*Trace, error) {
 	tr, err := t.next(ctx)
 	if err != nil {
